@@ -256,10 +256,27 @@ class _NormPoolReLU(torch.autograd.Function):
         of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
         _pool[(tiles, across, domains)](
-            x, partial, weight, bias, out, which, largest, moments, running_mean, running_variance,
-            running_mean.stride(0), n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
+            x,
+            partial,
+            weight,
+            bias,
+            out,
+            which,
+            largest,
+            moments,
+            running_mean,
+            running_variance,
+            running_mean.stride(0),
+            n_rows,
+            channels,
+            per_piece,
+            pooled_rows,
+            height,
+            width,
+            momentum,
+            epsilon,
             **common,
-        )  # fmt: skip
+        )
         ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
@@ -327,9 +344,19 @@ def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtyp
     n_rows = rows.numel() // columns
     wide = 1 << (columns - 1).bit_length()
     _patches[(-(-n_rows // _ROWS),)](
-        images, rows, *images.stride(), n_rows, n_images, channels, height, width, *sides, columns, rows=_ROWS,
+        images,
+        rows,
+        *images.stride(),
+        n_rows,
+        n_images,
+        channels,
+        height,
+        width,
+        *sides,
+        columns,
+        rows=_ROWS,
         wide=wide,
-    )  # fmt: skip
+    )
     return rows
 
 
@@ -349,7 +376,17 @@ def adam(
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
     _adam[(-(-numbers // _NUMBERS), runs)](
-        parameters, gradient, mean, square, taken, bad, numbers, taken.stride(0), learning_rate, *logs, epsilon,
+        parameters,
+        gradient,
+        mean,
+        square,
+        taken,
+        bad,
+        numbers,
+        taken.stride(0),
+        learning_rate,
+        *logs,
+        epsilon,
         size=_NUMBERS,
-    )  # fmt: skip
+    )
     taken.add_(1 - bad[:, None])

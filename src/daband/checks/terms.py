@@ -31,11 +31,16 @@ def _batch(*, arms: int = _ARMS) -> Batch:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     return Batch(
-        predicted=draw(_ROUNDS, arms), arm=torch.arange(_ROUNDS) % arms, reward=(torch.arange(_ROUNDS) % 2).double(),
-        alignment=draw(_ROUNDS, _ALIGNMENT), target_predicted=draw(_TARGETS, arms),
-        target_width=0.1 * draw(_TARGETS, arms), target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
-        target_teacher=3 * draw(_TARGETS, arms), weight=torch.ones((), dtype=torch.float64),
-    )  # fmt: skip
+        predicted=draw(_ROUNDS, arms),
+        arm=torch.arange(_ROUNDS) % arms,
+        reward=(torch.arange(_ROUNDS) % 2).double(),
+        alignment=draw(_ROUNDS, _ALIGNMENT),
+        target_predicted=draw(_TARGETS, arms),
+        target_width=0.1 * draw(_TARGETS, arms),
+        target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
+        target_teacher=3 * draw(_TARGETS, arms),
+        weight=torch.ones((), dtype=torch.float64),
+    )
 
 
 def _made(kind: type[Term], seed: int = 0) -> Term:

@@ -66,9 +66,17 @@ def fit_log_command(
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
     with rows_bar(fitted.name) as show, options.named_as_options():
         daband.fit_log(
-            fitted, log, columns=columns, engine=engine, ray_address=address, workers=workers, on_damaged=on_damaged,
-            directory=state, time=time, progress=show,
-        )  # fmt: skip
+            fitted,
+            log,
+            columns=columns,
+            engine=engine,
+            ray_address=address,
+            workers=workers,
+            on_damaged=on_damaged,
+            directory=state,
+            time=time,
+            progress=show,
+        )
     fitted.save(out)
     say(f"{fitted!r}\nPolicy: {out}")
 
@@ -111,10 +119,17 @@ def learn_command(
             show(record)
 
         daband.learn_log(
-            learner, log, columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity), arm=arm,
-            reward=reward, propensity=propensity, id=id_column, prior_trust=options.number_or_name(prior_trust),
-            on_damaged="skip" if skip_damaged else "refuse", progress=count,
-        )  # fmt: skip
+            learner,
+            log,
+            columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity),
+            arm=arm,
+            reward=reward,
+            propensity=propensity,
+            id=id_column,
+            prior_trust=options.number_or_name(prior_trust),
+            on_damaged="skip" if skip_damaged else "refuse",
+            progress=count,
+        )
     learned = learner.rounds_learned - before
     if not learned:
         say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
@@ -214,9 +229,15 @@ def evaluate_log_command(
             say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
         with plain.errors_name_originals():
             estimates = compare_estimators(
-                valued, plain.files, names, confidence=confidence, rule=rule, columns=columns,
-                on_damaged="skip" if skip_damaged else "refuse", progress=show,
-            )  # fmt: skip
+                valued,
+                plain.files,
+                names,
+                confidence=confidence,
+                rule=rule,
+                columns=columns,
+                on_damaged="skip" if skip_damaged else "refuse",
+                progress=show,
+            )
     for estimate in estimates.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         console.print(

@@ -142,9 +142,15 @@ def bench_command(
     experiment = experiments.load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     _compare(
-        experiment, out or Path("runs") / stem(name), chosen, seed_numbers(seeds), jobs, name, ray=ray,
+        experiment,
+        out or Path("runs") / stem(name),
+        chosen,
+        seed_numbers(seeds),
+        jobs,
+        name,
+        ray=ray,
         committee=committee,
-    )  # fmt: skip
+    )
 
 
 app.command()(ablate)

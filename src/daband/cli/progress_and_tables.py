@@ -93,10 +93,14 @@ def watch(specs: Sequence[RunSpec], stage: Stage = TRAINING) -> Iterator[Callabl
 @contextmanager
 def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[count]}", justify="right"),
-        TextColumn("{task.fields[note]}", justify="right"), TimeElapsedColumn(), TextColumn("ETA", style="dim"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}", justify="right"),
+        TextColumn("{task.fields[note]}", justify="right"),
+        TimeElapsedColumn(),
+        TextColumn("ETA", style="dim"),
         TimeRemainingColumn(),
-    )  # fmt: skip
+    )
     lines: dict[str, TaskID] = {}
     shares: dict[str, float] = {}
     finished, wanted, failed = 0, len(specs), 0

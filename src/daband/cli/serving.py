@@ -51,10 +51,16 @@ def export_command(
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
     policy = load(place.policy_file, device="cpu")
     export(
-        policy, file, pair=pair, domain=domain, arm_names=policy.arm_names or place.arm_names,
-        assessment=None if place.assessment_file is None else read_json(place.assessment_file), epsilon=epsilon,
-        explore=explore, least_rounds=least_rounds,
-    )  # fmt: skip
+        policy,
+        file,
+        pair=pair,
+        domain=domain,
+        arm_names=policy.arm_names or place.arm_names,
+        assessment=None if place.assessment_file is None else read_json(place.assessment_file),
+        epsilon=epsilon,
+        explore=explore,
+        least_rounds=least_rounds,
+    )
     deployed = load_deployed(file)
     say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
@@ -213,15 +219,29 @@ def serve_command(
             "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or say --open-to-all"
         )
     settings = Settings(
-        mode=mode, contexts=contexts, wait=wait, default_reward=default_reward, corrections=corrections,
-        incumbent=incumbent, on_full=on_full, promise=promise, tokens=tokens,
+        mode=mode,
+        contexts=contexts,
+        wait=wait,
+        default_reward=default_reward,
+        corrections=corrections,
+        incumbent=incumbent,
+        on_full=on_full,
+        promise=promise,
+        tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),
-    )  # fmt: skip
+    )
     say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
     serve(
-        file, log, settings, learn=learn, learn_every=learn_every, host=host, port=port, worker=worker,
+        file,
+        log,
+        settings,
+        learn=learn,
+        learn_every=learn_every,
+        host=host,
+        port=port,
+        worker=worker,
         access_log=access_log,
-    )  # fmt: skip
+    )
 
 
 def export_events_command(

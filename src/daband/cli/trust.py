@@ -229,17 +229,30 @@ def choose_command(
         try:
             with warnings_on(), candidates_bar() as draw, interruptible(draw) as progress:
                 choice = choose(
-                    pair, episodes=None if episodes is None else int(episodes),
-                    episode_length=experiment.episode_length, seed=seed, budget=budget, device=device, directory=place,
+                    pair,
+                    episodes=None if episodes is None else int(episodes),
+                    episode_length=experiment.episode_length,
+                    seed=seed,
+                    budget=budget,
+                    device=device,
+                    directory=place,
                     progress=progress,
-                )  # fmt: skip
+                )
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
         spec = experiments.RunSpec(
-            pair=pair_name, pair_options=options, method="constant", variant="default", policy={},
-            components=experiment.components, episodes=experiment.episodes, episode_length=experiment.episode_length,
-            seed=seed, rule="ucb", selection="choose",
-        )  # fmt: skip
+            pair=pair_name,
+            pair_options=options,
+            method="constant",
+            variant="default",
+            policy={},
+            components=experiment.components,
+            episodes=experiment.episodes,
+            episode_length=experiment.episode_length,
+            seed=seed,
+            rule="ucb",
+            selection="choose",
+        )
         experiments.finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
@@ -285,9 +298,12 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         yield line
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(), TextColumn("{task.fields[left]}", style="dim"),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", style="dim"),
+    )
     with Progress(*columns, console=console, transient=True) as drawing:
         task = drawing.add_task("candidates", total=1.0, count="", left="")
 

@@ -142,9 +142,15 @@ class DomainNorm(nn.Module):
         if kernels is not None and self._fuses(domain_rows):
             self.batches_seen.data[: len(domain_rows)].add_(1)
             pooled: torch.Tensor = kernels.norm_pool_relu(
-                maps, self.weight, self.bias, self.running_mean.data, self.running_variance.data,
-                domains=len(domain_rows), momentum=self.momentum, epsilon=self.epsilon,
-            )  # fmt: skip
+                maps,
+                self.weight,
+                self.bias,
+                self.running_mean.data,
+                self.running_variance.data,
+                domains=len(domain_rows),
+                momentum=self.momentum,
+                epsilon=self.epsilon,
+            )
             return pooled
         present = [domain for domain, rows in enumerate(domain_rows) if rows]
         if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():

@@ -181,9 +181,15 @@ def compare_estimators(
     check_arms(rounds.arms, len(rounds.arms), shares.shape[1])
     other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
     fitted = cross_fit(
-        rounds, shares, other, other_shares, rewards=any(name in ("dm", "dr", "switch-dr") for name in estimators),
-        reward_model=reward_model, seed=seed, shared_arms=isinstance(policy, Policy) and policy.arms == "shared",
-    )  # fmt: skip
+        rounds,
+        shares,
+        other,
+        other_shares,
+        rewards=any(name in ("dm", "dr", "switch-dr") for name in estimators),
+        reward_model=reward_model,
+        seed=seed,
+        shared_arms=isinstance(policy, Policy) and policy.arms == "shared",
+    )
     weights = None
     if rounds.propensities is not None:
         weights = importance_weights(shares, rounds.arms, rounds.propensities)
@@ -251,11 +257,17 @@ class _Facts:
             low = max(low, min(float(self.log.rewards.min()), estimate.value))
             high = min(high, max(float(self.log.rewards.max()), estimate.value))
         return LogEstimate(
-            value=estimate.value, low=low, high=high, error=estimate.error,
+            value=estimate.value,
+            low=low,
+            high=high,
+            error=estimate.error,
             effective_sample_size=effective_sample_size(kept),
-            warnings=(*self.left_out, *self._warnings(name, weights, kept)), estimator=name,
-            confidence=float(self.confidence), rounds=len(self.log.rewards), domain=self.domain,
-        )  # fmt: skip
+            warnings=(*self.left_out, *self._warnings(name, weights, kept)),
+            estimator=name,
+            confidence=float(self.confidence),
+            rounds=len(self.log.rewards),
+            domain=self.domain,
+        )
 
     def _warnings(self, estimator: str, weights: FloatArray, kept: FloatArray) -> tuple[str, ...]:
         """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""

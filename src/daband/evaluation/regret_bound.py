@@ -25,9 +25,13 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 
 _OBSERVABLE = (
-    "source_regret", "regression_error", "divergence", "predicted_reward_target", "predicted_reward_source",
+    "source_regret",
+    "regression_error",
+    "divergence",
+    "predicted_reward_target",
+    "predicted_reward_source",
     "exploration",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -103,11 +107,14 @@ def observable_bound(
     scale = n / m
     exploration = scale * float(2 * target.width.max(axis=1).sum()) + float(share @ (2 * source.width.max(axis=1)))
     return BoundTerms(
-        rounds=n, source_regret=_known(source_regret), regression_error=2 * float(np.abs(reward - chosen).sum()),
+        rounds=n,
+        source_regret=_known(source_regret),
+        regression_error=2 * float(np.abs(reward - chosen).sum()),
         divergence=None if divergence is None else n * divergence,
         predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
-        predicted_reward_source=float(share @ np.abs(chosen)), exploration=alpha * exploration,
-    )  # fmt: skip
+        predicted_reward_source=float(share @ np.abs(chosen)),
+        exploration=alpha * exploration,
+    )
 
 
 class LiveBound:

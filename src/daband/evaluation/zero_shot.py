@@ -156,12 +156,18 @@ def evaluate(
     totals, of_class, right_of_class = per_arm
     per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
     return Evaluation(
-        value=float(value.mean()), best_value=float(best_value.mean()), constant_value=float(totals.max() / len(value)),
-        regret=float((best_value - value).sum()), accuracy=float(np.concatenate(right).mean()),
-        accuracy_macro=float(np.mean([share for share in per_class if share is not None])), per_class=per_class,
-        contexts=len(value), arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(), rule=rule,
+        value=float(value.mean()),
+        best_value=float(best_value.mean()),
+        constant_value=float(totals.max() / len(value)),
+        regret=float((best_value - value).sum()),
+        accuracy=float(np.concatenate(right).mean()),
+        accuracy_macro=float(np.mean([share for share in per_class if share is not None])),
+        per_class=per_class,
+        contexts=len(value),
+        arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
+        rule=rule,
         cost=None if paced is None else paced.spent / paced.rounds,
-    )  # fmt: skip
+    )
 
 
 def best_arms(expected: FloatArray) -> BoolArray:

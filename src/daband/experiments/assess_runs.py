@@ -114,9 +114,14 @@ def _assess(
         raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=.1")
     policies = [load_policy(by_seed[seed] / "policy.safetensors") for seed in seeds]
     assessments = assess_each(
-        policies, source=pair.source_test, target=pair.target, required=required, rule=first.rule,
-        arm_names=pair.class_names, wanted=[seeds.index(spec.seed) for _, spec in wanted],
-    )  # fmt: skip
+        policies,
+        source=pair.source_test,
+        target=pair.target,
+        required=required,
+        rule=first.rule,
+        arm_names=pair.class_names,
+        wanted=[seeds.index(spec.seed) for _, spec in wanted],
+    )
     assessed = []
     for (path, spec), assessment in zip(wanted, assessments, strict=True):
         assessment.save(path / "assessment.json")

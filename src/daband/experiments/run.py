@@ -76,9 +76,13 @@ class Prepared:
         episodes = None if spec.episodes == "auto" else whole if spec.episodes == "all" else spec.episodes
 
         settings = TrainSettings(
-            episodes=episodes, episode_length=spec.episode_length, seed=spec.seed, directory=self.folder,
-            config={"run": spec.model_dump(mode="json")}, save_every=save_every,
-        )  # fmt: skip
+            episodes=episodes,
+            episode_length=spec.episode_length,
+            seed=spec.seed,
+            directory=self.folder,
+            config={"run": spec.model_dump(mode="json")},
+            save_every=save_every,
+        )
         phase = source_phase(self.policy, source, self.pair.target, settings)
         if progress is None:
             return phase
@@ -262,11 +266,16 @@ def continue_run(
             )
         episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
         run = continue_on_target(
-            load_policy(folder / "policy.safetensors"), target=pair.target_labelled, rounds=rounds,
-            episode_length=length, prior_trust=prior_trust, seed=spec.seed, directory=place,
+            load_policy(folder / "policy.safetensors"),
+            target=pair.target_labelled,
+            rounds=rounds,
+            episode_length=length,
+            prior_trust=prior_trust,
+            seed=spec.seed,
+            directory=place,
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
-        )  # fmt: skip
+        )
         return _conclude_continued(folder, spec, run, rounds, prior_trust)
 
     return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
@@ -429,8 +438,14 @@ def begin_audit(
     of_policy = policy_folder(folder)
     pair = of_policy.load_pair()
     return audit(
-        load_policy(of_policy.policy_file), target=pair.target, budget=budget,
+        load_policy(of_policy.policy_file),
+        target=pair.target,
+        budget=budget,
         assessment=None if of_policy.assessment_file is None else read_assessment(of_policy.assessment_file),
-        directory=of_policy.path / AUDIT_FOLDER, anytime=anytime, confidence=confidence, rule=of_policy.rule, seed=seed,
+        directory=of_policy.path / AUDIT_FOLDER,
+        anytime=anytime,
+        confidence=confidence,
+        rule=of_policy.rule,
+        seed=seed,
         arm_names=pair.class_names,
-    )  # fmt: skip
+    )

@@ -163,12 +163,18 @@ class GradientStep:
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
             width = run.alpha * variance.sqrt().view(len(of_target), -1)
         batch = Batch(
-            predicted=of_rounds, arm=run.arm, reward=run.reward, alignment=_of(alignments, sources, run.alignment),
-            target_predicted=of_target, target_width=width, target_alignment=_of(alignments, unlabelled, run.alignment),
+            predicted=of_rounds,
+            arm=run.arm,
+            reward=run.reward,
+            alignment=_of(alignments, sources, run.alignment),
+            target_predicted=of_target,
+            target_width=width,
+            target_alignment=_of(alignments, unlabelled, run.alignment),
             alignments=run.alignment if len(aligned) == len(alignments) else None,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
-            weight=run.weights[0], target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
-        )  # fmt: skip
+            weight=run.weights[0],
+            target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
+        )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
             return loss, loss.detach()[None]

@@ -166,10 +166,13 @@ class Stepper:
         first = self.stack.first
         learning = first.recipe.learning
         self._shape = BatchShape(
-            rounds=learning.batch, contexts_per_round=first.contexts_per_round,
-            context_shape=first.encoder.context_shape, augmentation=learning.augmentation,
-            latest=first.recipe.replay.sampling == "last", uses_target=first.uses_target,
-        )  # fmt: skip
+            rounds=learning.batch,
+            contexts_per_round=first.contexts_per_round,
+            context_shape=first.encoder.context_shape,
+            augmentation=learning.augmentation,
+            latest=first.recipe.replay.sampling == "last",
+            uses_target=first.uses_target,
+        )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
         self._recorder = CudaRecorder()

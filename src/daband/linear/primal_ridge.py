@@ -367,9 +367,18 @@ class PrimalRidge:
         if self._n_pending[head] == _PENDING:
             self._sum(head, np.zeros((0, self.dim)), np.zeros(0))
         variance = kernels.update_one(
-            self.inverse, self.theta, self._moment, self._pending, self._n_pending, self.counts, self._since_refresh, z,
-            head, reward, LARGEST_SQUARE * self.ridge,
-        )  # fmt: skip
+            self.inverse,
+            self.theta,
+            self._moment,
+            self._pending,
+            self._n_pending,
+            self.counts,
+            self._since_refresh,
+            z,
+            head,
+            reward,
+            LARGEST_SQUARE * self.ridge,
+        )
         if variance < 0.0:
             raise_too_large(np.array([z @ z]), self.ridge)
         if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:

@@ -112,11 +112,19 @@ class RidgeHead:
         mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
         arm, propensity = np.empty(1, np.int64), np.empty(1)
         kernels.decide_one(
-            statistics.inverse, statistics.theta,
+            statistics.inverse,
+            statistics.theta,
             features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features),
-            self._all_available if available is None else available, exploration.optimism, exploration.epsilon,
-            self._key, first_round, mean, width, arm, propensity,
-        )  # fmt: skip
+            self._all_available if available is None else available,
+            exploration.optimism,
+            exploration.epsilon,
+            self._key,
+            first_round,
+            mean,
+            width,
+            arm,
+            propensity,
+        )
         return Decision(arm, propensity, mean, width)
 
     def choose(
@@ -205,9 +213,12 @@ class RidgeHead:
         arms, propensity = np.empty(n, np.int64), np.empty(n)
         mean, variance = mean.reshape(n, -1), variance.reshape(n, -1)
         kernels.play_episode(
-            (products, contexts, direct, self.arms == "shared"), (mean, variance),
-            (multiplier, available, exploration.epsilon, draws), rewards, (arms, propensity),
-        )  # fmt: skip
+            (products, contexts, direct, self.arms == "shared"),
+            (mean, variance),
+            (multiplier, available, exploration.epsilon, draws),
+            rewards,
+            (arms, propensity),
+        )
         received = rewards[np.arange(n), arms]
         if self.arms == "disjoint":
             self.statistics.update(flat, arms, received)

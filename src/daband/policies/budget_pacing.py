@@ -64,9 +64,11 @@ class Paced:
         ``cost`` (B, K) are the costs of these rounds, where they differ by row. The propensity of a choice is 1.
         """
         # The rounds count as decided by the policy, so that its ties and draws go on.
-        decision = self.policy.select(contexts, domain, available) if rule is None else self.policy.decide(
-            contexts, domain, available, rule=rule
-        )  # fmt: skip
+        decision = (
+            self.policy.select(contexts, domain, available)
+            if rule is None
+            else self.policy.decide(contexts, domain, available, rule=rule)
+        )
         n = len(decision.arm)
         given = self._costs(cost, n)
         allowed = np.ones(given.shape, np.bool_)

@@ -317,9 +317,16 @@ class NeuralLinUCB(Policy):
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
-            seed=seed, shift=shift, half_life=half_life, domains=domains,
-        )  # fmt: skip
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            seed=seed,
+            shift=shift,
+            half_life=half_life,
+            domains=domains,
+        )
         one_of("feedback", feedback, FEEDBACKS)
         self.feedback = feedback
         self.device_setting = device
@@ -340,10 +347,16 @@ class NeuralLinUCB(Policy):
         self._device = device_named(device)
         check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
         self._learner = Learner(
-            recipe=self.recipe, feature_shape=self._encoded_shape, n_arms=self.n_arms, shared=arms == "shared",
-            feedback=feedback, seed=self.seed, device=self._device,
-            module=encoder if isinstance(encoder, nn.Module) else None, domains=self.domains,
-        )  # fmt: skip
+            recipe=self.recipe,
+            feature_shape=self._encoded_shape,
+            n_arms=self.n_arms,
+            shared=arms == "shared",
+            feedback=feedback,
+            seed=self.seed,
+            device=self._device,
+            module=encoder if isinstance(encoder, nn.Module) else None,
+            domains=self.domains,
+        )
         exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
@@ -375,9 +388,15 @@ class NeuralLinUCB(Policy):
     def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
         def head(dim: int, exploration: Exploration, form: str, ridge: float) -> RidgeHead:
             return RidgeHead(
-                n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, exploration=exploration, seed=self.seed, form=form,
+                n_arms=self.n_arms,
+                dim=dim,
+                arms=arms,
+                ridge=ridge,
+                exploration=exploration,
+                seed=self.seed,
+                form=form,
                 fades=self.half_life is not None,
-            )  # fmt: skip
+            )
 
         latent = self._learner.encoder.dimension
         network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0, 1.0)
@@ -606,9 +625,13 @@ class NeuralLinUCB(Policy):
                 buffer = self._buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
-            tuple(members), self._head.exploration, self.counts.copy(), layout=self._layout, reference=reference,
+            tuple(members),
+            self._head.exploration,
+            self.counts.copy(),
+            layout=self._layout,
+            reference=reference,
             seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
-        )  # fmt: skip
+        )
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         acting = self._acting

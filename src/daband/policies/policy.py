@@ -669,13 +669,20 @@ class Policy(ABC, metaclass=_PolicyType):
                 )
             step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
             return FrozenPolicy(
-                policy=self.name, domain=self.domains.names[where], context_shape=self.context_shape, arms=self.arms,
-                n_arms=self.n_arms, reward_range=self.reward_range,
+                policy=self.name,
+                domain=self.domains.names[where],
+                context_shape=self.context_shape,
+                arms=self.arms,
+                n_arms=self.n_arms,
+                reward_range=self.reward_range,
                 range_estimated=self.settings()["reward_range"] == "auto",
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
-                rounds_learned=self.rounds_learned, seed=self.seed, transform=step, table=self.table,
+                rounds_learned=self.rounds_learned,
+                seed=self.seed,
+                transform=step,
+                table=self.table,
                 **self._freeze(where)._asdict(),
-            )  # fmt: skip
+            )
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""

@@ -41,9 +41,14 @@ class Random(Policy):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
-            shift=shift, seed=seed,
-        )  # fmt: skip
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            shift=shift,
+            seed=seed,
+        )
         self._key = draw_key(self.seed)
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 

@@ -264,15 +264,26 @@ class LinUCB(RidgePolicy):
         half_life: float | None = None,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
-            shift=shift, seed=seed, half_life=half_life,
-        )  # fmt: skip
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            shift=shift,
+            seed=seed,
+            half_life=half_life,
+        )
         ridge = checked_number("ridge", ridge)
         self._head = RidgeHead(
-            n_arms=self.n_arms, dim=math.prod(self.feature_shape), arms=arms, ridge=ridge,
+            n_arms=self.n_arms,
+            dim=math.prod(self.feature_shape),
+            arms=arms,
+            ridge=ridge,
             exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
-            seed=self.seed, form=form, fades=self.half_life is not None,
-        )  # fmt: skip
+            seed=self.seed,
+            form=form,
+            fades=self.half_life is not None,
+        )
         self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # beyond it the arithmetic is no longer accurate
 
     def settings(self) -> dict[str, Any]:
@@ -325,13 +336,23 @@ class Constant(RidgePolicy):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=None,
-            shift=shift, seed=seed,
-        )  # fmt: skip
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=None,
+            shift=shift,
+            seed=seed,
+        )
         self._head = RidgeHead(
-            n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0,
-            exploration=Exploration("ucb", checked_number("alpha", alpha)), seed=self.seed, form="primal",
-        )  # fmt: skip
+            n_arms=self.n_arms,
+            dim=1,
+            arms="disjoint",
+            ridge=1.0,
+            exploration=Exploration("ucb", checked_number("alpha", alpha)),
+            seed=self.seed,
+            form="primal",
+        )
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
     @property

@@ -70,9 +70,14 @@ class Trees(Policy):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
-            shift=shift, seed=seed,
-        )  # fmt: skip
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            shift=shift,
+            seed=seed,
+        )
         if self.n_arms > _MOST_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MOST_ARMS} for trees, got {self.n_arms}")
         self.exploration = Exploration(explore, alpha, epsilon)
@@ -210,9 +215,13 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
         if len(rows) < _FEWEST:
             continue
         boosted = HistGradientBoostingRegressor(
-            max_iter=_TREES, max_leaf_nodes=_LEAVES, learning_rate=_RATE, max_bins=_BINS, early_stopping=False,
+            max_iter=_TREES,
+            max_leaf_nodes=_LEAVES,
+            learning_rate=_RATE,
+            max_bins=_BINS,
+            early_stopping=False,
             random_state=seed,
-        )  # fmt: skip
+        )
         with threadpool_limits(1, user_api="openmp"):  # a table is small, and others may wait for the cores
             # Even weights are left out: weighted quantiles take five times as long as all the rest.
             even = bool((rows[:, -1] == rows[0, -1]).all())

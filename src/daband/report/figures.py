@@ -70,9 +70,16 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
         if group.paper is not None:
             _diamond(axes, group.paper, place, size=5.5)
         axes.annotate(
-            f"{mean:,.{metric.digits(mean)}f}", (1.0, place), xycoords=("axes fraction", "data"), xytext=(4, 0),
-            textcoords="offset points", va="center", ha="left", fontweight="bold", color=colour,
-        )  # fmt: skip
+            f"{mean:,.{metric.digits(mean)}f}",
+            (1.0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left",
+            fontweight="bold",
+            color=colour,
+        )
     _name_rows(axes, [figure_text(group.name, 32) for group in ranked])
     marks = list((references or {}).values())
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked] + marks)
@@ -85,9 +92,16 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
     for name, value in (references or {}).items():
         axes.axvline(value, color=MUTED, linewidth=0.9, linestyle=":")
         axes.annotate(
-            name, (value, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
-            ha="center", va="bottom", fontsize=7.5, color=MUTED,
-        )  # fmt: skip
+            name,
+            (value, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=7.5,
+            color=MUTED,
+        )
     axes.set_xlabel(_AXIS[metric.field])
     dots = any(len(group.values) > 1 for group in ranked)
     _explain_marks(figure, dots=dots, paper=any(group.paper is not None for group in ranked))
@@ -154,9 +168,14 @@ def ablation_figure(
         shift = height * ((len(bases) - 1) / 2 - number)
         for name, values in by_letters.items():
             axes.barh(
-                places[name] + shift, float(values.mean()), height=height * 0.92, color=colour, alpha=0.4, linewidth=0,
+                places[name] + shift,
+                float(values.mean()),
+                height=height * 0.92,
+                color=colour,
+                alpha=0.4,
+                linewidth=0,
                 label=f"recipe {figure_text(base, 24)}" if name == next(iter(by_letters)) else None,
-            )  # fmt: skip
+            )
             _dots(axes, values, np.full(len(values), places[name] + shift), size=2.2)
     printed = [name for name in paper if name in places]
     for name in printed:
@@ -318,9 +337,12 @@ def embed(latents: AnyArray, domain: AnyArray, *, points: int = 250) -> tuple[Fl
         places[:, : min(2, chosen.shape[1])] = chosen[:, :2]
         return places, rows
     arrange = TSNE(
-        n_components=2, init="pca" if chosen.shape[1] > 1 else "random", perplexity=min(30.0, (len(rows) - 1) / 3),
-        max_iter=400, random_state=0,
-    )  # fmt: skip
+        n_components=2,
+        init="pca" if chosen.shape[1] > 1 else "random",
+        perplexity=min(30.0, (len(rows) - 1) / 3),
+        max_iter=400,
+        random_state=0,
+    )
     return np.asarray(arrange.fit_transform(chosen), np.float64), rows
 
 
@@ -428,10 +450,18 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: floa
         moved = abs(place - wanted[at]) > 0.01
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         axes.annotate(
-            text, (1.0, min(max(wanted[at], 0.0), 1.0)), xycoords="axes fraction",
-            xytext=(1.045 if moved else 1.015, place), textcoords="axes fraction", va="center", ha="left",
-            fontsize=size, color=colour, annotation_clip=False, arrowprops=leader if moved else None,
-        )  # fmt: skip
+            text,
+            (1.0, min(max(wanted[at], 0.0), 1.0)),
+            xycoords="axes fraction",
+            xytext=(1.045 if moved else 1.015, place),
+            textcoords="axes fraction",
+            va="center",
+            ha="left",
+            fontsize=size,
+            color=colour,
+            annotation_clip=False,
+            arrowprops=leader if moved else None,
+        )
 
 
 def separate(sorted_places: Sequence[float], gap: float) -> FloatArray:

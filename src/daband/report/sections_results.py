@@ -110,9 +110,12 @@ def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
         columns.append(("kept", [text for _, text in promises]))
     texts = {name: f"{value:,.{digits}f}" for name, value in references.items()}
     about = caption(
-        "decision", pair=pair, constant=texts.get("target_constant_value"), logger=texts.get("logger_value"),
+        "decision",
+        pair=pair,
+        constant=texts.get("target_constant_value"),
+        logger=texts.get("logger_value"),
         promised=promised,
-    )  # fmt: skip
+    )
     best = Mean.of([record.get("target_best_value") for record in records]).value
     marks = {_REFERENCES[name]: value for name, value in references.items()}
     marks |= {} if best is None else {"best arm": best}
@@ -176,12 +179,17 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
         "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_deviation:.2f}", muted=True) for one in theirs
     ]
     return Table.of_columns(
-        name, about, ("method", [label(*row.key) for row in rows]), (metric.name, score), second_column,
+        name,
+        about,
+        ("method", [label(*row.key) for row in rows]),
+        (metric.name, score),
+        second_column,
         ("over NLinUCB", [_difference(test, digits - 1) for test in paired]) if baseline else None,
         ("95% interval", [_interval(test, digits - 1) for test in paired]) if baseline else None,
         ("paper", printed) if paper else None,
-        ("source regret", [mean_cell(row.source_regret, source_digits) for row in rows]), *_budget_columns(rows),
-    )  # fmt: skip
+        ("source regret", [mean_cell(row.source_regret, source_digits) for row in rows]),
+        *_budget_columns(rows),
+    )
 
 
 def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:

@@ -288,12 +288,16 @@ def _wrong_table(name: str, about: str, wrong: Mapping[str, AnyArray], classes: 
     right, chosen = (wrong[f"wrong_{part}"][:12].astype(int) for part in ("right", "chosen"))
     rows = range(len(position))
     return Table.of_columns(
-        name, about, ("right arm", [classes[arm] for arm in right]), ("chosen arm", [classes[arm] for arm in chosen]),
+        name,
+        about,
+        ("right arm", [classes[arm] for arm in right]),
+        ("chosen arm", [classes[arm] for arm in chosen]),
         ("predicted, right", [f"{mean[row, right[row]]:,.{digits}f}" for row in rows]),
         ("predicted, chosen", [f"{mean[row, chosen[row]]:,.{digits}f}" for row in rows]),
         ("regret", [f"{value:,.{digits}f}" for value in regret]),
-        ("context", [f"{int(value):,}" for value in position]), text_columns=2,
-    )  # fmt: skip
+        ("context", [f"{int(value):,}" for value in position]),
+        text_columns=2,
+    )
 
 
 def setup_blocks(runs: Sequence[RunFiles]) -> list[Block]:

@@ -431,9 +431,14 @@ def serve(
         process = _start_worker(log, settings, learn, learn_every)
     try:
         uvicorn.run(
-            app, host=host, port=port, access_log=access_log, log_level="info" if access_log else "warning",
-            timeout_keep_alive=75, server_header=False,
-        )  # fmt: skip
+            app,
+            host=host,
+            port=port,
+            access_log=access_log,
+            log_level="info" if access_log else "warning",
+            timeout_keep_alive=75,
+            server_header=False,
+        )
     finally:
         if process is not None:
             process.terminate()

@@ -186,10 +186,13 @@ class Decider:
         if not isinstance(deferred, bool):
             raise InvalidInput(f"deferred must be true or false, got {deferred!r}")
         return _Asked(
-            event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id), context=context, eligible=eligible,
+            event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
+            context=context,
+            eligible=eligible,
             incumbent=self._incumbent if incumbent is None else self._arm(incumbent, "incumbent"),
-            incumbent_propensity=float(propensity), deferred=deferred,
-        )  # fmt: skip
+            incumbent_propensity=float(propensity),
+            deferred=deferred,
+        )
 
     def _arm(self, arm: Any, name: str) -> int:
         if isinstance(arm, str):

@@ -261,8 +261,14 @@ class Store:
         before = _rewards.alias("before")
         query = (
             sa.select(
-                _rewards.c.seq, _events.c.seq, _rewards.c.version, _rewards.c.reward, _rewards.c.kind, _rewards.c.time,
-                before.c.reward, *_EVENT_COLUMNS,
+                _rewards.c.seq,
+                _events.c.seq,
+                _rewards.c.version,
+                _rewards.c.reward,
+                _rewards.c.kind,
+                _rewards.c.time,
+                before.c.reward,
+                *_EVENT_COLUMNS,
             )
             .join(_events, _events.c.event_id == _rewards.c.event_id)
             .outerjoin(
@@ -271,7 +277,7 @@ class Store:
             .where(_rewards.c.seq > seq)
             .order_by(_rewards.c.seq)
             .limit(limit)
-        )  # fmt: skip
+        )
         if first_only:
             query = query.where(_rewards.c.version == 1)
         with self._reading() as connection:
@@ -347,9 +353,15 @@ class Store:
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
             row = ModelRow(
-                number=0 if number is None else number + 1, time=time, origin=origin, base=base, start_seq=start_seq,
-                learned_seq=learned_seq, rounds=rounds, digest=hashlib.sha256(content).hexdigest(),
-            )  # fmt: skip
+                number=0 if number is None else number + 1,
+                time=time,
+                origin=origin,
+                base=base,
+                start_seq=start_seq,
+                learned_seq=learned_seq,
+                rounds=rounds,
+                digest=hashlib.sha256(content).hexdigest(),
+            )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
             connection.execute(sa.insert(_models).values(**asdict(row), content=content, state=state))
@@ -527,12 +539,10 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
     latest: dict[str, tuple[int, float, str]] = {}
     for group in _in_groups(entry.event_id for entry in given):
         query = (
-            sa.select(
-                _events.c.event_id, _events.c.activated, _rewards.c.version, _rewards.c.reward, _rewards.c.kind
-            )
+            sa.select(_events.c.event_id, _events.c.activated, _rewards.c.version, _rewards.c.reward, _rewards.c.kind)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
             .where(_events.c.event_id.in_(group))
-        )  # fmt: skip
+        )
         for event_id, activated, version, reward, kind in connection.execute(query):
             active[event_id] = activated is not None
             if version is not None and version > latest.get(event_id, (0,))[0]:
@@ -555,10 +565,13 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
             answers[id(entry)] = LogAnswer(status, reward=entry.reward, version=version, kind=entry.kind)
             new.append(
                 {
-                    "event_id": entry.event_id, "version": version, "reward": entry.reward, "kind": entry.kind,
+                    "event_id": entry.event_id,
+                    "version": version,
+                    "reward": entry.reward,
+                    "kind": entry.kind,
                     "time": entry.time,
                 }
-            )  # fmt: skip
+            )
     if new:
         connection.execute(sa.insert(_rewards), new)
     return answers

@@ -14,9 +14,12 @@ from daband.service.settings import Settings
 from daband.serving import Deployed
 
 _environment = Environment(
-    loader=PackageLoader("daband.service"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    loader=PackageLoader("daband.service"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
     lstrip_blocks=True,
-)  # fmt: skip
+)
 _WIDTH, _HEIGHT = 640, 160
 _STALE = 30.0
 
@@ -57,12 +60,21 @@ def watch_page(
     """The page that says how the service does."""
     listed = [*models["models"]][:20]
     return _environment.get_template("watch.html").render(
-        seen=snapshot, models=listed, more_models=len(models["models"]) - len(listed), deciding=models["deciding"],
-        pinned=models["pinned"], deployed=deployed, settings=settings, health=health, now=now,
+        seen=snapshot,
+        models=listed,
+        more_models=len(models["models"]) - len(listed),
+        deciding=models["deciding"],
+        pinned=models["pinned"],
+        deployed=deployed,
+        settings=settings,
+        health=health,
+        now=now,
         stale=bool(snapshot) and now - snapshot["time"] > _STALE,
-        rates=_bars(snapshot.get("minutes", []), now), curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
-        width=_WIDTH, height=_HEIGHT,
-    )  # fmt: skip
+        rates=_bars(snapshot.get("minutes", []), now),
+        curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
+        width=_WIDTH,
+        height=_HEIGHT,
+    )
 
 
 def api_page(document: Mapping[str, Any], address: str) -> str:

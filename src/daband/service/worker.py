@@ -68,10 +68,15 @@ class LogLearner:
         if self.seq == self._published:
             return None
         row = self._store.add_model(
-            export_bytes(self.policy, self._deployed), time=now, origin="learned", base=self.base,
-            start_seq=self.start_seq, learned_seq=self.seq, rounds=self.policy.rounds_learned,
+            export_bytes(self.policy, self._deployed),
+            time=now,
+            origin="learned",
+            base=self.base,
+            start_seq=self.start_seq,
+            learned_seq=self.seq,
+            rounds=self.policy.rounds_learned,
             state=_save_bytes(self.policy),
-        )  # fmt: skip
+        )
         self._published = self.seq
         return row
 
@@ -98,9 +103,12 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> N
         given: Any = orjson.loads("[" + ",".join(str(row.event.context) for row in group) + "]")
         contexts = deployed.reader.read(given if isinstance(given[0], dict) else np.asarray(given, np.float64)).contexts
         policy.update(
-            contexts, [row.event.arm for row in group], [row.reward for row in group], deployed.domain,
+            contexts,
+            [row.event.arm for row in group],
+            [row.reward for row in group],
+            deployed.domain,
             propensity=None if online else [row.event.propensity for row in group],
-        )  # fmt: skip
+        )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
     if rows and policy.learns_by_gradients:
@@ -133,10 +141,15 @@ def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.daband"
         export(
-            policy, path, domain=deployed.domain, arm_names=deployed.arm_names, reference=deployed,
-            assessment=deployed.assessment, epsilon=deployed.frozen.exploration.epsilon,
+            policy,
+            path,
+            domain=deployed.domain,
+            arm_names=deployed.arm_names,
+            reference=deployed,
+            assessment=deployed.assessment,
+            epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
-        )  # fmt: skip
+        )
         return path.read_bytes()
 
 

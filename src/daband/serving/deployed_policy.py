@@ -191,9 +191,13 @@ class Deployed:
     def summary_of(self, contexts: AnyArray, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, IntArray]:
         """``summary``, where means and widths (n, K) on the policy's own scale are known."""
         return summary_scores(
-            contexts, mean, width, dimensions=math.prod(self.context_shape), image=self.reader.images is not None,
+            contexts,
+            mean,
+            width,
+            dimensions=math.prod(self.context_shape),
+            image=self.reader.images is not None,
             multiplier=self.frozen.exploration.optimism,
-        )  # fmt: skip
+        )
 
     def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
         """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""

@@ -225,9 +225,11 @@ def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None
     framing = images if images is not None else getattr(target, "framing", None)
     if framing is None:
         return {"layout": layout}
-    resize, crop = (framing, framing) if isinstance(framing, int) else (
-        getattr(framing, "resize", None), getattr(framing, "crop", None)
-    )  # fmt: skip
+    resize, crop = (
+        (framing, framing)
+        if isinstance(framing, int)
+        else (getattr(framing, "resize", None), getattr(framing, "crop", None))
+    )
     if frozen.context_shape != (3, crop, crop):
         raise InvalidInput(f"images must be a Framing or a side that gives {frozen.context_shape}, got {framing!r}")
     normalise = bool(getattr(target, "normalises", False))

@@ -304,11 +304,14 @@ class Monitor:
             of_arms = self._arms and bool(left[-1])
             names = self.deployed.arm_names
             return MonitorReport(
-                rounds=self._rounds, contexts_left=bool(left[: len(left) - self._arms].any()), arms_left=of_arms,
-                reasons=tuple(self._names[at] for at in order), scores=scores,
+                rounds=self._rounds,
+                contexts_left=bool(left[: len(left) - self._arms].any()),
+                arms_left=of_arms,
+                reasons=tuple(self._names[at] for at in order),
+                scores=scores,
                 arm_counts={name: int(n) for name, n in zip(names, self._arm_counts, strict=True)},
                 warnings=dict(self._warnings),
-            )  # fmt: skip
+            )
 
     @property
     def alarm(self) -> bool:

@@ -126,10 +126,20 @@ def fit_log(
     """
     DomainNames().index(domain)  # refuses another name
     settings = _FitSettings(
-        domain=domain, columns=columns, table=table, target=target, engine=engine, workers=workers,
-        ray_address=ray_address, propensity_weighting=propensity_weighting, on_damaged=on_damaged,
-        adapt_every=adapt_every, directory=directory, progress=progress, time=time,
-    )  # fmt: skip
+        domain=domain,
+        columns=columns,
+        table=table,
+        target=target,
+        engine=engine,
+        workers=workers,
+        ray_address=ray_address,
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
+        directory=directory,
+        progress=progress,
+        time=time,
+    )
     return _fit(policy, log, settings)
 
 
@@ -197,9 +207,18 @@ def learn_log(
     if prior_trust != 1.0:
         policy.require_discounts()
     settings = _FitSettings(
-        domain="target", columns=columns, table=table, propensity_weighting=propensity_weighting, on_damaged=on_damaged,
-        adapt_every=adapt_every, directory=directory, progress=progress, id=id, time=time, prior_trust=prior_trust,
-    )  # fmt: skip
+        domain="target",
+        columns=columns,
+        table=table,
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
+        directory=directory,
+        progress=progress,
+        id=id,
+        time=time,
+        prior_trust=prior_trust,
+    )
     with TemporaryDirectory(prefix="daband-") as place:
         before = policy.log_parts
         if isinstance(log, ParquetLog):
@@ -425,11 +444,16 @@ class _LogRun:
         for batch in self.log.batches(part, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
-                batch.contexts, batch.arms, batch.rewards, settings.domain,
-                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))), on_duplicate="skip",
-                propensity=batch.propensities, propensity_weighting=settings.propensity_weighting,
+                batch.contexts,
+                batch.arms,
+                batch.rewards,
+                settings.domain,
+                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
+                on_duplicate="skip",
+                propensity=batch.propensities,
+                propensity_weighting=settings.propensity_weighting,
                 time=None if settings.time is None else list(itertools.islice(times, len(batch))),
-            )  # fmt: skip
+            )
             if target is not None:
                 first = learned % target.rounds_available
                 policy.observe_target(

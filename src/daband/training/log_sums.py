@@ -43,9 +43,13 @@ def sums_of_part(
         sums = policy.empty_sums()
         try:
             policy.add_to_sums(
-                sums, batch.contexts, batch.arms, batch.rewards, propensity=batch.propensities,
+                sums,
+                batch.contexts,
+                batch.arms,
+                batch.rewards,
+                propensity=batch.propensities,
                 propensity_weighting=weighting,
-            )  # fmt: skip
+            )
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums

@@ -67,9 +67,16 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     128
     """
     settings = TrainSettings(
-        episodes=episodes, episode_length=episode_length, seed=seed, propensity_weighting=propensity_weighting,
-        directory=directory, config=config, save_every=save_every, progress=progress, source_weights=source_weights,
-    )  # fmt: skip
+        episodes=episodes,
+        episode_length=episode_length,
+        seed=seed,
+        propensity_weighting=propensity_weighting,
+        directory=directory,
+        config=config,
+        save_every=save_every,
+        progress=progress,
+        source_weights=source_weights,
+    )
     if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
         return run_phase(source_phase(policy, source, target, settings))
     phases = []
@@ -146,9 +153,14 @@ def continue_on_target(
     if prior_trust != 1.0:
         policy.require_discounts()
     settings = TrainSettings(
-        episodes=math.ceil(rounds / episode_length), episode_length=episode_length, seed=seed, directory=directory,
-        config={**(config or {}), "prior_trust": prior_trust}, save_every=save_every, progress=progress,
-    )  # fmt: skip
+        episodes=math.ceil(rounds / episode_length),
+        episode_length=episode_length,
+        seed=seed,
+        directory=directory,
+        config={**(config or {}), "prior_trust": prior_trust},
+        save_every=save_every,
+        progress=progress,
+    )
     order = settings.order_seed(policy)
     episodes = math.ceil(rounds / episode_length)
     return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))

@@ -159,11 +159,15 @@ def _progress(now: _Member, members: Sequence[_Member]) -> CandidateProgress:
     spent = sum(member.spent for member in members)
     played, all_episodes = (sum(getattr(member, name) for member in members) for name in ("episode", "episodes"))
     return CandidateProgress(
-        candidate=now.candidate, episode=now.episode, episodes=now.episodes,
+        candidate=now.candidate,
+        episode=now.episode,
+        episodes=now.episodes,
         policies_done=sum(len(member.phases) for member in members if member.episode >= member.episodes),
-        policies=sum(len(member.phases) for member in members), seconds_left=left,
-        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9), note=now.phases[0].note,
-    )  # fmt: skip
+        policies=sum(len(member.phases) for member in members),
+        seconds_left=left,
+        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
+        note=now.phases[0].note,
+    )
 
 
 def _identity(policy: Policy) -> str:

@@ -518,9 +518,13 @@ def _play_episode(
     for name, rounds in episode:
         if isinstance(rounds, LoggedRounds):
             policy.update(
-                rounds.contexts, rounds.arms, rounds.rewards, name or domain_name, propensity=rounds.propensities,
+                rounds.contexts,
+                rounds.arms,
+                rounds.rewards,
+                name or domain_name,
+                propensity=rounds.propensities,
                 propensity_weighting=weighting,
-            )  # fmt: skip
+            )
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)

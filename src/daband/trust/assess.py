@@ -86,9 +86,17 @@ def assess(
     True
     """
     (assessment,) = assess_each(
-        policies, source=source, target=target, required=required, rule=rule, contexts=contexts, shift=shift,
-        arm_names=arm_names, seed=seed, wanted=[0],
-    )  # fmt: skip
+        policies,
+        source=source,
+        target=target,
+        required=required,
+        rule=rule,
+        contexts=contexts,
+        shift=shift,
+        arm_names=arm_names,
+        seed=seed,
+        wanted=[0],
+    )
     return assessment if calibration is None else calibration.calibrated(assessment)
 
 
@@ -120,9 +128,14 @@ def assess_each(
     _check_different(scores)
     stated = _stated_shift(shift, members[0])
     explanations = explanations_of(
-        members, source_contexts, target_contexts, shift=stated, rule=rule, reward_range=members[0].reward_range,
+        members,
+        source_contexts,
+        target_contexts,
+        shift=stated,
+        rule=rule,
+        reward_range=members[0].reward_range,
         origin=scores.origin,
-    )  # fmt: skip
+    )
     assessments = []
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
@@ -168,9 +181,12 @@ def _write(
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     verdict = verdict_of(
-        value=estimate.value, low=estimate.low, required=needed, disagreement=estimate.disagreement,
+        value=estimate.value,
+        low=estimate.low,
+        required=needed,
+        disagreement=estimate.disagreement,
         doubts=doubts_of(signs, outside, gap),
-    )  # fmt: skip
+    )
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
         verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span, stated),
@@ -179,17 +195,31 @@ def _write(
     ]  # fmt: skip
     alone = len(explanations) == 1
     return Assessment(
-        accuracy=estimate.accuracy, value=estimate.value * span + lowest, low=estimate.low * span + lowest,
-        accuracy_low=estimate.accuracy_low, required=needed * span + lowest, verdict=verdict.text, why=verdict.why,
-        audit_rewards=verdict.rewards, reasons=reasons, per_arm=per_arm, shift=gap, outside_support=outside,
-        collapse=signs, explanations={name: value * span + lowest for name, value in estimate.by_explanation.items()},
+        accuracy=estimate.accuracy,
+        value=estimate.value * span + lowest,
+        low=estimate.low * span + lowest,
+        accuracy_low=estimate.accuracy_low,
+        required=needed * span + lowest,
+        verdict=verdict.text,
+        why=verdict.why,
+        audit_rewards=verdict.rewards,
+        reasons=reasons,
+        per_arm=per_arm,
+        shift=gap,
+        outside_support=outside,
+        collapse=signs,
+        explanations={name: value * span + lowest for name, value in estimate.by_explanation.items()},
         disagreement=estimate.disagreement,
         assumed=str(stated) if stated.stated else "anything (nobody stated it; shift= rules some of it out)",
-        agreement=None if alone else estimate.agreement, source_agreement=None if alone else estimate.source_agreement,
-        source_value=float(scores.source_value()[0]) * span + lowest, source_error=estimate.source_error * span,
-        source_rounds=scores.source_arm.shape[1], target_contexts=scores.target_arm.shape[1],
-        reward_range=(float(lowest), float(highest)), arm_names=names,
-    )  # fmt: skip
+        agreement=None if alone else estimate.agreement,
+        source_agreement=None if alone else estimate.source_agreement,
+        source_value=float(scores.source_value()[0]) * span + lowest,
+        source_error=estimate.source_error * span,
+        source_rounds=scores.source_arm.shape[1],
+        target_contexts=scores.target_arm.shape[1],
+        reward_range=(float(lowest), float(highest)),
+        arm_names=names,
+    )
 
 
 def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[ArmAssessment]:

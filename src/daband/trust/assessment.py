@@ -126,17 +126,25 @@ class Assessment:
         span = highest - lowest if highest > lowest else 1.0
         bound, needed = self.low if low is None else low, self.required if required is None else required
         verdict = verdict_of(
-            value=(self.value - lowest) / span, low=(bound - lowest) / span, required=(needed - lowest) / span,
-            disagreement=self.disagreement, doubts=doubts_of(self.collapse, self.outside_support, self.shift),
-        )  # fmt: skip
+            value=(self.value - lowest) / span,
+            low=(bound - lowest) / span,
+            required=(needed - lowest) / span,
+            disagreement=self.disagreement,
+            doubts=doubts_of(self.collapse, self.outside_support, self.shift),
+        )
         reasons = [verdict.sentence, *self.reasons[1:]]
         if required is not None:
             before = [requirement(self.required, stated=stated) for stated in (False, True)]
             reasons = [requirement(needed, stated=True) if reason in before else reason for reason in reasons]
         return replace(
-            self, low=bound, required=needed, verdict=verdict.text, why=verdict.why, audit_rewards=verdict.rewards,
+            self,
+            low=bound,
+            required=needed,
+            verdict=verdict.text,
+            why=verdict.why,
+            audit_rewards=verdict.rewards,
             reasons=reasons,
-        )  # fmt: skip
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""

@@ -477,10 +477,17 @@ class _State:
                 low + (high - low) * share for share in (interval.value, interval.low, interval.high)
             )
         return Audit(
-            value=value, low=lower, high=upper, confidence=settings["confidence"], budget=settings["budget"],
-            answered=len(answers), contexts=settings["contexts"], predicted=settings["predicted"],
-            anytime=self.plan.anytime, questions=None if self.path is None else self.path / _QUESTIONS,
-        )  # fmt: skip
+            value=value,
+            low=lower,
+            high=upper,
+            confidence=settings["confidence"],
+            budget=settings["budget"],
+            answered=len(answers),
+            contexts=settings["contexts"],
+            predicted=settings["predicted"],
+            anytime=self.plan.anytime,
+            questions=None if self.path is None else self.path / _QUESTIONS,
+        )
 
     def conclude(self) -> Audit:
         result = self.result()

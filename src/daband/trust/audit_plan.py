@@ -120,10 +120,13 @@ def plan_draws(predicted: FloatArray, *, budget: int, seed: int) -> Plan:
     # The largest of log pi + Gumbel first: draws without replacement, each in proportion to what is left.
     ids = np.argsort(-(np.log(probability) + generator.gumbel(size=len(predicted))), kind="stable")[:budget]
     draws = WeightedDraws(
-        predicted=predicted[ids], probability=probability[ids], predicted_total=float(predicted.sum()),
-        n_contexts=len(predicted), deepest=float((predicted / probability).max()),
+        predicted=predicted[ids],
+        probability=probability[ids],
+        predicted_total=float(predicted.sum()),
+        n_contexts=len(predicted),
+        deepest=float((predicted / probability).max()),
         highest=float(((1.0 - predicted) / probability).max()),
-    )  # fmt: skip
+    )
     return Plan(ids=ids.astype(np.int64), n_contexts=len(predicted), draws=draws)
 
 

@@ -197,10 +197,13 @@ class Selection:
         for unknown in (0.0, 1.0):
             rewards = np.array([self._reward_of(candidate, *one, unknown) for one in self._for_value])
             draws = WeightedDraws(
-                predicted=predicted[rows], probability=np.full(len(rows), 1.0 / n),
-                predicted_total=float(predicted.sum()), n_contexts=n, deepest=float(predicted.max() * n),
+                predicted=predicted[rows],
+                probability=np.full(len(rows), 1.0 / n),
+                predicted_total=float(predicted.sum()),
+                n_contexts=n,
+                deepest=float(predicted.max() * n),
                 highest=float((1.0 - predicted).max() * n),
-            )  # fmt: skip
+            )
             confidence = 1.0 - (1.0 - self.confidence) / len(self.remaining)
             limits.append(confidence_sequence(draws, rewards, confidence=confidence))
         low, high = limits[0].low, max(limits[1].high, limits[0].low)

@@ -203,9 +203,15 @@ def choose(
     options = [_with_exploration(option, explore, epsilon) for option in options]
     shown, episodes, episode_length = training_budget(pair, episodes, episode_length)
     members = train_candidates(
-        shown, options, seeds=[seed], episodes=episodes, episode_length=episode_length, device=device,
-        directory=None if directory is None else Path(directory) / "candidates", progress=progress,
-    )  # fmt: skip
+        shown,
+        options,
+        seeds=[seed],
+        episodes=episodes,
+        episode_length=episode_length,
+        device=device,
+        directory=None if directory is None else Path(directory) / "candidates",
+        progress=progress,
+    )
     trained = [policies[0] for policies in members]
     assert pair.source_test is not None
     scores, source_contexts, target_contexts = scores_of(
@@ -213,9 +219,14 @@ def choose(
     )
     reward_range = trained[0].reward_range
     explanations = explanations_of(
-        trained, source_contexts, target_contexts, shift=pair.shift, rule="greedy", reward_range=reward_range,
+        trained,
+        source_contexts,
+        target_contexts,
+        shift=pair.shift,
+        rule="greedy",
+        reward_range=reward_range,
         origin=scores.origin,
-    )  # fmt: skip
+    )
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
     place, rule = _without_rewards(options, scores, estimates)
     selection, questions = None, None
@@ -231,9 +242,12 @@ def choose(
     policy = trained[place]
     others = [one for index, one in enumerate(trained) if index != place and options[index].uses_contexts]
     assessment = assess(
-        [policy, *_different([policy], others, target_contexts)], source=pair.source_test, target=pair.target,
-        shift=pair.shift, arm_names=pair.class_names,
-    )  # fmt: skip
+        [policy, *_different([policy], others, target_contexts)],
+        source=pair.source_test,
+        target=pair.target,
+        shift=pair.shift,
+        arm_names=pair.class_names,
+    )
     value = low = high = None
     if selection is not None and selection.asked:
         limits = selection.interval(place)
@@ -244,10 +258,17 @@ def choose(
     _learn(policy, target_contexts, answers)
     policy.deploy("target")
     return Choice(
-        policy=policy, assessment=assessment, table=_table(options, scores, estimates, selection, place, reward_range),
-        candidate=options[place].name, rule=rule, rewards=len(answers), value=value, low=low, high=high,
+        policy=policy,
+        assessment=assessment,
+        table=_table(options, scores, estimates, selection, place, reward_range),
+        candidate=options[place].name,
+        rule=rule,
+        rewards=len(answers),
+        value=value,
+        low=low,
+        high=high,
         questions=questions,
-    )  # fmt: skip
+    )
 
 
 def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
@@ -415,9 +436,12 @@ def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int],
         return
     rows = np.array([context for context, _ in answers])
     policy.update(
-        contexts[rows], np.array([arm for _, arm in answers]), np.array(list(answers.values())), domain="target",
+        contexts[rows],
+        np.array([arm for _, arm in answers]),
+        np.array(list(answers.values())),
+        domain="target",
         ids=[f"choose-{context}-{arm}" for context, arm in answers],
-    )  # fmt: skip
+    )
     if policy.learns_by_gradients:
         policy.adapt()
 

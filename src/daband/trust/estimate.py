@@ -127,14 +127,21 @@ def estimate_target(
         for side in ([one.source_arm for one in explanations], [one.target_arm for one in explanations])
     )
     return Estimate(
-        value=value, low=low, accuracy=value if scores.binary else others,
+        value=value,
+        low=low,
+        accuracy=value if scores.binary else others,
         accuracy_low=low if scores.binary else max(0.0, 2.0 * others - 1.0),
         constant=float(np.clip(max(float(np.mean(best_constant)), float(best_in_source)), 0.0, 1.0)),
-        by_explanation=values, agreement=others,
-        source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0, disagreement=disagreement,
-        apart=apart, by_context=shift_to_mean(np.mean(tables, axis=0), value), expected_source=expected_source,
-        expected_target=expected_target, source_error=error,
-    )  # fmt: skip
+        by_explanation=values,
+        agreement=others,
+        source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,
+        disagreement=disagreement,
+        apart=apart,
+        by_context=shift_to_mean(np.mean(tables, axis=0), value),
+        expected_source=expected_source,
+        expected_target=expected_target,
+        source_error=error,
+    )
 
 
 def _calibrated(predicted: FloatArray, reward: FloatArray, weight: FloatArray) -> tuple[float, float]:

@@ -137,9 +137,13 @@ def leave_one_source_out(
         part = pair.source.by_name[name]
         others = [other for other in names if other != name]
         rest = replace(
-            restrict_pair(pair, sources=others), name=f"{pair.name}, without {name}", target=_Unrewarded(part),
-            target_test=None, target_labelled=None, domains=DomainNames(tuple(others), (name,)),
-        )  # fmt: skip
+            restrict_pair(pair, sources=others),
+            name=f"{pair.name}, without {name}",
+            target=_Unrewarded(part),
+            target_test=None,
+            target_labelled=None,
+            domains=DomainNames(tuple(others), (name,)),
+        )
         made = train(rest)
         policies = [made] if isinstance(made, Policy) else list(made)
         if rest.source_test is None:

@@ -68,9 +68,13 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
     if kind == "inverted":
         new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
     columns = Columns(
-        context=tuple(new.columns), categorical=("channel",), rewards=_OFFERS, arm="offer", reward="euros",
+        context=tuple(new.columns),
+        categorical=("channel",),
+        rewards=_OFFERS,
+        arm="offer",
+        reward="euros",
         propensity="propensity",
-    )  # fmt: skip
+    )
     new = new.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
     return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
 

@@ -114,11 +114,20 @@ def synthetic(
         name="source_test",
     )
     return Pair(
-        name="synthetic", context_shape=source.context_shape, n_arms=n_arms,
-        class_names=tuple(f"arm {arm}" for arm in range(n_arms)), source=source, source_test=held, target=target,
-        target_test=test, target_labelled=later, arms=arms, feedback="one_hot" if rewards == "labels" else "bandit",
-        about=About(summary=f"{rewards} rewards, {dial}"), shift=as_shift(shift, context_shape=source.context_shape),
-    )  # fmt: skip
+        name="synthetic",
+        context_shape=source.context_shape,
+        n_arms=n_arms,
+        class_names=tuple(f"arm {arm}" for arm in range(n_arms)),
+        source=source,
+        source_test=held,
+        target=target,
+        target_test=test,
+        target_labelled=later,
+        arms=arms,
+        feedback="one_hot" if rewards == "labels" else "bandit",
+        about=About(summary=f"{rewards} rewards, {dial}"),
+        shift=as_shift(shift, context_shape=source.context_shape),
+    )
 
 
 class _World:

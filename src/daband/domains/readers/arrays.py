@@ -196,13 +196,21 @@ def from_arrays(
     resolved = resolve_reward_range(reward_range, everything.reward_table, labelled_rewards)
     labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
-        name=name, context_shape=everything.context_shape, n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms), source=train, source_test=held_out,
-        target=of_target.contexts, target_test=of_target.test, target_labelled=labelled, arms=arms,
-        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit", reward_range=resolved,
+        name=name,
+        context_shape=everything.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=train,
+        source_test=held_out,
+        target=of_target.contexts,
+        target_test=of_target.test,
+        target_labelled=labelled,
+        arms=arms,
+        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
+        reward_range=resolved,
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=everything.context_shape, units=units),
-    )  # fmt: skip
+    )
 
 
 def payable(table: FloatArray | None) -> FloatArray:

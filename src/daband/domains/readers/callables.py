@@ -170,12 +170,18 @@ def from_callable(
         if domain is not None and domain.context_shape != paying.context_shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
     return Pair(
-        name=name, context_shape=paying.context_shape, n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms), source=paying, source_test=held, target=stream,
-        target_test=test, reward_range=resolve_reward_range(reward_range, None),
+        name=name,
+        context_shape=paying.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=paying,
+        source_test=held,
+        target=stream,
+        target_test=test,
+        reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=paying.context_shape, units=units),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=8)

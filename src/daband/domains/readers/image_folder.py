@@ -120,10 +120,17 @@ def from_image_folder(
     return pair_of_images(
         source=source_images,
         source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
-        target=contexts, target_test=test, target_labelled=labelled, class_names=classes,
-        framing=framing if isinstance(framing, Framing) else Framing(framing, framing), reading=reading or Reading(),
-        passes=passes, target_passes=target_passes, shift=shift, name=name,
-    )  # fmt: skip
+        target=contexts,
+        target_test=test,
+        target_labelled=labelled,
+        class_names=classes,
+        framing=framing if isinstance(framing, Framing) else Framing(framing, framing),
+        reading=reading or Reading(),
+        passes=passes,
+        target_passes=target_passes,
+        shift=shift,
+        name=name,
+    )
 
 
 def pair_of_images(
@@ -169,12 +176,19 @@ def pair_of_images(
     else:
         train, held = hold_out_rewards(train, share=source_test, name=name)
     return Pair(
-        name=name, context_shape=framing.shape, n_arms=n_arms, class_names=tuple(class_names), source=train,
-        source_test=held, target=ImageContexts(seen, passes=target_passes, normalise=normalise),
-        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)), target_labelled=later,
-        feedback="one_hot", about=About(summary="folders of images given by the user", licence="the user's own"),
+        name=name,
+        context_shape=framing.shape,
+        n_arms=n_arms,
+        class_names=tuple(class_names),
+        source=train,
+        source_test=held,
+        target=ImageContexts(seen, passes=target_passes, normalise=normalise),
+        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)),
+        target_labelled=later,
+        feedback="one_hot",
+        about=About(summary="folders of images given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=framing.shape),
-    )  # fmt: skip
+    )
 
 
 class ImageContexts(Contexts):

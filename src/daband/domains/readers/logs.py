@@ -145,13 +145,21 @@ def from_log(
     logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
     labelled_rewards = None if of_target.labelled is None else payable(of_target.labelled.reward_table)
     return Pair(
-        name=name, context_shape=log.context_shape, n_arms=n_arms, class_names=checked_class_names(class_names, n_arms),
-        source=train, source_test=held, target=of_target.contexts, target_test=of_target.test,
-        target_labelled=of_target.labelled, arms="shared" if per_arm else "disjoint", feedback=feedback,
+        name=name,
+        context_shape=log.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=train,
+        source_test=held,
+        target=of_target.contexts,
+        target_test=of_target.test,
+        target_labelled=of_target.labelled,
+        arms="shared" if per_arm else "disjoint",
+        feedback=feedback,
         reward_range=log_reward_range(reward_range, logged, labelled_rewards),
         about=About(summary="a log given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
-    )  # fmt: skip
+    )
 
 
 def _open_log(

@@ -328,9 +328,14 @@ def open_log(
             names = tuple(column.name for column in table.columns)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
-            log, n_arms=policy.n_arms, columns=columns, transform=table, context_shape=policy.context_shape,
-            shared=shared, on_damaged=on_damaged,
-        )  # fmt: skip
+            log,
+            n_arms=policy.n_arms,
+            columns=columns,
+            transform=table,
+            context_shape=policy.context_shape,
+            shared=shared,
+            on_damaged=on_damaged,
+        )
     if columns is not None or table is not None:
         raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):

@@ -78,12 +78,21 @@ def from_datasets(
     there = read(target if targets is None else targets, "target", labels_needed=False)
     contexts = each(there, lambda own: own[0])
     pair = from_arrays(
-        source=read(source, "source"), sources=read(sources, "source"), source_test=read(source_test, "source_test"),
-        target=contexts if targets is None else target, targets=None if targets is None else contexts,
+        source=read(source, "source"),
+        sources=read(sources, "source"),
+        source_test=read(source_test, "source_test"),
+        target=contexts if targets is None else target,
+        targets=None if targets is None else contexts,
         target_test=read(target_test, "target_test"),
-        target_labelled=each(there, lambda own: None if own[1] is None else own), n_arms=n_arms,
-        class_names=class_names, passes=passes, target_passes=target_passes, shift=shift, units=units, name=name,
-    )  # fmt: skip
+        target_labelled=each(there, lambda own: None if own[1] is None else own),
+        n_arms=n_arms,
+        class_names=class_names,
+        passes=passes,
+        target_passes=target_passes,
+        shift=shift,
+        units=units,
+        name=name,
+    )
     return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))
 
 
