@@ -94,6 +94,8 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
     ``means`` (B, K, M) are the experts' predictions. A reward of 1 tells that all other arms have 0, a reward of 0
     tells of the chosen arm alone.
 
+    >>> import numpy as np
+    >>> from daband.linear import revealed_predictions
     >>> means = np.array([[[0.9, 0.6], [0.2, 0.5]], [[0.3, 0.3], [0.4, 0.7]]])
     >>> predictions, rewards = revealed_predictions(means, np.array([0, 1]), np.array([1.0, 0.0]))
     >>> predictions.tolist(), rewards.tolist()

@@ -32,6 +32,8 @@ def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: flo
 
     Features are (n, d), predicted rewards (n, K). The smaller of two systems is solved, of d or of n equations.
 
+    >>> import numpy as np
+    >>> from daband.linear import fit_pseudo_labels
     >>> features = np.array([[1.0, 0.0], [0.9, 0.0], [0.0, 1.0]])
     >>> predicted = np.array([[0.8, 0.1], [0.7, 0.2], [0.3, 0.4]])
     >>> fitted = fit_pseudo_labels(features, predicted, ridge=0.1)
