@@ -79,6 +79,8 @@ def numbers() -> dict[str, Any]:
         found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
         found[pair]["deviation"] = number(stdev(accuracies(runs["daband"])))
         found[pair]["seeds"] = ", ".join(map(number, accuracies(runs["daband"])))
+    timed = next(run["target_accuracy"] for run in read("step-variants")["digit"] if run["runs"] > 1)  # the newest
+    found["digit"] |= {"timed": number(_mean(timed)), "timed_lowest": number(min(timed))}
     return found
 
 
