@@ -122,12 +122,12 @@ def measure_one_by_one(
     """Rounds per second, one context at a time."""
     measured = Measured("rounds/s")
     contexts, rewards = linear_problem(n_dimensions, 1_024, seed=0)
-    paid = rewards.tolist()
+    reward_rows = rewards.tolist()
     for repeat in range(effort.repeats):
         for adapter in adapters:
             policy = adapter(n_dimensions, N_ARMS, ALPHA, repeat)
             rows = [policy.encode(row) for row in contexts] if encoded else list(contexts)
-            rounds = cycle(zip(rows, paid, strict=True))
+            rounds = cycle(zip(rows, reward_rows, strict=True))
             play_one_by_one(policy, rounds, 4 * N_ARMS, encoded)
 
             def some(policy: Adapter = policy, rounds: Iterator[tuple[Any, list[float]]] = rounds) -> int:
@@ -195,12 +195,12 @@ def measure_reward(adapters: list[type[Adapter]], n_dimensions: int, effort: Eff
     measured = Measured("reward per round, mean of seeds")
     for seed in range(effort.reward_seeds):
         contexts, rewards = linear_problem(n_dimensions, effort.reward_rounds, seed=100 + seed)
-        paid = rewards.tolist()
+        reward_rows = rewards.tolist()
         measured.add("random arm", float(rewards.mean()))
         measured.add("best arm in hindsight", float(rewards.max(axis=1).mean()))
         for adapter in adapters:
             policy = adapter(n_dimensions, N_ARMS, ALPHA, seed)
-            total = play_one_by_one(policy, zip(contexts, paid, strict=True), len(contexts), encoded=False)
+            total = play_one_by_one(policy, zip(contexts, reward_rows, strict=True), len(contexts), encoded=False)
             measured.add(adapter.name, total / len(contexts))
             policy.close()
     return measured
@@ -225,8 +225,8 @@ class Comparison:
 def learning_peers(adapters: list[type[Adapter]], reward: Measured) -> list[type[Adapter]]:
     """The peers that gain at least half of what the best one gains over a random arm: speed alone is no comparison."""
     peers = [adapter for adapter in adapters if adapter is not Daband and not adapter.orientation]
-    chance = statistics.fmean(reward.values["random arm"])
-    gains = {adapter: statistics.fmean(reward.values[adapter.name]) - chance for adapter in peers}
+    random_mean = statistics.fmean(reward.values["random arm"])
+    gains = {adapter: statistics.fmean(reward.values[adapter.name]) - random_mean for adapter in peers}
     return [adapter for adapter in peers if gains[adapter] >= 0.5 * max(gains.values())]
 
 

@@ -195,7 +195,7 @@ def test_a_dimension_too_large_for_memory_stays_dual():
 
 
 class TestLargeBatches:
-    """Widths in single precision, where their error is bounded."""
+    """Widths in single precision, where contexts are not too large for it."""
 
     @staticmethod
     def learned(contexts):
