@@ -59,7 +59,7 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     else:
         new = read_table(_existing(target, "target"))
     columns, types = infer_columns(old, new, roles)
-    answer = columns.reward or columns.label
+    answer = str(columns.reward or columns.label)
     missing = old[answer].null_count()
     if missing:
         old = old.filter(pl.col(answer).is_not_null())
