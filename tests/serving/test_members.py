@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -76,3 +79,28 @@ def test_a_column_of_almost_no_deviation_is_scored_in_double_precision():
     assert RowScorer.of(members, 4) is not None
     members.append(Member(np.zeros((2, 5)), np.stack([np.eye(5)] * 2), transform=step))
     assert RowScorer.of(members, 4) is None
+
+
+def test_copies_and_threads_of_a_scorer_have_arrays_of_their_own(deployed):
+    policy, contexts = deployed
+    scorer = policy.frozen._row_scorer
+    expected = [scorer(row) for row in contexts]
+    copied = pickle.loads(pickle.dumps(scorer))
+    np.testing.assert_array_equal([copied(row) for row in contexts], expected)
+    with ThreadPoolExecutor(8) as threads:
+        np.testing.assert_array_equal(list(threads.map(scorer, contexts)), expected)
+
+
+def test_a_call_within_another_has_a_workspace_of_its_own(deployed):
+    """As where one thread is stopped by another in the middle of a row."""
+    policy, contexts = deployed
+    scorer = policy.frozen._row_scorer
+    expected = [scorer(row) for row in contexts[:2]]
+
+    class Interrupted:
+        def __array__(self, dtype=None, copy=None):
+            np.testing.assert_array_equal(scorer(contexts[1]), expected[1])
+            return contexts[0]
+
+    np.testing.assert_array_equal(scorer(Interrupted()), expected[0])
+    assert len(scorer._free) == 2

@@ -155,7 +155,8 @@ class FrozenPolicy:
         """
         scorer = self._row_scorer
         if scorer is not None and contexts.dtype == np.float64:
-            mean, width = scorer(contexts.reshape(-1))
+            context = contexts[0]
+            mean, width = scorer(context if context.ndim == 1 else context.reshape(-1))
             scores = (mean + width * self._optimism).tolist()
             ranked = sorted(scores)
             best = ranked[-1]

@@ -114,8 +114,6 @@ class RowScorer:
         if not np.abs(weight).max() < _LARGEST_WEIGHT:
             raise OverflowError("a column has a deviation of almost nothing")
         kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
-        self._is_double = kind is np.float64
-        self._row = np.ones(n_inputs + 1, kind)
         self._weight = weight.astype(kind)
         self._low = np.concatenate([first.low for first in firsts]).astype(kind)
         self._high = np.concatenate([first.high for first in firsts]).astype(kind)
@@ -132,6 +130,11 @@ class RowScorer:
             starts.extend(range(end, means.start + 1, length))
             at, end = place.stop, products.stop
         self._starts, self._n_products = np.array(starts), end
+        self._free: list[_Workspace] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without workspaces: in a copy of one, arrays would not be parts of each other."""
+        return {**self.__dict__, "_free": []}
 
     @classmethod
     def of(cls, members: Sequence[Member], n_inputs: int) -> RowScorer | None:
@@ -152,34 +155,67 @@ class RowScorer:
 
     def __call__(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and widths, (K,) each."""
-        row = self._row.copy()
-        row[:-1] = context
-        first = row.dot(self._weight)
+        try:
+            space = self._free.pop()  # threads share the scorer; nobody else has this workspace until it is put back
+        except IndexError:
+            space = self._workspace()
+        place, row, first, single, members, norm, products, (mean, *others) = space
+        place[...] = context
+        row.dot(self._weight, first)
         np.maximum(first, self._low, out=first)
         np.minimum(first, self._high, out=first)
-        if self._is_double:
-            first = first.astype(np.float32)
-        products = np.empty(self._n_products, np.float32)
-        mean = width = None
-        for place, layers, head, where, theta in self._parts:
-            z = first[place]
+        if single is not first:
+            single[...] = first
+        for layers, latent, head, scored in members:
+            for inputs, weight, outputs, low in layers:
+                inputs.dot(weight, outputs)
+                if low is not None:
+                    np.maximum(outputs, low, out=outputs)
             if layers:
-                for weight, low in layers:
-                    z = z.dot(weight)
-                    if low is not None:
-                        np.maximum(z, low, out=z)
-                z /= max(math.sqrt(z.dot(z)), 1e-12)
-            z.dot(head, products[where])
-            mean = products[theta] if mean is None else mean + products[theta]
-        assert mean is not None
+                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
+                np.divide(latent, norm, out=latent)
+            latent.dot(head, scored)
+        for other in others:
+            np.add(mean, other, out=mean)
         means = mean.astype(np.float64)
-        products *= products
+        np.multiply(products, products, out=products)
         norms = np.add.reduceat(products, self._starts)
+        self._free.append(space)
         np.sqrt(norms, out=norms)
-        for place in self._widths:
-            width = norms[place] if width is None else width + norms[place]
-        assert width is not None
+        width = norms[self._widths[0]]
+        for where in self._widths[1:]:
+            width = width + norms[where]
         return means, width.astype(np.float64)
+
+    def _workspace(self) -> _Workspace:
+        row = np.ones(len(self._weight), self._weight.dtype)
+        first = np.empty(self._weight.shape[1], row.dtype)
+        single: Any = first if first.dtype == np.float32 else np.empty(len(first), np.float32)
+        products = np.empty(self._n_products, np.float32)
+        members = []
+        for place, layers, head, where, _ in self._parts:
+            latent, steps = single[place], []
+            for weight, low in layers:
+                outputs = np.empty(weight.shape[1], np.float32)
+                steps.append((latent, weight, outputs, low))
+                latent = outputs
+            members.append((steps, latent, head, products[where]))
+        means = [products[part[-1]] for part in self._parts]
+        return _Workspace(row[:-1], row, first, single, members, np.empty((), np.float32), products, means)
+
+
+class _Workspace(NamedTuple):
+    """The arrays of one call and their parts, which take longer to make than to fill."""
+
+    context: AnyArray
+    row: AnyArray
+    first: AnyArray
+    single: Float32Array
+    members: list[tuple[list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]], Any, Any, Any]]
+    """By member: inputs, weights, outputs and least outputs of layers; the latent, its regressions, their products."""
+    norm: Float32Array
+    products: Float32Array
+    means: list[Float32Array]
 
 
 _Layer = tuple[Float32Array, Float32Array | None]
