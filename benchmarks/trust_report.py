@@ -42,9 +42,9 @@ _WIDE = 500
 
 def data_sets(half: str) -> Iterator[tuple[str, str]]:
     """Kind and name of every data set of a half."""
-    from split import development, report
+    from split import recorded
 
-    for kind, names in (development() if half == "development" else report()).items():
+    for kind, names in recorded(half).items():
         for name in names:
             yield kind, name
 
@@ -59,7 +59,7 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
-    if kind.startswith("fresh"):
+    if kind.startswith(("fresh", "third")):
         from fresh import load
 
         return load(kind, name)
@@ -585,7 +585,7 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "report"], default="development")
+    parser.add_argument("--half", choices=["development", "report", "third"], default="development")
     parser.add_argument("--export", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)

@@ -181,5 +181,5 @@ def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: 
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")
     record = json.loads((BENCHMARKS / "records" / f"{name}.json").read_text())
     for run_record in record["runs"]:
-        assert run_record["name"] in split.report()[run_record["data"]]
+        assert run_record["name"] in split.recorded("report")[run_record["data"]]
     assert study.summary(record["runs"])["assess"] == record["assess"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from split import development, report
+from split import recorded
 from trust_report import SIMPLE, assessments, bound
 
 from daband.trust.estimate import ALONE, MISSED, SHARED
@@ -80,7 +80,7 @@ def _sizes(record: Record) -> str:
 
 def _left_out(record: Record) -> str:
     """Which data sets there is no run of, in a sentence or two."""
-    half = report() if record["half"] == "report" else development()
+    half = recorded(record["half"])
     known = {(run["data"], run["name"]) for run in record["runs"]}
     kinds = {data: names for data, names in half.items() if _is_fresh(data) == _is_fresh(record["runs"][0]["data"])}
     missing = sorted(f"{data}/{name}" for data, names in kinds.items() for name in names if (data, name) not in known)
