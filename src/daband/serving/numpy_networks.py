@@ -315,7 +315,7 @@ def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     def powers(degree: int) -> FloatArray:
         return np.vstack([_POINTS[: points - 1, None] ** np.arange(degree), np.eye(degree)[-1]])  # the last is infinity
 
-    interpolation: FloatArray = np.linalg.inv(powers(points))
+    interpolation = np.linalg.inv(powers(points)).astype(np.float64)
     return powers(_TILE).T, powers(side), interpolation.T
 
 
