@@ -26,7 +26,6 @@ from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
 
-
 _SCORING = "Scoring contexts of both domains ..."
 
 
