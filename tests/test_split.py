@@ -8,7 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from split import KINDS, RECORD, development, report, split
+from fresh import declared
+from split import KINDS, RECORD, recorded, split
 
 
 def test_the_record_is_what_the_rule_gives() -> None:
@@ -16,7 +17,20 @@ def test_the_record_is_what_the_rule_gives() -> None:
 
 
 def test_the_halves_share_no_data_set_and_cover_all() -> None:
-    for kind, names in KINDS.items():
-        assert not set(development()[kind]) & set(report()[kind])
-        assert sorted([*development()[kind], *report()[kind]]) == sorted(names)
-        assert len(development()[kind]) - len(report()[kind]) in (0, 1)
+    development, report = recorded("development"), recorded("report")
+    for kind in development:
+        assert not set(development[kind]) & set(report[kind])
+        assert sorted([*development[kind], *report[kind]]) == sorted(KINDS[kind])
+        assert len(development[kind]) - len(report[kind]) in (0, 1)
+    assert {*development, *recorded("third")} == set(KINDS)
+
+
+def test_the_third_set_is_whole_and_of_tables_that_no_other_set_has() -> None:
+    third = recorded("third")
+    assert {kind: sorted(KINDS[kind]) for kind in third} == third
+    assert sum(map(len, third.values())) == 42
+    tables = {kind: {entry.get("table") for entry in entries.values()} for kind, entries in declared().items()}
+    others = set().union(*(found for kind, found in tables.items() if kind not in third))
+    for kind in third:
+        assert not tables[kind] & others
+        assert None not in tables[kind]

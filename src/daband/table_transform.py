@@ -38,6 +38,8 @@ _LARGE = 1e100
 _PLAIN_NUMBERS = frozenset((float, int))
 _TRUTHS = ("true", "false", "yes", "no")
 _MOST_NAMED = 8
+_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
+"""31.05.2024: with points a date begins with its day wherever it is written, with strokes not."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _MANY_CATEGORIES, _FEW_ROWS = 50, 20
 """A column of more categories than this, with fewer rows than this for each, gets a warning."""
@@ -489,13 +491,14 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
     """
     column = _column(frame, name, where)
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean or column.null_count() == len(column)):
-        example = next((value for value in column if value is not None), None)
+        row, example = first_non_number(column)
         place = f" of the {where} table" if where else ""
         remedy = "list it in `categorical`, or clean it" if is_context else "it must hold a number in every row"
         if is_context and _holds_dates(column, example):
             remedy = "list it in `dates` (in ISO's form, 2024-05-31), or leave it out"
         raise InvalidInput(
-            f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r}; {remedy}"
+            f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r} in row {row}; "
+            + remedy
         )
     values: FloatArray = np.array(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
     if np.isinf(values).any():
@@ -503,6 +506,14 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
             f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing"
         )
     return values
+
+
+def first_non_number(column: pl.Series) -> tuple[int, Any]:
+    """The first value of a column that is no number, and its row."""
+    text = column.dtype == pl.String
+    wrong = column.is_not_null() & (column.cast(pl.Float64, strict=False).is_null() if text else True)
+    row = int(wrong.arg_max() or 0)
+    return row, column[row]
 
 
 def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[str | None]:
@@ -532,13 +543,13 @@ def as_moment(value: Any, name: str) -> datetime | None:
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
     try:
-        return datetime.fromisoformat(value.strip())
+        return datetime.fromisoformat(_DAY_FIRST.sub(r"\3-\2-\1", value.strip()))
     except (AttributeError, ValueError):
         raise InvalidInput(f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, got {value!r}") from None
 
 
 def parses_as_dates(column: pl.Series) -> bool:
-    """Whether every value of a column of text is a date in ISO's form."""
+    """Whether every value of a column of text is a date, 2024-05-31 or 31.05.2024."""
     values = column.drop_nulls()
     if column.dtype != pl.String or not len(values):
         return False

@@ -8,7 +8,7 @@ from PIL import Image
 import daband
 from daband.checks.pairs import check_pair
 from daband.domains import Columns, TableTransform, from_table, load, read_table
-from daband.domains.readers.columns import ColumnRoles, infer_columns
+from daband.domains.readers.columns import ColumnRoles, column_differences, infer_columns
 from daband.domains.readers.parquet_files import csv_options
 from daband.domains.registry import pairs
 
@@ -240,3 +240,76 @@ def test_a_date_that_grows_from_row_to_row_is_said_to():
     why = {column.name: column.why for column in types}
     assert "--drop written where it only says when a row was written" in why["written"]
     assert "--drop" not in why["joined"]
+
+
+def _write(tmp_path, old, new):
+    old.write_csv(tmp_path / "old.csv")
+    new.write_csv(tmp_path / "new.csv")
+    return {"source": str(tmp_path / "old.csv"), "target": str(tmp_path / "new.csv")}
+
+
+LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"offer": pl.lit("mail")}, "'offer' has one arm alone, 'mail'"),
+        ({"offer": pl.col("income").fill_null(0.0) + 0.5}, "'offer' has 107 different values in 120 rows.*no arms"),
+        ({"euros": pl.lit(0.0)}, "the same reward in every row, 0.0: nothing tells the arms apart"),
+        ({"euros": pl.when(pl.col("row_id") == 7).then(pl.lit("none")).otherwise(pl.lit("1.5"))}, "'none' in row 7"),
+        ({"p": pl.lit(33.0)}, r"\(0, 1\] \(divide percentages by 100\), row 0 has 33"),
+    ],
+)
+def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):
+    """Before: an hour of training on one arm, 1,314 arms of as many amounts, an example that was a number."""
+    old, new = frames()
+    with pytest.raises(daband.InvalidInput, match=says):
+        load("files", **_write(tmp_path, old.with_columns(**changed), new), **LOG)
+
+
+def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
+    old, new = frames()
+    late = old.with_columns(euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros")))
+    with pytest.warns(UserWarning, match="euros: as you say; 7 rows have none yet and are left out"):
+        pair = load("files", **_write(tmp_path, late, new), **LOG)
+    assert len(pair.source) + len(pair.source_test) == N - 7
+
+
+def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_out():
+    """Before: as many categories as rows, none of them in both files."""
+    old, new = frames()
+    old = old.with_columns(price=pl.col("row_id") + 0.25)
+    roles = ColumnRoles(arm="offer", reward="euros", propensity="p")
+    _, types = infer_columns(old, new.with_columns(price=pl.format("{} zł", pl.col("row_id"))), roles)
+    (price,) = (column for column in types if column.name == "price")
+    assert price.role == "left out"
+    assert price.why.startswith("numbers in one file and text in the other, 240")
+    _, types = infer_columns(old, new.rename({"income": "Income"}), roles)
+    assert {one.name: one.why for one in types}["income"] == "the target has no such column; did you mean 'Income'?"
+
+
+def test_arms_that_differ_by_a_space_or_a_capital_are_named():
+    old, new = frames()
+    old[5, "offer"], old[6, "city"] = "Mail ", "oslo"
+    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    lines = column_differences(old, new, types)
+    assert [line for line in lines if "one spelling" in line] == [
+        "city: 'Oslo' and 'oslo' are two values; give both one spelling if they mean the same",
+        "offer: 'Mail ' and 'mail' are two values; give both one spelling if they mean the same",
+    ]
+
+
+def test_a_date_with_points_begins_with_its_day(tmp_path):
+    old, new = frames()
+    read = [frame.with_columns(joined=pl.col("joined").dt.strftime("%d.%m.%Y")) for frame in (old, new)]
+    iso, points = (load("files", **_write(tmp_path, *both), **LOG) for both in ((old, new), read))
+    np.testing.assert_array_equal(iso.target.read(np.arange(N)), points.target.read(np.arange(N)))
+
+
+def test_a_log_of_few_rounds_has_the_range_of_its_rewards(tmp_path):
+    """Before: "auto", which no policy of fewer than 32 rounds can estimate, and `choose` failed after its training."""
+    old, new = frames()
+    pair = load("files", **_write(tmp_path, old[:30], new[:40]), **LOG)
+    assert pair.reward_range == (old["euros"][:30].min(), old["euros"][:30].max())
+    assert daband.choose(pair, episodes=1, episode_length=27).policy.reward_range == pair.reward_range

@@ -113,6 +113,7 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
         "has no column 'x1'": good.drop("x1"),
         "has a column 'x9'": good.with_columns(pl.lit(1.0).alias("x9")),
         "has String in column 'x0'": good.with_columns(pl.col("x0").cast(pl.String)),
+        "has String in column 'reward'": good.with_columns(pl.lit("n/a").alias("reward")),
         "has Float64 in the arm's column": good.with_columns(pl.col("arm").cast(pl.Float64)),
     }
     for number, (message, table) in enumerate(wrong.items()):
@@ -174,3 +175,10 @@ def test_a_log_in_csv_is_sent_to_the_reader_of_tables(tmp_path):
     frame(20).write_csv(tmp_path / "log.csv")
     with pytest.raises(DataError, match=r"log\.csv is no Parquet file; a log in CSV is read by .*from_table"):
         daband.domains.from_log(source=str(tmp_path / "log.csv"), target=np.zeros((5, 4)), n_arms=3)
+
+
+def test_a_reward_that_is_no_number_is_shown_with_its_row(tmp_path):
+    """Before: "String in the reward's column: integer expected"."""
+    rewards = pl.Series("reward", ["1.5"] * 7 + ["n/a"] + ["0.5"] * 12)
+    with pytest.raises(DataError, match=r"'reward', 'n/a' in row 7, where a number is expected"):
+        ParquetLog(write(tmp_path, frame(20).with_columns(rewards)), n_arms=3)

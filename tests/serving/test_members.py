@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -34,6 +37,27 @@ def test_a_row_has_the_scores_of_its_batch(deployed):
     np.testing.assert_allclose([row[1] for row in rows], width, atol=2e-6)
     batch = policy.decide(contexts[:50], round_number=0)
     assert [policy.decide(row, round_number=at).arm for at, row in enumerate(contexts[:50])] == batch.arm.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("encoder", ["conv", "mlp"])
+def test_an_image_has_the_scores_of_its_batch(encoder, dtype, tmp_path):
+    """Convolutions read an image as it is; a perceptron reads its numbers, and bytes as shares of 255."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 20, 18, 3)).astype(np.uint8)
+    contexts = images if dtype is np.uint8 else (images / 255.0).astype(dtype)
+    recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}, "encoder": {"name": encoder, "options": {}}}
+    policy = daband.DABand(context_shape=(20, 18, 3), n_arms=3, recipe=recipe, seed=0)
+    policy.update(contexts, rng.integers(0, 3, 30), rng.random(30))
+    daband.export(policy, tmp_path / "p.daband")
+    deployed = load_deployed(tmp_path / "p.daband")
+    batch, scorer = deployed.decide(contexts, round_number=0), deployed.frozen._row_scorer
+    assert scorer is not None
+    assert scorer.reads_images == (encoder == "conv")
+    rows = [deployed.decide(row, round_number=at) for at, row in enumerate(contexts)]
+    np.testing.assert_allclose([row.mean for row in rows], batch.mean, atol=2e-6)
+    np.testing.assert_allclose([row.width for row in rows], batch.width, atol=2e-6)
+    assert [row.arm for row in rows] == batch.arm.tolist()
 
 
 def test_small_widths_keep_their_accuracy():
@@ -76,3 +100,30 @@ def test_a_column_of_almost_no_deviation_is_scored_in_double_precision():
     assert RowScorer.of(members, 4) is not None
     members.append(Member(np.zeros((2, 5)), np.stack([np.eye(5)] * 2), transform=step))
     assert RowScorer.of(members, 4) is None
+
+
+def test_copies_and_threads_of_a_scorer_have_arrays_of_their_own(deployed):
+    policy, contexts = deployed
+    scorer = policy.frozen._row_scorer
+    expected = [scorer(row) for row in contexts]
+    copied = pickle.loads(pickle.dumps(scorer))
+    np.testing.assert_array_equal([copied(row) for row in contexts], expected)
+    with ThreadPoolExecutor(8) as threads:
+        np.testing.assert_array_equal(list(threads.map(scorer, contexts)), expected)
+
+
+def test_a_call_within_another_has_a_workspace_of_its_own(deployed):
+    """As where one thread is stopped by another in the middle of a row."""
+    policy, contexts = deployed
+    scorer = policy.frozen._row_scorer
+    expected = [scorer(row) for row in contexts[:2]]
+
+    class Interrupted:
+        ndim = 1
+
+        def __array__(self, dtype=None, copy=None):
+            np.testing.assert_array_equal(scorer(contexts[1]), expected[1])
+            return contexts[0]
+
+    np.testing.assert_array_equal(scorer(Interrupted()), expected[0])
+    assert len(scorer._free) == 2

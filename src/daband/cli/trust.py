@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,8 +196,8 @@ def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
 
 
 _AUDIT_BUDGET = 100
-_QUIET_SHARE = 0.1
-"""In a log a line is printed after every so much of the work."""
+_QUIET_SHARE, _QUIET_SECONDS = 0.1, 60.0
+"""In a log a line is printed after every so much of the work, and of time."""
 
 
 def choose_command(
@@ -269,8 +270,8 @@ def choose_command(
             )
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
-            tell = "could change that" if choice.assessment.verdict == "do not" else "confirm it"
-            say(f"A few rewards {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
+            tell = {"do not": "could change that", "ask": "tell"}.get(choice.assessment.verdict, "confirm it")
+            say(f"Rewards of the target {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(f"Why: daband assess {folder_name}")
         say(f"For production: daband export {folder_name} FILE --epsilon 0.1")
 
@@ -278,7 +279,7 @@ def choose_command(
 @contextmanager
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
-    printed, note, timed = 0.0, "", False
+    printed, printed_at, note, timed = 0.0, time.monotonic(), "", False
 
     def say_note(now: CandidateProgress) -> None:
         nonlocal note
@@ -287,10 +288,11 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
             say(f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
-        nonlocal printed, timed
+        nonlocal printed, printed_at, timed
         say_note(now)
-        if now.share - printed >= _QUIET_SHARE or (now.seconds_left is not None and not timed):
-            printed, timed = now.share, now.seconds_left is not None
+        due = now.share - printed >= _QUIET_SHARE or time.monotonic() - printed_at >= _QUIET_SECONDS
+        if due or (now.seconds_left is not None and not timed):
+            printed, printed_at, timed = now.share, time.monotonic(), now.seconds_left is not None
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             say(f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
 

@@ -29,10 +29,13 @@ def kernels_are_compiled() -> bool:
 class _LoadedOnUse:
     """The module of loops, imported when the first of them is called; afterwards an attribute like any other."""
 
+    is_loaded = False
+
     def __getattr__(self, name: str) -> Any:
         kind = "numba" if kernels_are_compiled() else "numpy"
         loop = getattr(importlib.import_module(f"daband.linear.kernels_{kind}"), name)
         setattr(self, name, loop)
+        self.is_loaded = True
         return loop
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, unit_scale
 from daband.errors import InvalidInput
+from daband.linear import kernels_numpy
 from daband.linear.kernels import kernels
 
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
@@ -196,7 +197,9 @@ class RidgeSums:
         # A row times the root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = self._columns[:, :n]
-        kernels.gather_columns(contexts.T, order, root, columns[:dim])
+        # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
+        loops = kernels if kernels.is_loaded else kernels_numpy
+        loops.gather_columns(contexts.T, order, root, columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
         counts = np.bincount(heads, minlength=n_heads)
         stop = np.cumsum(counts)

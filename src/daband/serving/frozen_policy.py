@@ -154,8 +154,9 @@ class FrozenPolicy:
         rounding errors may be tied: they are scored in double precision.
         """
         scorer = self._row_scorer
-        if scorer is not None and contexts.dtype == np.float64:
-            mean, width = scorer(contexts.reshape(-1))
+        if scorer is not None and (scorer.reads_images or contexts.dtype == np.float64):
+            rows = contexts if self.layout is None else channels_first(contexts, self.layout)
+            mean, width = scorer(rows[0])
             scores = (mean + width * self._optimism).tolist()
             ranked = sorted(scores)
             best = ranked[-1]
@@ -168,9 +169,10 @@ class FrozenPolicy:
 
     @functools.cached_property
     def _row_scorer(self) -> RowScorer | None:
-        if self.arms != "disjoint" or self.n_arms < 2 or self.transform is not None or self.layout is not None:
+        if self.arms != "disjoint" or self.n_arms < 2 or self.transform is not None:
             return None
-        return RowScorer.of(self.members, math.prod(self.context_shape))
+        scorer = RowScorer.of(self.members, math.prod(self.context_shape))
+        return scorer if scorer is not None and (scorer.reads_images or self.layout is None) else None
 
     def choose(
         self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None

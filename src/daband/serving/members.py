@@ -14,7 +14,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
 from daband.linear import TransformStep, kernels_numpy, ridge_scores
-from daband.serving.numpy_networks import Float32Array, MlpNetwork, Network
+from daband.serving.numpy_networks import ConvNetwork, Float32Array, MlpNetwork, Network
 
 __all__ = ["Member", "RowScorer"]
 
@@ -101,21 +101,22 @@ class Member:
 
 
 class RowScorer:
-    """Means and widths (K,) of one flat context (d,), in single precision, as the latent of a network is.
+    """Means and widths (K,) of one context, in single precision, as the latent of a network is.
 
-    All members read the context by one product, which has the first layer of networks and the standardisation of every
-    member in it. Further layers have their bias as a row of their weights. A width is the norm of R'z with A^-1 = R R':
+    All members read a flat context by one product, which has the first layer of networks and the standardisation of
+    every member in it; a single member may read an image by its convolutions instead. Further layers have their bias as
+    a row of their weights. A width is the norm of R'z with A^-1 = R R':
     its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
     """
 
     def __init__(self, members: Sequence[Member], n_inputs: int) -> None:
         firsts = [_first(member, n_inputs) for member in members]
+        network = members[0].network
+        self._convolutions = network.maps if isinstance(network, ConvNetwork) else None
         weight = np.concatenate([first.weight for first in firsts], axis=1)
         if not np.abs(weight).max() < _LARGEST_WEIGHT:
             raise OverflowError("a column has a deviation of almost nothing")
         kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
-        self._is_double = kind is np.float64
-        self._row = np.ones(n_inputs + 1, kind)
         self._weight = weight.astype(kind)
         self._low = np.concatenate([first.low for first in firsts]).astype(kind)
         self._high = np.concatenate([first.high for first in firsts]).astype(kind)
@@ -132,15 +133,22 @@ class RowScorer:
             starts.extend(range(end, means.start + 1, length))
             at, end = place.stop, products.stop
         self._starts, self._n_products = np.array(starts), end
+        self._free: list[_Workspace] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without workspaces: in a copy of one, arrays would not be parts of each other."""
+        return {**self.__dict__, "_free": []}
 
     @classmethod
     def of(cls, members: Sequence[Member], n_inputs: int) -> RowScorer | None:
-        """One for members that it can fold: perceptrons, with or without linear members beside them; else None."""
+        """One for members that it can fold: perceptrons and linear members beside them, or one of images; else None."""
         if sum(n_inputs * member.dimension + member.inverse.size for member in members) > _MOST_NUMBERS:
             return None
         for member in members:
             if member.network is None:
                 folds = not member.constant and getattr(member.transform, "axes", None) is None
+            elif isinstance(member.network, ConvNetwork):
+                folds = len(members) == 1
             else:
                 folds = isinstance(member.network, MlpNetwork) and len(member.network.layers) > 1
             if not folds:
@@ -150,36 +158,77 @@ class RowScorer:
         except (OverflowError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 
-    def __call__(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Means and widths, (K,) each."""
-        row = self._row.copy()
-        row[:-1] = context
-        first = row.dot(self._weight)
-        np.maximum(first, self._low, out=first)
-        np.minimum(first, self._high, out=first)
-        if self._is_double:
-            first = first.astype(np.float32)
-        products = np.empty(self._n_products, np.float32)
-        mean = width = None
-        for place, layers, head, where, theta in self._parts:
-            z = first[place]
+    @property
+    def reads_images(self) -> bool:
+        """Whether contexts are images (channels, height, width) and no numbers."""
+        return self._convolutions is not None
+
+    def __call__(self, context: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Means and widths, (K,) each, of numbers, or of an image (channels, height, width)."""
+        try:
+            space = self._free.pop()  # threads share the scorer; nobody else has this workspace until it is put back
+        except IndexError:
+            space = self._workspace()
+        place, row, first, single, members, norm, products, (mean, *others) = space
+        if self._convolutions is not None:
+            place[...] = self._convolutions(context)
+        else:
+            place[...] = context if context.ndim == 1 else context.reshape(-1)
+            row.dot(self._weight, first)
+            np.maximum(first, self._low, out=first)
+            np.minimum(first, self._high, out=first)
+            if single is not first:
+                single[...] = first
+        for layers, latent, head, scored in members:
+            for inputs, weight, outputs, low in layers:
+                inputs.dot(weight, outputs)
+                if low is not None:
+                    np.maximum(outputs, low, out=outputs)
             if layers:
-                for weight, low in layers:
-                    z = z.dot(weight)
-                    if low is not None:
-                        np.maximum(z, low, out=z)
-                z /= max(math.sqrt(z.dot(z)), 1e-12)
-            z.dot(head, products[where])
-            mean = products[theta] if mean is None else mean + products[theta]
-        assert mean is not None
+                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
+                np.divide(latent, norm, out=latent)
+            latent.dot(head, scored)
+        for other in others:
+            np.add(mean, other, out=mean)
         means = mean.astype(np.float64)
-        products *= products
+        np.multiply(products, products, out=products)
         norms = np.add.reduceat(products, self._starts)
+        self._free.append(space)
         np.sqrt(norms, out=norms)
-        for place in self._widths:
-            width = norms[place] if width is None else width + norms[place]
-        assert width is not None
+        width = norms[self._widths[0]]
+        for where in self._widths[1:]:
+            width = width + norms[where]
         return means, width.astype(np.float64)
+
+    def _workspace(self) -> _Workspace:
+        row = np.ones(len(self._weight), self._weight.dtype)
+        first = row if self._convolutions is not None else np.empty(self._weight.shape[1], row.dtype)
+        single: Any = first if first.dtype == np.float32 else np.empty(len(first), np.float32)
+        products = np.empty(self._n_products, np.float32)
+        members = []
+        for place, layers, head, where, _ in self._parts:
+            latent, steps = single[place], []
+            for weight, low in layers:
+                outputs = np.empty(weight.shape[1], np.float32)
+                steps.append((latent, weight, outputs, low))
+                latent = outputs
+            members.append((steps, latent, head, products[where]))
+        means = [products[part[-1]] for part in self._parts]
+        return _Workspace(row[:-1], row, first, single, members, np.empty((), np.float32), products, means)
+
+
+class _Workspace(NamedTuple):
+    """The arrays of one call and their parts, which take longer to make than to fill."""
+
+    context: AnyArray
+    row: AnyArray
+    first: AnyArray
+    single: Float32Array
+    members: list[tuple[list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]], Any, Any, Any]]
+    """By member: inputs, weights, outputs and least outputs of layers; the latent, its regressions, their products."""
+    norm: Float32Array
+    products: Float32Array
+    means: list[Float32Array]
 
 
 _Layer = tuple[Float32Array, Float32Array | None]
@@ -189,17 +238,24 @@ _Layer = tuple[Float32Array, Float32Array | None]
 class _First(NamedTuple):
     """What a member makes of a context x (d,) at first: (x, 1) @ weight, clipped to low and high."""
 
-    weight: FloatArray
-    low: FloatArray
-    high: FloatArray
+    weight: AnyArray
+    low: AnyArray
+    high: AnyArray
     offset: float
     layers: list[_Layer]
     """What follows in a network."""
 
 
 def _first(member: Member, n_inputs: int) -> _First:
+    if isinstance(member.network, ConvNetwork):  # maps and a 1 are all that it reads
+        layers = _with_biases(member.network.layers)
+        rows = np.ones(len(layers[0][0]))
+        return _First(rows[:, None], rows, rows, 0.0, layers)
     if isinstance(member.network, MlpNetwork):
-        return _folded(member.network)
+        first, bias, offset = member.network.first_layer()
+        (weight, low), *layers = _with_biases([(first, bias), *member.network.layers[1:]])
+        assert low is not None
+        return _First(weight, low, np.full(len(low), np.inf), offset, layers)
     step: Any = member.transform
     if step is None:
         high = np.full(n_inputs, np.inf)
@@ -210,25 +266,20 @@ def _first(member: Member, n_inputs: int) -> _First:
     return _First(weight, -high, high, float(np.abs(step.mean / step.deviation).max()), [])
 
 
-def _folded(network: MlpNetwork) -> _First:
+def _with_biases(dense: Sequence[tuple[AnyArray, AnyArray]]) -> list[_Layer]:
     """Every layer but the last has a further unit that is always 1, whose weights in the next layer are its bias."""
-    first, first_bias, offset = network.first_layer()
-    every: list[tuple[AnyArray, AnyArray]] = [(first, first_bias), *network.layers[1:]]
-    layers: list[AnyArray] = []
-    rows = len(first) + 1
-    for weight, bias in every:
+    layers: list[_Layer] = []
+    rows = len(dense[0][0]) + 1
+    for number, (weight, bias) in enumerate(dense, 1):
         inputs, outputs = weight.shape
-        is_last = len(layers) == len(every) - 1
+        is_last = number == len(dense)
         layer = np.zeros((rows, outputs if is_last else _aligned(outputs + 1)), weight.dtype)
         layer[:inputs, :outputs], layer[inputs, :outputs] = weight, bias
         if not is_last:
             layer[inputs, outputs] = 1.0
         rows = layer.shape[1]
-        layers.append(layer)
-    lows = [np.zeros(layer.shape[1], np.float32) for layer in layers[1:-1]]
-    behind = list(zip(layers[1:], [*lows, None], strict=True))
-    columns = layers[0].shape[1]
-    return _First(layers[0], np.zeros(columns), np.full(columns, np.inf), offset, behind)
+        layers.append((layer, None if is_last else np.zeros(rows, np.float32)))
+    return layers
 
 
 def _head(member: Member) -> tuple[Float32Array, int]:

@@ -2,11 +2,13 @@
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
 norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen_encoder``), and
-convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
+convolutions are matrix products of patches (Toom and Cook's: fewer of them). Nothing here is trained, and torch is not
+imported.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import threading
@@ -29,6 +31,10 @@ _LOCAL = threading.local()
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 _PATCHES = 1024
 """How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
+_TILE = 4
+"""Rows of a convolution that are calculated together."""
+_POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
+"""Where polynomials are multiplied. Products at more of them, or at larger ones, have larger rounding errors."""
 _DEVIATION_FLOOR = np.float32(0.1)
 
 
@@ -148,21 +154,23 @@ class ConvNetwork:
             _check_float32(f"convolution {index}", weight, bias)
             if weight.ndim != 4 or bias.shape != (len(weight),) or weight.shape[2] != weight.shape[3]:
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
-            # Rows of a patch are ordered (row, column, channel), as pixels lie in memory here.
-            flat = np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)))
-            self._kernels.append((weight.shape[2], flat, np.ascontiguousarray(bias)))
+            self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
         # Bytes are divided by 255 in the first kernel, once, unless what follows is not linear in them.
-        side, flat, bias = self._kernels[0]
-        self._byte_kernels = [(side, flat / _BYTE, bias), *self._kernels[1:]]
+        kernel, bias = self._kernels[0]
+        self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
             raise ValueError(f"the network takes images, contexts have shape {shape}")
         channels, height, width = shape
-        for side, weight, _ in self._kernels:
-            if len(weight) != side * side * channels or min(height, width) <= side:
-                raise ValueError(f"a convolution of {weight.shape} does not fit maps of {(channels, height, width)}")
-            channels, height, width = weight.shape[1], (height - side + 1) // 2, (width - side + 1) // 2
+        for kernel, _ in self._kernels:
+            side = _side(kernel)
+            if kernel.shape[1] != side * channels or min(height, width) <= side:
+                inputs = kernel.shape[1] // side
+                raise ValueError(
+                    f"a convolution of {inputs} x {side} x {side} does not fit maps of {(channels, height, width)}"
+                )
+            channels, height, width = kernel.shape[2], (height - side + 1) // 2, (width - side + 1) // 2
         if self._pooled is not None:
             if len(self._pooled) != 2 or not all(
                 1 <= size <= length for size, length in zip(self._pooled, (height, width), strict=True)
@@ -174,10 +182,15 @@ class ConvNetwork:
         if self._normalise_image and not self._pixel_scale.shape == self._pixel_shift.shape == (shape[0],):
             raise ValueError(f"pixels have {shape[0]} channels, their scale has shape {self._pixel_scale.shape}")
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        return self._dense(np.stack([self._maps(image) for image in contexts]))
+    @property
+    def layers(self) -> list[tuple[Float32Array, Float32Array]]:
+        """Weights (inputs, outputs) and biases of the layers behind the convolutions."""
+        return self._dense.layers
 
-    def _maps(self, image: AnyArray) -> Float32Array:
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        return self._dense(np.stack([self.maps(image) for image in contexts]))
+
+    def maps(self, image: AnyArray) -> Float32Array:
         """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
         kernels = self._kernels
@@ -188,8 +201,8 @@ class ConvNetwork:
             maps = (maps - maps.mean()) / (maps.std() + _DEVIATION_FLOOR)
         elif image.dtype == np.uint8:
             kernels = self._byte_kernels
-        for side, weight, bias in kernels:
-            maps = _pooled_convolution(maps, side, weight)
+        for kernel, bias in kernels:
+            maps = _pooled_convolution(maps, kernel)
             maps += bias  # the same for the four that were pooled
             np.maximum(maps, _ZERO, out=maps)
         if self._pooled is not None:
@@ -288,72 +301,73 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
 
 
-def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> Float32Array:
-    """Convolve maps (H, W, C) with (side * side * C, K) and keep the largest of every 2x2: (H', W', K)."""
+# Four rows of a convolution are coefficients of a product of polynomials in the row. By their values at n points these
+# take n = side + 3 products of whole rows in place of 4 * side (Toom and Cook; Winograd's minimal filtering).
+
+
+@functools.cache
+def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Matrices S (4, n), G (n, side), B (n, n): four rows of the convolution of x (n,) with g are S (G g * B x)."""
+    points = side + _TILE - 1
+    if not 1 <= side <= len(_POINTS) - _TILE + 2:
+        raise ValueError(f"a convolution has kernels of {side} x {side}")
+
+    def powers(degree: int) -> FloatArray:
+        return np.vstack([_POINTS[: points - 1, None] ** np.arange(degree), np.eye(degree)[-1]])  # the last is infinity
+
+    interpolation = np.linalg.inv(powers(points)).astype(np.float64)
+    return powers(_TILE).T, powers(side), interpolation.T
+
+
+def _at_points(weight: Float32Array) -> Float32Array:
+    """A kernel (K, C, side, side) at all points: (n, side * C, K), rows of a patch being (column, channel)."""
+    kernels, _, side, _ = weight.shape
+    _, values, _ = _toom_cook(side)
+    kernel = np.tensordot(values, weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
+    return np.ascontiguousarray(kernel.reshape(len(values), -1, kernels), np.float32)
+
+
+def _side(kernel: Float32Array) -> int:
+    return len(kernel) - _TILE + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _row_sums(side: int, height: int | None = None, tiles: int = 0) -> Float32Array:
+    """S; or, with the height of maps, B for every tile of them: (n * tiles, height)."""
+    last, _, first = _toom_cook(side)
+    if height is None:
+        return np.ascontiguousarray(last, np.float32)
+    sums = np.zeros((len(first), tiles, tiles * _TILE + len(first)), np.float32)
+    for tile in range(tiles):
+        sums[:, tile, tile * _TILE : tile * _TILE + len(first)] = first
+    return np.ascontiguousarray(sums[:, :, :height]).reshape(-1, height)  # rows below the map would be zeros
+
+
+def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
+    """Convolve maps (H, W, C) with a kernel at points and keep the largest of every 2x2: (H', W', K)."""
     height, width, channels = maps.shape
+    (points, length, kernels), side = kernel.shape, _side(kernel)
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
-    out = np.empty((rows, columns, weight.shape[1]), np.float32)
-    positions, row = 4 * rows * columns, side * channels
-    # Patches share their rows. To copy each row once leaves ``side`` products to add up: with many channels that is
-    # less memory to go through than whole patches are.
-    if 2 * columns * height * row + positions * side * weight.shape[1] < positions * len(weight):
-        _convolve_rows(maps, side, weight, out)
-    else:
-        _convolve_patches(maps, side, weight, out)
-    return out
-
-
-def _convolve_rows(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
-    """``_pooled_convolution`` by one product for every row of the kernel."""
-    (height, _, channels), (rows, columns, kernels) = maps.shape, out.shape
-    down, right, deep = _strides(maps.shape)
-    row = side * channels
-    strips = _scratch("patches", (height, 2 * columns, row))
-    np.copyto(strips, _view(maps, (height, 2 * columns, row), (down, right, deep)))
-    down, right, deep = _strides(strips.shape)
-    shifted = _view(strips, (side, 4 * rows * columns, row), (down, right, deep))
-    products = np.matmul(
-        shifted, weight.reshape(side, row, kernels), out=_scratch("products", (side, 4 * rows * columns, kernels))
-    )
-    total = np.add.reduce(products, axis=0, out=products[0]).reshape(rows, 2, 2 * columns, kernels)
-    np.maximum(total[:, 0], total[:, 1], out=total[:, 0])
-    pairs = total[:, 0].reshape(rows, columns, 2, kernels)
-    np.maximum(pairs[:, :, 0], pairs[:, :, 1], out=out)
-
-
-def _convolve_patches(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
-    """``_pooled_convolution`` by one product with whole patches."""
-    channels, (rows, columns, kernels) = maps.shape[2], out.shape
-    down, right, deep = _strides(maps.shape)
-    # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
-    # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
-    patches = _view(maps, (2, 2, rows, columns, side, side * channels), (down, right, 2 * down, 2 * right, down, deep))
-    at_once = max(1, min(rows, _PATCHES // (4 * columns)))
-    for start in range(0, rows, at_once):
-        part = patches[:, :, start : start + at_once]
-        cut = _scratch("patches", part.shape)
-        np.copyto(cut, part)
-        flat = cut.reshape(-1, len(weight))
-        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), kernels)))
-        four = products.reshape(4, *out[start : start + at_once].shape)
-        np.maximum(four[0], four[1], out=four[0])
-        np.maximum(four[2], four[3], out=four[2])
-        np.maximum(four[0], four[2], out=out[start : start + at_once])
-
-
-def _view(array: Float32Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Float32Array:
-    """Overlapping parts of a contiguous array; ``as_strided`` without what it does besides, which takes longer."""
-    return np.ndarray(shape, np.float32, array, 0, strides)
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Bytes from one entry to the next along each axis of contiguous float32 maps.
-
-    numpy's own ``strides`` are not used: along an axis of length 1, such as the channel of a grey image, they may be
-    any number, and a contiguous array of another layout keeps them.
-    """
-    _, width, channels = shape
-    return 4 * width * channels, 4 * channels, 4
+    out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
+    at_once = max(1, _PATCHES // (2 * _TILE * columns))
+    for start in range(0, len(out), at_once):
+        pooled = out[start : start + at_once]
+        tiles = len(pooled)
+        part = maps[_TILE * start : _TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
+        sums = _row_sums(side, len(part), tiles)
+        strips = np.matmul(sums, part, out=_scratch("strips", (len(sums), width * channels)))
+        # A row of a patch is one piece of memory: pixels of a row, with their channels, lie side by side.
+        patches = _scratch("patches", (points, tiles, 2 * columns, length))
+        down = 4 * width * channels
+        np.copyto(patches, np.ndarray(patches.shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4)))
+        products = _scratch("products", (points, tiles * 2 * columns, kernels))
+        np.matmul(patches.reshape(points, -1, length), kernel, out=products)
+        four = _scratch("four", (_TILE, products[0].size))
+        np.matmul(_row_sums(side), products.reshape(points, -1), out=four)
+        pairs = four.reshape(2, 2, tiles, columns, 2, kernels)
+        np.maximum(pairs[:, 0], pairs[:, 1], out=pairs[:, 0])
+        np.maximum(pairs[:, 0, :, :, 0], pairs[:, 0, :, :, 1], out=pooled.swapaxes(0, 1))
+    return out.reshape(-1, columns, kernels)[:rows]
 
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:

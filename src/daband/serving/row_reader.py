@@ -175,7 +175,7 @@ class RowReader:
 
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """The warnings for one context of floating-point numbers."""
-        flat: AnyArray = context.reshape(-1)
+        flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
             if self._settles and self.ranges is not None and self._inverse is not None:
                 apart = flat - self.ranges[0]

@@ -45,6 +45,7 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     """The tables at these paths, and what their columns are.
 
     With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
+    Source rows whose reward or label is missing, which may come later, are left out; the column's reason says so.
     """
     old = read_table(_existing(source, "source"))
     if domain:
@@ -57,7 +58,14 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
         roles = replace(roles, drop=(*roles.drop, domain))
     else:
         new = read_table(_existing(target, "target"))
-    return FilesRead(old, new, *infer_columns(old, new, roles))
+    columns, types = infer_columns(old, new, roles)
+    answer = str(columns.reward or columns.label)
+    missing = old[answer].null_count()
+    if missing:
+        old = old.filter(pl.col(answer).is_not_null())
+        why = f"as you say; {missing:,} rows have none yet and are left out"
+        types = [replace(column, why=why) if column.name == answer else column for column in types]
+    return FilesRead(old, new, columns, types)
 
 
 def _targets(target: str) -> list[str]:
@@ -154,12 +162,14 @@ def _files(
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
-            for line in column_differences(read.source, read.target, read.types, units=units or ()):
+            worth_saying = ("left out", "did you mean", "numbers in one file")
+            lost = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
+            for line in lost + column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
             **(
-                {"source": read_table(paths[0]), "domain": domain, "targets": _targets(target)}
+                {"source": pl.concat([read.source, read.target]), "domain": domain, "targets": _targets(target)}
                 if domain
                 else {"source": read.source, "target": read.target}
             ),

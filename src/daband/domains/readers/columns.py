@@ -66,6 +66,7 @@ _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", 
 _MOST_CATEGORIES = 50
 _ROWS_PER_CATEGORY = 20
 """More than 50 categories with fewer rows than this for each are too many to learn from."""
+_ROWS_PER_ARM = 3
 _UNIQUE = 0.95
 """A share of different values above which text, or whole numbers called an id, name a row."""
 
@@ -128,11 +129,12 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         if name not in source.columns:
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
+    _check_answers(source, roles)
     types = []
     for name in source.columns:
         role, why = given.get(name) or _infer(name, source, target)
         if role in ("number", "category", "date") and name not in target.columns:
-            role, why = "left out", "the target has no such column"
+            role, why = "left out", f"the target has no such column{did_you_mean(name, target.columns)}"
         types.append(ColumnType(name, role, why))
     context = tuple(column.name for column in types if column.role in ("number", "category", "date"))
     if not context:
@@ -145,6 +147,25 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         id=tuple(roles.id) or tuple(one.name for one in types if one.why.startswith("an id")),
         **answers,
     ), types
+
+
+def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
+    """Refuse what nothing can be learned from: one arm, amounts in the place of arms, one reward in every row."""
+    name = roles.label or roles.arm
+    assert name is not None
+    arms = source[name].drop_nulls()
+    if arms.n_unique() == 1:
+        raise InvalidInput(f"column {name!r} has one arm alone, {arms[0]!r}: there is nothing to choose from")
+    if arms.n_unique() > _MOST_CATEGORIES and len(arms) < _ROWS_PER_ARM * arms.n_unique():
+        raise InvalidInput(
+            f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
+            "these are no arms. What a chosen arm paid is a reward (--arm COLUMN --reward COLUMN)"
+        )
+    if roles.reward is not None and len(source) > 1 and source[roles.reward].drop_nulls().n_unique() == 1:
+        raise InvalidInput(
+            f"column {roles.reward!r} has the same reward in every row, {source[roles.reward].drop_nulls()[0]!r}: "
+            "nothing tells the arms apart"
+        )
 
 
 def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, str]:
@@ -169,13 +190,12 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
         if whole and _ID_NAME.search(name) and names_rows:
             return "left out", f"an id: {different:,} different whole numbers in {rows:,} rows"
         return "number", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
-    if any(numeric):
-        return "category", "numbers in one file and text in the other"
+    mixed = "numbers in one file and text in the other, " if any(numeric) else ""
     if names_rows and different > _MOST_CATEGORIES // 2:
-        return "left out", f"an id or free text: {different:,} different values in {rows:,} rows"
+        return "left out", f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
-        return "left out", f"too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
-    return "category", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+        return "left out", f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
+    return "category", f"{mixed}{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
 
 
 def _grows(parts: Sequence[pl.Series]) -> bool:
@@ -188,7 +208,8 @@ def column_differences(
 ) -> list[str]:
     """A line for each column that differs between the domains as if it meant something else there.
 
-    Numbers with another median or deviation by far, unless they are in ``units``; categories that only the target has.
+    Numbers with another median or deviation by far, unless they are in ``units``; categories that only the target has;
+    values that differ by spaces and capitals alone.
     """
     lines = []
     for column in types:
@@ -205,6 +226,15 @@ def column_differences(
                     f"standard deviation {deviation:.3g} and {other_deviation:.3g}. Another unit? Say so: --units "
                     f"{name}, units=[{name!r}] in Python"
                 )
+        if column.role in ("category", "arm", "label"):
+            spelled: dict[str, str] = {}
+            both = [frame for frame in (source, target) if name in frame.columns]
+            for text in sorted({text for frame in both for text in category_texts(frame, name) if text is not None}):
+                twin = spelled.setdefault(" ".join(text.casefold().split()), text)
+                if twin != text:
+                    lines.append(
+                        f"{name}: {twin!r} and {text!r} are two values; give both one spelling if they mean the same"
+                    )
         if column.role == "category":
             source_texts = set(category_texts(source, name))
             texts = [text for text in category_texts(target, name) if text is not None]

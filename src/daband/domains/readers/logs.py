@@ -61,9 +61,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         if propensities is None:
             propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
         self._propensities = _column(propensities, len(self), f"{name} propensities").astype(np.float64)
-        wrong = np.flatnonzero(~((self._propensities > 0) & (self._propensities <= 1)))
-        if len(wrong):
-            raise InvalidInput(f"propensities lie in (0, 1], row {wrong[0]} has {self._propensities[wrong[0]]}")
+        check_propensities(self._propensities)
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
@@ -221,6 +219,15 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
         columns = np.array([place.get(arm, -1) for arm in arms[test]])
         predicted[test] = np.where(columns >= 0, table[np.arange(len(columns)), columns], 0.0)
     return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
+
+
+def check_propensities(propensities: FloatArray) -> None:
+    """Raise where one is no probability of an arm that was chosen."""
+    wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
+    if len(wrong):
+        first = propensities[wrong[0]]
+        percent = " (divide percentages by 100)" if first > 1 else ""
+        raise InvalidInput(f"propensities lie in (0, 1]{percent}, row {wrong[0]} has {first}")
 
 
 def log_reward_range(

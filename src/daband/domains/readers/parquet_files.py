@@ -18,7 +18,7 @@ from daband.domains.readers.columns import Columns
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import checked_path
 from daband.lazy_polars import pl
-from daband.table_transform import category_texts
+from daband.table_transform import category_texts, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
@@ -290,7 +290,12 @@ def check_schema(path: Path, schema: dict[str, Any], columns: Columns, first: di
         wanted = {"arm": ("integer",), "reward": ("integer", "float"), "propensity": ("integer", "float")}
         for role, allowed in wanted.items():
             if name == getattr(columns, role) and kind not in allowed:
-                raise UnusableFile(f"{path} has {schema[name]} in the {role}'s column {name!r}: {allowed[0]} expected")
+                row, value = first_non_number(pl.scan_parquet(path).select(name).collect()[name])
+                number = f"{'a whole' if role == 'arm' else 'a'} number"
+                raise UnusableFile(
+                    f"{path} has {schema[name]} in the {role}'s column {name!r}, {value!r} in row {row}, where "
+                    f"{number} is expected"
+                )
         if implied and name in columns.context and kind not in ("integer", "float", "list"):
             raise UnusableFile(
                 f"{path} has {schema[name]} in column {name!r}, which is no number; name the context columns with "

@@ -18,18 +18,21 @@ from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import (
+    check_propensities,
     estimate_propensities,
     from_log,
     log_reward_range,
     warn_of_estimated_propensities,
 )
 from daband.domains.readers.parquet_files import csv_options
-from daband.domains.splits import require_classes, split_half, split_share
+from daband.domains.splits import split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform, category_texts, moments, numbers
 
+_SHORT = 40
+"""A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 
@@ -103,6 +106,9 @@ def from_table(
     for what, frame in (("source", source_frame), ("target", target_frame)):
         _refuse_renamed(frame, columns, what)
     classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
+    logged = _checked_log(source_frame, columns)
+    if logged is not None and reward_range is None and 0 < len(logged) < _SHORT:
+        reward_range = resolve_reward_range(None, logged)
     answers = {columns.label} if columns.label else set(columns.rewards)
     labelled = bool(answers) and answers <= set(target_frame.columns)
     test_frame = None if target_test is None else read_table(target_test)
@@ -137,8 +143,6 @@ def from_table(
     test = None
     if test_frame is not None:
         test = (transform.apply(test_frame), _answers(test_frame, columns, classes, "target_test"))
-        if columns.label and not columns.arm:
-            require_classes(test[1], classes, where="the target's table")
     labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
     source_rewards = _source_rewards(source_frame, columns)
     if source_rewards is None or np.isfinite(source_rewards).all():  # else what follows names the row
@@ -370,6 +374,15 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
     for what, part in given.items():
         parts[what] = (*part, propensities[: len(part[1])])
         propensities = propensities[len(part[1]) :]
+
+
+def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
+    """The rewards of a log, checked before rows are held out: errors name rows of the file."""
+    if columns.reward is None:
+        return None
+    if columns.propensity is not None:
+        check_propensities(_logged(frame, columns.propensity, "source"))
+    return _logged(frame, columns.reward, "source")
 
 
 def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
