@@ -164,7 +164,7 @@ def test_studies_of_logs(tmp_path: Path) -> None:
 
 
 def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from daband.trust.estimate import ALONE, MISSED, SHARED
+    from daband.trust.estimate import ADAPTED, ALONE, MISSED
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")
@@ -172,7 +172,7 @@ def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytes
         json.loads((BENCHMARKS / "records" / f"{name}-development.json").read_text()) for name in ("trust", "fresh")
     ]
     assert {half["half"] for half in halves} == {"development"}
-    assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, SHARED)
+    assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
 @pytest.mark.parametrize("name", ["trust", "fresh"])

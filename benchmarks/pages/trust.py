@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from split import recorded
-from trust_report import SIMPLE, assessments, bound
+from trust_report import SIMPLE
 
-from daband.trust.estimate import ALONE, MISSED, SHARED
+from daband.trust.estimate import ADAPTED, ALONE, MISSED
 from pages.runs import fill
 from pages.text import commits, number, percent
 
@@ -40,27 +40,10 @@ def _half(record: Record) -> Record:
     return {
         "record": {"note": "", **record}, "title": _title(record), "sizes": _sizes(record),
         "left_out": _left_out(record), "asked": _asked(record),
-        "shipped": _shipped(record), "error_without_moved": float(np.mean(off)),
+        "error_without_moved": float(np.mean(off)),
+        "older": any(run["constants"] != [ALONE, MISSED, ADAPTED] for run in record["runs"]),
         "assessed": {title: [row for row in record["assess"] if row["how"] == how] for how, title in WAYS.items()},
     }  # fmt: skip
-
-
-def _shipped(record: Record) -> list[Record]:
-    """Where a record is of another bound than the library has, how often that one would be true on the same runs."""
-    if all(run["constants"] == [ALONE, MISSED, SHARED] for run in record["runs"]):
-        return []
-    found: list[Record] = []
-    for how, title in WAYS.items():
-        held: dict[str, list[bool]] = {}
-        for run in record["runs"]:
-            own = [one for one in assessments(run) if one["how"] == how]
-            lows = [bound(one, MISSED, SHARED, alone=run["constants"][0]) for one in own]
-            truths = [one["true"] >= low - 1e-9 for one, low in zip(own, lows, strict=True)]
-            held[run["data"]] = held.get(run["data"], []) + truths
-        least, worst = min((float(np.mean(own)), kind) for kind, own in held.items())
-        every = float(np.mean([one for own in held.values() for one in own]))
-        found.append({"title": title, "every": every, "least": least, "worst": KINDS[worst]})
-    return found
 
 
 def _asked(record: Record) -> list[list[str]]:

@@ -112,3 +112,19 @@ def test_the_time_left_is_told_as_soon_as_it_is_known(console):
         "training  0 of 3 policies, nlinucb, 1:10 left",
         "training  0 of 3 policies, nlinucb, 0:20 left",
     ]
+
+
+def test_a_long_choice_is_not_silent(console, monkeypatch):
+    """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
+    screen, now = console(False), [0.0]
+    monkeypatch.setattr("daband.cli.trust.time.monotonic", lambda: now[0])
+    with candidates_bar() as show:
+        for seconds, share, done in ((5.0, 0.01, 0), (30.0, 0.011, 0), (70.0, 0.012, 0), (71.0, 0.05, 3)):
+            now[0] = seconds
+            show(CandidateProgress("daband", 1, 9, done, 3, 600.0, share))
+    assert screen.file.getvalue().splitlines() == [
+        "training  0 of 3 policies, daband, 10:00 left",
+        "training  0 of 3 policies, daband, 10:00 left",
+        "training  3 of 3 policies, daband, 10:00 left",
+        "Scoring contexts of both domains ...",
+    ]

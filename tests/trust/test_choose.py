@@ -140,13 +140,16 @@ def test_where_the_preferred_one_is_no_better_than_a_constant_arm_the_best_simpl
         Candidate("daband, other units", "daband", {"shift": "units"}),
     ]
 
-    def chosen(*values):
+    def chosen(*values, constant=0.6, estimated=0.5):
         scores = SimpleNamespace(source_value=lambda: np.array(values))
-        return options[_without_rewards(options, scores, [])[0]].name
+        estimates = [SimpleNamespace(constant=constant, value=estimated)] * len(options)
+        return options[_without_rewards(options, scores, estimates)[0]].name
 
     assert chosen(0.5, 0.7, 0.6, 0.9) == "daband"  # nothing but rewards tells what to assume
     assert chosen(0.6, 0.7, 0.6, 0.9) == "linucb"
     assert chosen(0.6, 0.5, 0.6, 0.9) == "constant"
+    # Equal on few held-out rounds says little: the estimates in the target have to say it too.
+    assert chosen(0.6, 0.5, 0.6, 0.9, estimated=0.58) == "daband"
 
 
 def test_what_cannot_be_asked_is_refused():

@@ -7,7 +7,7 @@ import pytest
 
 import daband
 from daband.shift import Shift, default_shift
-from daband.trust.estimate import ALONE, MISSED, SHARED, estimate_target
+from daband.trust.estimate import ADAPTED, ALONE, MISSED, estimate_target
 from daband.trust.explanations import Explanation, explanations_of, in_source_units
 from tests.trust.conftest import made_up_scores
 
@@ -55,31 +55,68 @@ def test_readings_of_one_method_share_its_errors():
     assert both.value < in_source
 
 
-def test_seeds_of_one_method_may_fall_further_than_they_disagree():
-    """Linear policies on pixels agree in the target and are wrong together: another method would have shown it."""
+def test_one_method_may_miss_more_than_several():
     scores = made_up_scores(members=2, right=0.9, seed=0)
     alone = readings(scores)
-    moved = scores.target_mean[1].copy()
-    moved[::6] = np.roll(moved[::6], 1, axis=1)
-    alone[1] = replace(alone[1], target_mean=moved, target_arm=moved.argmax(axis=1))
     one = estimate_target(scores, alone)
     both = estimate_target(scores, [alone[0], replace(alone[1], method="another")])
-    in_source = float(scores.source_value()[0])
-    fall = in_source - both.value
-    assert one.low == pytest.approx(max(0.0, in_source - SHARED * fall - 1.645 * one.source_error))
+    reach = one.value - ALONE * MISSED * (1.0 - one.value)
+    assert one.low == pytest.approx(min(reach, *one.by_explanation.values()) - 1.645 * one.source_error)
     assert one.low < both.low
 
 
-def test_what_adapted_to_these_contexts_may_miss_more_than_it_seems_to():
+def test_what_adapted_to_these_contexts_may_be_off_however_sure_it_is():
     """Seeds of one recipe that aligns agreed on 94% of digits of another hand, and were right on 72%."""
-    scores = made_up_scores(members=2, right=0.97, seed=0)
+    scores = made_up_scores(members=2, right=0.99, seed=0)
     adapted = [replace(one, adapted=True) for one in readings(scores)]
     one, other = estimate_target(scores, adapted), estimate_target(scores, readings(scores))
-    assert one.value == other.value
-    assert one.low <= max(0.0, 1.0 - SHARED * (1.0 - one.value))
+    assert one.value == other.value > 0.9
+    assert one.low == pytest.approx(one.value - ADAPTED - 1.645 * one.source_error)
     assert one.low < other.low
     kinds = [adapted[0], replace(adapted[1], method="another")]
     assert estimate_target(scores, kinds).low > one.low
+
+
+def test_policies_that_rush_to_one_arm_agree_and_earn_what_the_arm_does():
+    scores = made_up_scores(members=2, right=0.95, seed=0)
+    rushed = np.full_like(scores.target_mean, 0.2)
+    rushed[:, :, 1] = 0.9
+    rushed += 1e-3 * np.arange(2)[:, None, None]
+    scores = replace(scores, target_mean=rushed, target_arm=np.ones_like(scores.target_arm))
+    found = estimate_target(scores, [replace(one, method=f"kind {one.policy}") for one in readings(scores)])
+    assert found.agreement == 1.0
+    by_agreement = (3.0 * found.value - min(found.by_explanation.values())) / 2.0
+    assert by_agreement == pytest.approx(scores.arm_value[1])
+    assert found.value < float(scores.source_value()[0]) - 0.3
+
+
+def test_an_explanation_counts_by_its_agreement_in_the_source():
+    """One that guesses in both domains shows no fall, and hardly moves the median of those that follow the policy."""
+    scores = made_up_scores(members=4, right=0.9, seed=0)
+    kinds = [replace(one, method=f"kind {one.policy}") for one in readings(scores)]
+    moved = np.roll(kinds[1].target_mean, 1, axis=1)
+    kinds[1] = replace(kinds[1], target_mean=moved, target_arm=moved.argmax(axis=1))
+    guess = kinds[1].source_mean[:, [1, 2, 3, 0]]
+    guessing = replace(kinds[1], source_mean=guess, source_arm=guess.argmax(axis=1), target_mean=moved)
+    believed, doubted, guessed = (
+        estimate_target(scores, which).value
+        for which in ([kinds[0], *kinds[2:]], kinds[:3], [*kinds[:1], guessing, kinds[2]])
+    )
+    assert doubted < believed - 0.1
+    assert guessed > doubted + 0.1
+
+
+def test_other_units_are_a_what_if():
+    """They count for less among the agreements than another policy does, and as much in the smallest value."""
+    scores = made_up_scores(members=3, right=0.9, seed=0)
+    kinds = [replace(one, method=f"kind {one.policy}") for one in readings(scores)]
+    moved = kinds[1].target_mean.copy()
+    moved[::2] = np.roll(moved[::2], 1, axis=1)
+    other = replace(kinds[1], target_mean=moved, target_arm=moved.argmax(axis=1))
+    what_if = replace(other, reading="other units")
+    found = [estimate_target(scores, [kinds[0], one, kinds[2]]) for one in (other, what_if)]
+    assert found[1].value > found[0].value + 0.05
+    assert min(found[0].by_explanation.values()) == min(found[1].by_explanation.values())
 
 
 def test_a_single_explanation_bounds_nothing_unless_the_shift_is_stated():

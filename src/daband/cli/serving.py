@@ -50,13 +50,14 @@ def export_command(
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
     policy = load(place.policy_file, device="cpu")
+    assessment = None if place.assessment_file is None else read_json(place.assessment_file)
     export(
         policy,
         file,
         pair=pair,
         domain=domain,
         arm_names=policy.arm_names or place.arm_names,
-        assessment=None if place.assessment_file is None else read_json(place.assessment_file),
+        assessment=assessment,
         epsilon=epsilon,
         explore=explore,
         least_rounds=least_rounds,
@@ -65,6 +66,8 @@ def export_command(
     say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
     say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    if assessment is not None and assessment.get("verdict") != "hand over":
+        say(f"Its assessment without target rewards: {assessment['verdict']} ({assessment['why']}).", style="yellow")
     if deployed.columns is not None:
         say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
     exploration = deployed.frozen.exploration

@@ -26,6 +26,8 @@ from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
 
+_SCORING = "Scoring contexts of both domains ..."
+
 
 def assess_command(
     folder: Annotated[
@@ -48,7 +50,7 @@ def assess_command(
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, required)
         return
-    with warnings_on(), console.status("Scoring contexts of both domains ..."):
+    with warnings_on(), console.status(_SCORING):
         runs = experiments.assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
@@ -71,7 +73,7 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
         options["transform"] = policy.table
-    with warnings_on(), console.status("Scoring contexts of both domains ..."):
+    with warnings_on(), console.status(_SCORING):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
@@ -291,10 +293,13 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         nonlocal printed, printed_at, timed
         say_note(now)
         due = now.share - printed >= _QUIET_SHARE or time.monotonic() - printed_at >= _QUIET_SECONDS
-        if due or (now.seconds_left is not None and not timed):
+        trained = now.policies_done == now.policies
+        if due or trained or (now.seconds_left is not None and not timed):
             printed, printed_at, timed = now.share, time.monotonic(), now.seconds_left is not None
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             say(f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
+            if trained:
+                say(_SCORING)
 
     if not console.is_terminal:
         yield line
@@ -312,6 +317,7 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         def draw(now: CandidateProgress) -> None:
             say_note(now)
             left = "measuring the candidates" if now.seconds_left is None else f"ETA {_duration(now.seconds_left)}"
+            left = _SCORING if now.policies_done == now.policies else left
             count = f"{now.policies_done}/{now.policies} policies"
             name = f"{escape(now.candidate)}, episode {now.episode}/{now.episodes}"
             drawing.update(task, completed=now.share, description=name, count=count, left=left)

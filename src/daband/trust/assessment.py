@@ -13,16 +13,17 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
 from daband.trust.diagnostics import DomainShift, doubts_of
-from daband.trust.estimate import MISSED, SHARED
+from daband.trust.estimate import ADAPTED, ALONE, MISSED
 
 ASSUMPTIONS = (
     "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, fall {SHARED:g} times as far as the "
-    "disagreement between seeds of one method shows, and miss everything outside the source's support. How often that "
-    "held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
+    f"The bound lets the policy miss {1 + MISSED:.3g} times as much as estimated ({1 + ALONE * MISSED:.3g} times where "
+    f"all policies are of one method, and {ADAPTED:.3g} of the range at least where that method adapted to the "
+    "target), and everything outside the source's support. How often that held, on data sets that nobody looked at "
+    "before, is in docs/results/trust.md; it is no theorem.",
 )
 _WIDTH = 100
 
@@ -230,8 +231,8 @@ def _number(value: float) -> str:
 
 FEWEST_ASKED, MOST_ASKED = 50, 1000
 _NORMAL_95 = 1.645
-_CLEARLY = 0.05
-"""How far the bound has to be above what is required: what a constant arm is worth in the target is estimated too."""
+CLEARLY = 0.05
+"""How far a value has to be above that of a constant arm, which in the target is estimated too."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ def verdict_of(*, value: float, low: float, required: float, disagreement: float
     """
     if value <= required:
         return Verdict("do not", 0, "the estimate is no better than what is required")
-    if low >= required + _CLEARLY and not doubts:
+    if low >= required + CLEARLY and not doubts:
         return Verdict("hand over", 0, "every explanation of the target leaves it above what is required")
     if doubts:
         why = doubts[0]

@@ -20,7 +20,7 @@ from daband.files import make_folder, write_text
 from daband.policies import Policy, default_transform, policies, setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
-from daband.trust.assessment import Assessment
+from daband.trust.assessment import CLEARLY, Assessment
 from daband.trust.audit import Ask, questions_csv, read_answers
 from daband.trust.candidate_selection import Proposals, Selection
 from daband.trust.estimate import Estimate, estimate_target
@@ -168,10 +168,11 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
-    ``preferred`` candidate (DABand with the pair's ``shift``); where a constant arm was better on held-out source
-    rounds, the best there of those that assume nothing else. **With a few** (``budget``) these decide: contexts are
-    asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
-    answer is known. The chosen policy then learns from the same rewards.
+    ``preferred`` candidate (DABand with the pair's ``shift``). Where a constant arm was as good on held-out source
+    rounds, and is estimated to be clearly better in the target, it is the best in the source of those that assume
+    nothing else. **With a few** (``budget``) these decide: contexts are asked for where the best candidates disagree,
+    candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
+    the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -339,10 +340,11 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
         else "the largest estimated value without target rewards"
     )
     constants = [index for index in range(len(options)) if index not in uses]
-    if constants and max(values[constants]) >= values[place]:
+    behind = estimates[place].constant - estimates[place].value
+    if constants and max(values[constants]) >= values[place] and behind >= CLEARLY:
         simple = [index for index, option in enumerate(options) if "shift" not in option.settings]
         best = max(simple, key=lambda index: (values[index], -index))
-        return best, f"{options[place].name} was no better in the source than a constant arm: the best one there"
+        return best, f"{options[place].name} is no better than a constant arm: the best one in the source"
     return place, why
 
 

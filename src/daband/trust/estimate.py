@@ -2,23 +2,26 @@
 
 Every explanation of the target (``explanations.py``) says two things about a policy. *Value*: the mean of what it
 predicts for the policy's choices, its predictions calibrated on the rewards of held-out source rounds. *Agreement*: the
-policy's value in the source, times how much less it agrees with the explanation in the target than in the source (two
-predictors that err independently agree as often as they are right: Jiang et al., ICLR 2022). The estimate is two parts
-of the mean agreement and one of the smallest value. Where all explanations are readings of one method they share its
-errors, so that the fall from the source to the estimate is too small: it counts ``ALONE`` times.
+policy's skill in the source times how much less it agrees with the explanation in the target than in the source (two
+predictors that err independently agree as often as they are right: Jiang et al., ICLR 2022). Skill is what the policy
+earns above what its arms would earn drawn without a look at the context, and agreement is Cohen's kappa, above what the
+shares of arms make by themselves: two policies that rush to one arm agree, and that says nothing. The estimate is two
+parts of the median agreement and one of the smallest value. In the median an explanation counts by its agreement with
+the policy in the source, because one that never agreed cannot show a fall; and ``other units``, a what-if, by a quarter
+of that. Where all explanations are readings of one method they share its errors, so that the fall from the source to
+the estimate is too small: it counts ``ALONE`` times.
 
 The bound: **what the policy misses of the highest reward may be more than the estimate says by the factor** ``1 +
-MISSED``; it is no higher than what any explanation says; of contexts outside the source's support nothing is known, so
-that they may pay the least; and it allows for the error of few held-out rounds. What depends on something that no
-context shows can move unseen, and the more of the reward the contexts leave open, the more there is that may.
+MISSED``, by ``ALONE`` times as much more where all readings are of one method; it is no higher than what any
+explanation says; of contexts outside the source's support nothing is known, so that they may pay the least; and it
+allows for the error of few held-out rounds. What depends on something that no context shows can move unseen, and the
+more of the reward the contexts leave open, the more there is that may.
 
-Readings of one method agree on the errors that they share, and no disagreement shows these: there the fall may be
-``SHARED`` times as large as disagreement says. Where the method adapted to these very contexts its confidence and
-agreement are what it was trained for, so that it may miss ``SHARED`` times as much as estimated. A single explanation
-has nothing to disagree with. Unless the user states what differs between the domains, the bound is then the lowest
-reward.
+Where one method stands alone and adapted to these very contexts, its confidence and agreement are what it was trained
+for: it may be off by ``ADAPTED`` at least, however sure it is. A single explanation has nothing to disagree with.
+Unless the user states what differs between the domains, the bound is then the lowest reward.
 
-``ALONE``, ``MISSED`` and ``SHARED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the
+``ALONE``, ``MISSED`` and ``ADAPTED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the
 development halves of the data sets (``benchmarks/records/split.json``), and a test holds them to the records.
 """
 
@@ -30,15 +33,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daband.arrays import FloatArray
+from daband.arrays import FloatArray, IntArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-ALONE, MISSED, SHARED = 1.3, 0.6, 4.0
+ALONE, MISSED, ADAPTED = 1.4, 0.6, 0.25
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
 _FEWEST_AGREEMENTS = 0.05
+"""The least agreement in the source that one in the target is compared with."""
+_WHAT_IF = 0.25
+"""How much "other units" counts in the median agreement."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,10 @@ def estimate_target(
     chosen, target_chosen = scores.source_arm[member], scores.target_arm[member]
     rounds = max(1.0, float(scores.effective_rounds()[member]))
     in_source = float(scores.source_value()[member])
-    floor = 0.0 if scores.binary else float(np.clip(np.nan_to_num(np.nanmean(scores.arm_value)), 0.0, in_source))
+    arm_value = np.where(np.isnan(scores.arm_value), np.nan_to_num(np.nanmean(scores.arm_value)), scores.arm_value)
+    without_contexts = min(float(arm_value[target_chosen].mean()), in_source)
     rows, columns = np.arange(len(chosen)), np.arange(len(target_chosen))
-    values, kept, best_constant, tables = {}, [], [], []
+    values, kept, counts, best_constant, tables = {}, [], [], [], []
     agreements, source_agreements = [], []
     for one in explanations:
         offset, slope = _calibrated(one.source_mean[rows, chosen], reward, weight)
@@ -104,21 +111,22 @@ def estimate_target(
         best_constant.append(float(_arm_values(scores, one, slope).max()))
         if not one.expert and np.array_equal(one.target_mean, scores.target_mean[member]):
             continue  # the policy agrees with itself whether it is right or not
-        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == target_chosen).mean())
-        agreements.append(after)
-        source_agreements.append(before)
-        kept.append(min(1.0, after / max(before, _FEWEST_AGREEMENTS)))
-    by_agreement = floor + (in_source - floor) * float(np.mean(kept)) if kept else in_source
+        source_agreements.append(float((one.source_arm == chosen).mean()))
+        agreements.append(float((one.target_arm == target_chosen).mean()))
+        before = max(_kappa(one.source_arm, chosen, scores.n_arms), _FEWEST_AGREEMENTS)
+        kept.append(float(np.clip(_kappa(one.target_arm, target_chosen, scores.n_arms) / before, 0.0, 1.0)))
+        counts.append(before * (_WHAT_IF if one.reading == "other units" else 1.0))
+    skill = (in_source - without_contexts) * (_weighted_median(kept, counts) if kept else 1.0)
+    by_agreement = without_contexts + skill
     least_value = min(values.values())
     fall = in_source - (2.0 * by_agreement + least_value) / 3.0
     one_method = len({one.method for one in explanations}) == 1
-    value = float(np.clip(in_source - fall * (ALONE if one_method else 1.0), 0.0, 1.0))
+    alone = ALONE if one_method else 1.0
+    value = float(np.clip(in_source - fall * alone, 0.0, 1.0))
     error = _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
-    low = min(value - MISSED * (1.0 - value), least_value)
-    if one_method:
-        low = min(low, in_source - SHARED * fall)
-        low = min(low, 1.0 - SHARED * (1.0 - value)) if explanations[0].adapted else low
-    low = float(np.clip(low * (1.0 - outside) - _NORMAL_95 * error, 0.0, value)) if kept or stated else 0.0
+    unseen = max(MISSED * alone * (1.0 - value), ADAPTED if one_method and explanations[0].adapted else 0.0)
+    low = min(value - unseen, least_value) * (1.0 - outside) - _NORMAL_95 * error
+    low = float(np.clip(low, 0.0, value)) if kept or stated else 0.0
     others = float(np.mean(agreements)) if agreements else 1.0
     disagreement, apart = _most_different(explanations)
     best_in_source = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
@@ -153,6 +161,20 @@ def _calibrated(predicted: FloatArray, reward: FloatArray, weight: FloatArray) -
     gram = design.T @ (used[:, None] * design) + prior
     offset, slope = np.linalg.solve(gram, design.T @ (used * reward) + prior @ np.array([0.0, 1.0]))
     return float(offset), float(slope)
+
+
+def _kappa(one: IntArray, other: IntArray, n_arms: int) -> float:
+    """Cohen's kappa of two columns of choices: agreement beyond what their shares of arms make by themselves."""
+    shares = [np.bincount(arms, minlength=n_arms) / len(arms) for arms in (one, other)]
+    by_chance = float(shares[0] @ shares[1])
+    return (float((one == other).mean()) - by_chance) / max(1.0 - by_chance, 1e-3)
+
+
+def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The value at which half of the weight is reached; between two values by interpolation."""
+    order = np.argsort(values)
+    share = np.asarray(weights)[order] / np.sum(weights)
+    return float(np.interp(0.5, np.cumsum(share) - share / 2.0, np.asarray(values)[order]))
 
 
 def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
