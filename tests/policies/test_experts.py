@@ -329,9 +329,8 @@ def test_pseudo_labels_need_one_best_arm_many_features_and_a_policy_that_looks_a
 @pytest.mark.parametrize("rows", [1, 30])
 def test_greedy_decisions_calculate_no_width(kind, rows):
     """With 800 numbers and 31 arms the widths of 512 contexts, which nobody had asked for, took 2.5 s."""
-    contexts, arms, rewards = _rounds(80)
     policy = kind(context_shape=(DIM,), n_arms=2, seed=0) if kind is daband.LinUCB else _policy(linear_weight=0.5)
-    _taught(policy)
+    contexts, _, _ = _taught(policy)
     expected = policy.decide(contexts[:rows])
     heads = [policy._head] if kind is daband.LinUCB else [expert.head for expert in policy._experts]
     for head in heads:
