@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from pages.runs import fill
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting: Record, linear: Record) -> str:
     """The page as Markdown."""
-    digit = steps["digit"]
+    digit, ten_seeds = steps["digit"], steps["accuracy"][0]["target_accuracy"]
     ran = {run["recipe_hash"] for run in digit}
     ways = [row["variant"] for row in steps["rows"] if row["runs"] == steps["rows"][0]["runs"]]
     by_way = {(row["variant"], row["runs"]): row for row in steps["rows"]}
@@ -36,6 +36,12 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
             if all((way, runs) in by_way for runs in stacks)
         ],
         ways_head=["step", *(f"{what}, {runs} run{'s' * (runs > 1)}" for runs in stacks for what in ("ms", "kernels"))],
+        accuracy=[
+            [run["commit"], number(mean(own)), number(min(own)), ", ".join(map(number, own))]
+            for run in steps["accuracy"]
+            for own in (run["target_accuracy"],)
+        ],
+        equal=[run["commit"] for run in steps["accuracy"] if run["target_accuracy"] == ten_seeds],
         whole=steps.get("table"),
         roofline=[_roofline(row, steps) for row in steps["rows"] if "bytes" in row],
         kinds=_kinds(steps["rows"]),

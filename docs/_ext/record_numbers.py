@@ -79,8 +79,11 @@ def numbers() -> dict[str, Any]:
         found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
         found[pair]["deviation"] = number(stdev(accuracies(runs["daband"])))
         found[pair]["seeds"] = ", ".join(map(number, accuracies(runs["daband"])))
-    timed = next(run["target_accuracy"] for run in read("step-variants")["digit"] if run["runs"] > 1)  # the newest
-    found["digit"] |= {"timed": number(_mean(timed)), "timed_lowest": number(min(timed))}
+    steps = read("step-variants")
+    ten = steps["accuracy"][0]["target_accuracy"]
+    lowest = min((run["target_accuracy"] for run in steps["digit"] if run["variant"] == "as it is"), key=min)
+    found["digit"] |= {"ten": number(_mean(ten)), "ten_lowest": number(min(ten))}
+    found["digit"] |= {"lowest_five": number(_mean(lowest)), "lowest": number(min(lowest))}
     return found
 
 

@@ -65,9 +65,9 @@ def registered():
 
 def test_the_moving_average_follows_faster_while_training_is_young():
     learner = make(recipe=small(learning=LearningSettings(ema_decay=0.99))).learner
-    assert [kept for *_, kept in learner.schedule(3)] == pytest.approx([2 / 11, 3 / 12, 4 / 13])
+    assert [share for *_, share in learner.schedule(3)] == pytest.approx([9 / 11, 9 / 12, 9 / 13])
     learner.step_number = 10**6
-    assert learner.schedule(1)[0][-1] == 0.99
+    assert learner.schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
 
 
 def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear import Exploration, PrimalRidge, RidgeHead
+from daband.linear import DualRidge, Exploration, PrimalRidge, RidgeHead
 
 from .dense import DenseReference
 
@@ -175,8 +175,10 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
     sizes = {"n_arms": 1, "dim": dim, "seed": 0}
     auto, dual = make_head(sizes, "disjoint", "auto", 1.0), make_head(sizes, "disjoint", "dual", 1.0)
     assert type(auto.statistics).__name__ == "DualRidge"
-    contexts, rewards = rng.uniform(-1, 1, (dim, dim)) / 16, rng.random((dim, 1))
-    for start in range(0, dim, 128):
+    rounds = dim + 128
+    contexts, rewards = rng.uniform(-1, 1, (rounds, dim)) / 16, rng.random((rounds, 1))
+    for start in range(0, rounds, 128):
+        assert start < dim or type(auto.statistics).__name__ == "DualRidge"
         part = slice(start, start + 128)
         auto.play(contexts[part], rewards[part], first_round=start)
         dual.play(contexts[part], rewards[part], first_round=start)
@@ -185,6 +187,16 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
     a, b = auto.decide(probe, first_round=0), dual.decide(probe, first_round=0)
     np.testing.assert_allclose(a.width, b.width, rtol=1e-9)
     np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-11)
+
+
+def test_products_of_earlier_rounds_are_not_used_after_a_fit():
+    contexts, rewards = np.random.default_rng(5).random((6, 30)), np.ones(6)
+    dual, fresh = DualRidge(1, 30, 1.0), DualRidge(1, 30, 1.0)
+    dual.update(contexts[:2], np.zeros(2, np.int64), rewards[:2])
+    dual.products(contexts)
+    for ridge in (dual, fresh):
+        ridge.fit(contexts, np.zeros(6, np.int64), rewards)
+    np.testing.assert_allclose(dual.score(contexts), fresh.score(contexts))
 
 
 def test_a_dimension_too_large_for_memory_stays_dual():

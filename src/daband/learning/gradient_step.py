@@ -35,7 +35,7 @@ class GradientStep:
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
         self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
-        """For each of the coming steps every term's weight, and the decay of the EMA encoder."""
+        """For each of the coming steps every term's weight, and the share of the way that the EMA encoder goes."""
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         """How many of them were taken."""
         self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
@@ -46,6 +46,7 @@ class GradientStep:
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
         """Whether unlabelled rows matter to the statistics of norms alone; a GPU has fewer kernels with all at once."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
+        self._no_width = torch.zeros((), device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         stack.first.objective.stream = self._stream
 
@@ -63,9 +64,9 @@ class GradientStep:
             bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
             self._adam.step(gradient, bad)
             stack.restore_where(bad, statistics, others)
-            stack.update_ema((1 - now[:, -1]) * (1 - bad))
+            stack.update_ema(torch.addcmul(now[:, -1], now[:, -1], bad, value=-1))
             skipped, streak, longest = stack.faults.unbind(1)
-            streak.add_(1).mul_(bad)
+            torch.addcmul(bad, streak, bad, out=streak)  # one more, or 0 where the step was good
             skipped.add_(bad)
             torch.maximum(longest, streak, out=longest)
             if measure:
@@ -157,7 +158,7 @@ class GradientStep:
         alignments = torch.split(run.alignment, rows)
         # Rounds of targets are aligned with nothing; without any, all rows are.
         aligned = [*sources, *unlabelled]
-        width = torch.zeros_like(of_target)
+        width = self._no_width.expand(of_target.shape)
         if unlabelled and objective.needs_width:
             z = _joined(run.latent, rows, unlabelled).detach()
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)

@@ -216,14 +216,14 @@ class Learner:
         self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
     def schedule(self, steps: int) -> AnyArray:
-        """For each of the coming steps every term's weight, and the decay of the EMA encoder: (steps, terms + 1)."""
+        """For each of the coming steps every term's weight, and how far the EMA encoder follows: (steps, terms + 1)."""
         coming = range(self.step_number, self.step_number + steps)
         weights = self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster while training is young.
         numbers = np.arange(self.step_number, self.step_number + steps)
-        kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay)
+        kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay).astype(np.float32)
         self.step_number += steps
-        return np.array([*weights, kept], np.float32).T
+        return np.array([*weights, 1 - kept], np.float32).T
 
     def acting_copy(self) -> InferenceEncoder:
         """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""

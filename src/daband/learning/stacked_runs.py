@@ -162,17 +162,20 @@ class Stack:
 
     def restore_where(self, bad: torch.Tensor, statistics: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
         """Put back, for runs whose ``bad`` (runs,) is 1, what these were before the step."""
-        wrong = bad.index_select(0, self.run_of_statistic) > 0
-        torch.where(wrong, statistics, self.statistics, out=self.statistics)
+        torch.where(self._by_statistic(bad) > 0, statistics, self.statistics, out=self.statistics)
         for buffer, before in zip(self.other_buffers, others, strict=True):
             buffer.copy_(torch.where(_broadcast(bad, buffer) > 0, before, buffer))
+
+    def _by_statistic(self, values: torch.Tensor) -> torch.Tensor:
+        """Values (runs,) with one for each statistic."""
+        return values if self.runs == 1 else values.index_select(0, self.run_of_statistic)
 
     def update_ema(self, share: torch.Tensor) -> None:
         """Move the EMA encoders towards the encoders by ``share`` (runs,) of the way."""
         if self.ema_parameters is None:
             return
         self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], share[:, None])
-        self.ema_statistics.lerp_(self.statistics, share.index_select(0, self.run_of_statistic))
+        self.ema_statistics.lerp_(self.statistics, self._by_statistic(share))
         for slow, fast in zip(self.ema_other_buffers, self.other_buffers, strict=False):
             slow.lerp_(fast, _broadcast(share, slow)) if slow.is_floating_point() else slow.copy_(fast)
 

@@ -188,7 +188,8 @@ class DualRidge:
         self._heads: list[int] = []
         self._rewards: list[float] = []
         self._factors: list[_InverseFactor] = []
-        self._last: tuple[AnyArray, FloatArray] | None = None
+        self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
+        """Contexts of the last ``products``, the products between them and v of every head, for the next ``update``."""
         self.add_heads(n_heads)
 
     @property
@@ -212,11 +213,12 @@ class DualRidge:
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
+        self._last = None
         self._factors.extend(_InverseFactor() for _ in range(n))
 
-    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of contexts (B, d) under every head, each (B, heads)."""
-        mean, variance = np.empty((len(contexts), self.n_heads)), np.empty((len(contexts), self.n_heads))
+    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+        mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
             square = squared_norms(part)
@@ -224,18 +226,19 @@ class DualRidge:
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.members])
                 mean[start : start + 256, head] = factor.weights @ v
-                variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
+                if widths:
+                    variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
         """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
         between = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
-        self._last = (contexts, stored)  # ``update`` gets the same contexts next; these products are the expensive part
+        applied = [factor.apply(stored[factor.members]) for factor in self._factors]
+        self._last = (contexts, between, applied)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((len(contexts), self.n_heads))
-        for head, factor in enumerate(self._factors):
-            v = factor.apply(stored[factor.members])
+        for head, (factor, v) in enumerate(zip(self._factors, applied, strict=True)):
             covariance[head] = (between - v.T @ v) / self.ridge
             mean[:, head] = factor.weights @ v
         return covariance, mean, True
@@ -249,17 +252,20 @@ class DualRidge:
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
         check_norm(contexts, self.ridge)
-        products = self._last[1] if self._last is not None and self._last[0] is contexts else None
-        self._last = None
+        last, self._last = self._last, None
         before, sizes = len(self.store), [factor.n for factor in self._factors]
         try:
-            if products is not None:
-                self._update_block(contexts, heads, rewards, products)
+            if last is not None and last[0] is contexts:
+                self._update_block(contexts, heads, rewards, *last[1:])
                 return
             for start in range(0, len(contexts), _BLOCK):
-                part = contexts[start : start + _BLOCK]
-                stored = self.store.products(part).T
-                self._update_block(part, heads[start : start + _BLOCK], rewards[start : start + _BLOCK], stored)
+                block = slice(start, start + _BLOCK)
+                stored, between = (
+                    self.store.products(contexts[block]).T,
+                    inner_products(contexts[block], contexts[block]),
+                )
+                applied = [factor.apply(stored[factor.members]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], rewards[block], between, applied)
         except np.linalg.LinAlgError:
             self._truncate(before, sizes)
             raise InvalidInput(
@@ -317,19 +323,19 @@ class DualRidge:
                 for index in range(-(-factor.n // _BLOCK))
             ]
             factors.append(factor)
-        self._heads, self._rewards = heads.tolist(), rewards.tolist()
+        self._heads, self._rewards, self._last = heads.tolist(), rewards.tolist(), None
         self.store, self._factors = store, factors
 
-    def _update_block(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, stored: FloatArray) -> None:
+    def _update_block(
+        self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, between: FloatArray, applied: list[FloatArray]
+    ) -> None:
         first = len(self.store)
         grown = []
         for head in np.unique(heads):
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
-            part = contexts[rows]
-            inner = inner_products(part, part) + self.ridge * np.eye(len(rows))
-            v = factor.apply(stored[factor.members][:, rows])
-            grown.append((factor, factor.extension(v, inner, rewards[rows]), first + rows))
+            inner = between[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
+            grown.append((factor, factor.extension(applied[head][:, rows], inner, rewards[rows]), first + rows))
         for factor, extension, members in grown:
             factor.extend(*extension, members)
         self.store.append(contexts)
@@ -338,6 +344,7 @@ class DualRidge:
 
     def _truncate(self, n: int, sizes: list[int]) -> None:
         """Drop all rounds but the first ``n``, ``sizes`` of them in each head."""
+        self._last = None
         for factor, size in zip(self._factors, sizes, strict=True):
             factor.truncate(size)
         self._heads, self._rewards = self._heads[:n], self._rewards[:n]

@@ -130,29 +130,32 @@ class Objective(nn.Module):
         stands among the values.
         """
         values: dict[str, torch.Tensor] = {}
-        weighed, factors, as_they_are = [], [], []
+        weighed, places, as_they_are = [], [], []
+        weights = weights.to(batch.predicted.dtype)
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        for (name, term), now in zip(self.terms.items(), weights.to(batch.predicted.dtype).unbind(), strict=True):
+        for place, (name, term) in enumerate(self.terms.items()):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
             with torch.cuda.stream(self.stream if term.weighs_itself else None):
-                value = values[name] = term(replace(batch, weight=now))
+                value = values[name] = term(replace(batch, weight=weights[place]))
             if term.weighs_itself:
                 as_they_are.append(value)
             else:
                 weighed.append(value)
-                factors.append(now)
+                places.append(place)
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         if not values:  # 0 all the same, and something to take the gradient of
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)
         if len(weighed) == 1:
-            parts.append(factors[0] * weighed[0])
+            parts.append(weights[places[0]] * weighed[0])
         elif weighed:
-            parts.append(torch.stack(factors) @ torch.stack(weighed))
+            adjacent = places[-1] - places[0] == len(places) - 1
+            own = weights[places[0] : places[-1] + 1] if adjacent else torch.stack([weights[one] for one in places])
+            parts.append(own @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():

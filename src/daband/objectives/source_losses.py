@@ -42,9 +42,9 @@ class _OneCorrectArm(WithGradient):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits = scale * predicted
         played = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
-        possible = played == (reward >= 1)[:, None]
+        impossible = played != (reward >= 1)[:, None]
         among_all = functional.log_softmax(logits, dim=1)
-        among_possible = functional.log_softmax(torch.where(possible, logits, -torch.inf), dim=1)
+        among_possible = functional.log_softmax(logits.masked_fill(impossible, -torch.inf), dim=1)
         # At a possible arm the two differ by what is asked for, at any other by minus infinity.
         surprise = (among_possible - among_all).amax(dim=1)
         return surprise.mean(), among_all.exp() - among_possible.exp()

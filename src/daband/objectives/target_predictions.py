@@ -17,6 +17,7 @@ from daband.objectives.term import Batch, Term, WithGradient, terms
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95
+_RAREST = 1e-6
 
 
 def _row_entropy(logits: torch.Tensor) -> torch.Tensor:
@@ -71,8 +72,11 @@ def target_diversity(
     Without a prior it is the distance from even: ``ln K`` minus the entropy of the mean prediction.
     """
     n_arms = target_predicted.shape[1]
-    expected = target_predicted.new_full((n_arms,), 1 / n_arms) if prior is None else prior.to(target_predicted.dtype)
-    given = (target_predicted, scale, expected.clamp(min=1e-6))
+    if prior is None:
+        expected = target_predicted.new_full((n_arms,), max(1 / n_arms, _RAREST))
+    else:
+        expected = prior.to(target_predicted.dtype).clamp(min=_RAREST)
+    given = (target_predicted, scale, expected)
     distance: torch.Tensor = _Divergence.apply(*given)[0]  # type: ignore[no-untyped-call]
     return distance
 

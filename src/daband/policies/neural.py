@@ -535,7 +535,7 @@ class NeuralLinUCB(Policy):
         for expert in self._acting.experts:
             features = self._encode(expert, transformed, where)
             with self._locks.state:
-                mean, variance = expert.head.score(features)
+                mean, variance = expert.head.score(features, widths=False)
             means[expert.name] = self._scale.predictions(mean, variance)[0]
         return means
 
@@ -662,7 +662,7 @@ class NeuralLinUCB(Policy):
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
                 if self._counts_every_arm:
-                    means = np.stack([expert.head.score(part[new])[0] for expert, part in both], axis=2)
+                    means = np.stack([expert.head.score(part[new], widths=False)[0] for expert, part in both], axis=2)
                     noted = revealed_predictions(means, arms[new], rewards[new])
                 else:
                     predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
@@ -1025,7 +1025,7 @@ class NeuralLinUCB(Policy):
         """The rewards that all experts predict together, (B, K), without an offset."""
         acting = self._acting
         features = [self._encode(expert, contexts.cpu().numpy(), domain) for expert in acting.experts]
-        return acting.mixture().score(features)[0]
+        return acting.mixture().score(features, widths=False)[0]
 
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
