@@ -450,7 +450,7 @@ def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
 def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
     """``ALONE``, ``MISSED`` and ``ADAPTED`` of ``daband.trust.estimate``.
 
-    ``ALONE``, to a fifth: the least mean error of policies that were assessed by readings of one method, every kind of
+    ``ALONE``, to a tenth: the least mean error of policies that were assessed by readings of one method, every kind of
     data counting alike. ``MISSED``, to a tenth: the least with which the bound is true for 97.5% of all policies and
     95% of every kind of data, assessed with other kinds, and no policy is handed over that is below the best constant.
     That is half of the misses that the promise allows: other data sets will differ. ``ADAPTED``, in steps of .05: one
@@ -473,7 +473,7 @@ def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
         off = np.abs(value(factor) - true)
         return float(np.mean([off[seeds & (column["data"] == kind)].mean() for kind in kinds]))
 
-    alone = min((step / 5 for step in range(5, 11)), key=error)
+    alone = min((step / 10 for step in range(10, 21)), key=error)
     estimated = {**column, "value": value(alone)}
 
     def holds(which: Any, missed: float, adapted: float) -> bool:

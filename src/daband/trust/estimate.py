@@ -36,7 +36,7 @@ from daband.arrays import FloatArray, IntArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-ALONE, MISSED, ADAPTED = 1.4, 0.7, 0.25
+ALONE, MISSED, ADAPTED = 1.3, 0.7, 0.25
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
