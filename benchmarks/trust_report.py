@@ -437,11 +437,11 @@ def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, se
                     todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
 
 
-def bound(assessed: dict[str, Any], missed: float, adapted: float, *, alone: float) -> Any:
+def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
     """The bound of ``daband.trust.estimate`` by what a record keeps of an assessment, or of many as columns."""
-    value, one_method = assessed["value"], np.asarray(assessed["how"]) == "seeds"
-    unseen = missed * np.where(one_method, alone, 1.0) * (1.0 - value)
-    unseen = np.maximum(unseen, np.where(one_method & np.asarray(assessed["adapted"]), adapted, 0.0))
+    value = assessed["value"]
+    alone = (np.asarray(assessed["how"]) == "seeds") & np.asarray(assessed["adapted"])
+    unseen = np.maximum(missed * (1.0 - value), np.where(alone, adapted, 0.0))
     reach = np.minimum(value - unseen, assessed["least"]) * (1.0 - assessed["outside"])
     low = np.clip(reach - 1.645 * assessed["source_error"], 0.0, value)
     return np.where(np.asarray(assessed["readings"]) > 1, low, 0.0)
@@ -477,7 +477,7 @@ def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
     estimated = {**column, "value": value(alone)}
 
     def holds(which: Any, missed: float, adapted: float) -> bool:
-        low = bound(estimated, missed, adapted, alone=alone)
+        low = bound(estimated, missed, adapted)
         handed = which & (low >= column["required"] + 0.05) & (column["outside"] <= 0.5)
         held = true >= low - 1e-9
         worst = min(held[which & (column["data"] == kind)].mean() for kind in kinds)
