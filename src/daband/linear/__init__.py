@@ -7,7 +7,7 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
-from daband.linear.pseudo_labels import PseudoLabelRegression, fit_pseudo_labels
+from daband.linear.pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
 from daband.linear.reward_model import (
     RewardModel,
     cross_fitted_rewards,
@@ -36,7 +36,8 @@ __all__ = [
     "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "PseudoLabelRegression", "RewardModel", "RidgeHead",
     "RidgeSums", "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
     "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
-    "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels", "flat_features",
+    "count_numbers", "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels",
+    "flat_features",
     "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components",
     "revealed_predictions", "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from",
     "tile_sums", "toom_cook", "transform_settings", "uniforms",
