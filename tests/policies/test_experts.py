@@ -266,11 +266,13 @@ def test_coefficients_in_the_dual_form_are_those_in_the_primal_form():
     np.testing.assert_allclose(dual.theta, primal.theta, atol=1e-8)
 
 
-def _self_trained(kind=daband.DABand, *, dim=80, feedback="one_hot", shift="covariate"):
-    """A policy after one pass over a source whose arms are clusters, and the target."""
+def _self_trained(kind=daband.DABand, *, dim=80, numbers=80, feedback="one_hot", shift="covariate"):
+    """A policy after one pass over a source whose arms are clusters, and the target; other columns are indicators."""
     draw = np.random.default_rng(0)
     centres, best = 0.5 * draw.standard_normal((3, dim)), draw.integers(3, size=(2, 300))
     source, target = (centres[own] + draw.standard_normal((300, dim)) for own in best)
+    for rows in (source, target):
+        rows[:, numbers:] = rows[:, numbers:] > 0
     recipe = {"base": "small", "learning": {"steps": 2}}
     policy = kind(context_shape=(dim,), n_arms=3, recipe=recipe, feedback=feedback, shift=shift, device="cpu", seed=0)
     policy.prepare(source, target)
@@ -316,9 +318,14 @@ def test_rewards_of_the_target_take_the_place_of_its_pseudo_labels():
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(daband.NeuralLinUCB, {}), (daband.DABand, {"feedback": "bandit"}), (daband.DABand, {"dim": 64})],
+    [
+        (daband.NeuralLinUCB, {}),
+        (daband.DABand, {"feedback": "bandit"}),
+        (daband.DABand, {"dim": 64}),
+        (daband.DABand, {"numbers": 64}),
+    ],
 )
-def test_pseudo_labels_need_one_best_arm_many_features_and_a_policy_that_looks_at_the_target(kind, settings):
+def test_pseudo_labels_need_one_best_arm_many_numbers_and_a_policy_that_looks_at_the_target(kind, settings):
     policy, target, _ = _self_trained(kind, **settings)
     shares, means = policy.expert_shares, policy.expert_means(target, "target")
     mixed = sum(share * means[name] for name, share in shares.items())

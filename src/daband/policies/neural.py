@@ -16,7 +16,7 @@ ridge explores well: its width falls at once for a context that was seen, so tha
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
 variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
 small ones, on all numbers and on their 64 leading principal components, have the widths. There DABand also learns from
-its own choices in the target, until that has rewards (``linear/pseudo_labels.py``).
+its own choices in the target, until that has rewards, unless columns are indicators (``linear/pseudo_labels.py``).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ from daband.linear import (
     arm_probabilities,
     calibrated_scale,
     check_head_memory,
+    count_numbers,
     fit_pseudo_labels,
     join_decisions,
     label_shift,
@@ -508,7 +509,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def self_trains(self) -> bool:
-        """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
+        """Whether it learns from its own choices in the target too, where enough columns are numbers."""
         one_best = self.feedback == "one_hot" and self.arms == "disjoint"
         many = any(expert.name == _SELF_TRAINED for expert in self._experts)
         return one_best and many and not self.source_terms_only
@@ -1008,18 +1009,18 @@ class NeuralLinUCB(Policy):
             self._offset = np.log(ratio) / scale
 
     def _self_train(self) -> None:
-        """Fit the regression on pseudo-labels, unless a target has rewards."""
+        """Fit the regression on pseudo-labels, unless a target has rewards, or most columns are indicators."""
         first = self.domains.first_target
         seen = [(domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)]
         if not seen or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
             return
-        expert, features, predicted = self._acting.experts[self._acting.labelled], [], []
-        for domain, buffer in seen:
-            contexts = buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]
-            features.append(self._encode(expert, contexts.cpu().numpy(), domain))
-            predicted.append(self._predict(contexts, domain) + (0.0 if self._offset is None else self._offset))
-        together = np.concatenate(features), np.concatenate(predicted)
-        self._pseudo = fit_pseudo_labels(*together, ridge=expert.head.ridge)
+        expert = self._acting.experts[self._acting.labelled]
+        shown = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in seen]
+        features = np.concatenate([self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in shown])
+        if count_numbers(features) > _COMPONENTS:
+            predicted = np.concatenate([self._predict(rows, domain) for domain, rows in shown])
+            predicted += 0.0 if self._offset is None else self._offset
+            self._pseudo = fit_pseudo_labels(features, predicted, ridge=expert.head.ridge)
 
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""
