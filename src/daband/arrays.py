@@ -139,6 +139,11 @@ def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def processors() -> int:
+    """How many processors this process may use: fewer than the machine has where somebody has pinned it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # One thread for numpy's products, where these are many and small.
 #
 # OpenBLAS shares a product of a few thousand rows among threads, which then wait for one another in a loop. On a busy
