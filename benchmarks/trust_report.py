@@ -437,11 +437,11 @@ def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, se
                     todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
 
 
-def bound(assessed: dict[str, Any], missed: float, adapted: float, *, alone: float) -> Any:
+def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
     """The bound of ``daband.trust.estimate`` by what a record keeps of an assessment, or of many as columns."""
-    value, one_method = assessed["value"], np.asarray(assessed["how"]) == "seeds"
-    unseen = missed * np.where(one_method, alone, 1.0) * (1.0 - value)
-    unseen = np.maximum(unseen, np.where(one_method & np.asarray(assessed["adapted"]), adapted, 0.0))
+    value = assessed["value"]
+    alone = (np.asarray(assessed["how"]) == "seeds") & np.asarray(assessed["adapted"])
+    unseen = np.maximum(missed * (1.0 - value), np.where(alone, adapted, 0.0))
     reach = np.minimum(value - unseen, assessed["least"]) * (1.0 - assessed["outside"])
     low = np.clip(reach - 1.645 * assessed["source_error"], 0.0, value)
     return np.where(np.asarray(assessed["readings"]) > 1, low, 0.0)
@@ -450,7 +450,7 @@ def bound(assessed: dict[str, Any], missed: float, adapted: float, *, alone: flo
 def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
     """``ALONE``, ``MISSED`` and ``ADAPTED`` of ``daband.trust.estimate``.
 
-    ``ALONE``, to a fifth: the least mean error of policies that were assessed by readings of one method, every kind of
+    ``ALONE``, to a tenth: the least mean error of policies that were assessed by readings of one method, every kind of
     data counting alike. ``MISSED``, to a tenth: the least with which the bound is true for 97.5% of all policies and
     95% of every kind of data, assessed with other kinds, and no policy is handed over that is below the best constant.
     That is half of the misses that the promise allows: other data sets will differ. ``ADAPTED``, in steps of .05: one
@@ -473,11 +473,11 @@ def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
         off = np.abs(value(factor) - true)
         return float(np.mean([off[seeds & (column["data"] == kind)].mean() for kind in kinds]))
 
-    alone = min((step / 5 for step in range(5, 11)), key=error)
+    alone = min((step / 10 for step in range(10, 21)), key=error)
     estimated = {**column, "value": value(alone)}
 
     def holds(which: Any, missed: float, adapted: float) -> bool:
-        low = bound(estimated, missed, adapted, alone=alone)
+        low = bound(estimated, missed, adapted)
         handed = which & (low >= column["required"] + 0.05) & (column["outside"] <= 0.5)
         held = true >= low - 1e-9
         worst = min(held[which & (column["data"] == kind)].mean() for kind in kinds)

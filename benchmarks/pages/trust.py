@@ -95,12 +95,11 @@ def _is_fresh(kind: str) -> bool:
 def _title(record: Record) -> str:
     if record["half"] == "third":
         return "The third set, read once"
-    since = ", which serves development since" if record["half"] == "report" else ""
-    return (
-        f"Fresh data sets, the {record['half']} half{since}"
-        if _is_fresh(record["runs"][0]["data"])
-        else (f"The {record['half']} half")
-    )
+    if not _is_fresh(record["runs"][0]["data"]):
+        return f"The {record['half']} half"
+    if record["half"] == "development":
+        return "Fresh data sets, for development"
+    return "Fresh data sets, the report half, which serves development since"
 
 
 def _sizes(record: Record) -> str:

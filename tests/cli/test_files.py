@@ -69,6 +69,7 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert (market / "chosen/daband.toml").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
     assert "UserWarning" not in told
+    assert "Still open: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
 
 
 def test_fit_log_takes_a_table(market):

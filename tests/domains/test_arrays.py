@@ -126,3 +126,11 @@ def test_names_in_the_place_of_labels_are_told_what_to_do(labels):
         from_arrays(source=(x, labels), target=x)
     names, numbers = np.unique(labels, return_inverse=True)
     assert from_arrays(source=(x, numbers), target=x, class_names=names).class_names == ("card", "loan")
+
+
+def test_labels_that_begin_at_1_are_warned_about():
+    """Before: an arm more than there are, which never pays, without a word."""
+    x, y = np.zeros((40, 2)), np.arange(40) % 3 + 1
+    with pytest.warns(UserWarning, match="no label is 0: arms are 0 to 3"):
+        from_arrays(source=(x, y), target=x)
+    from_arrays(source=(x, y), target=x, n_arms=4)

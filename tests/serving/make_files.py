@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import daband
+from daband.serving import frozen_policy
 from daband.serving.deployed_policy import EXPORT_VERSION
 from tests.serving.kinds import KINDS, contexts_of, trained
 
@@ -66,6 +67,7 @@ def write(name: str, decision) -> None:
 
 def main() -> None:
     """Write all."""
+    frozen_policy.LARGE_INVERSE = 0  # small files with what large ones have
     for kind in KEPT:
         name = f"{kind}.v{EXPORT_VERSION}"
         policy, *_ = trained(kind)

@@ -398,8 +398,13 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     np.testing.assert_allclose(theta(policy), theta(plain), atol=1e-9)
     with pytest.raises(DataError, match=r"all.csv has 'coffee'.*set policy.arm_names"):
         daband.learn_log(linucb(), tmp_path / "all.csv", **columns)
-    named.with_columns(euros=pl.lit(float("nan"))).write_csv(tmp_path / "wrong.csv")
-    with pytest.raises(DataError, match=r"wrong.csv has nan in row 0") as error:
+    gaps = {1: float("nan"), 2: float("inf")}  # in a CSV file NaN is a gap, as it is for `choose`
+    wrong = pl.Series("euros", [gaps.get(row, reward) for row, reward in enumerate(named["euros"])])
+    named.with_columns(wrong).write_csv(tmp_path / "wrong.csv")
+    with (
+        pytest.warns(LogWarning, match="1 rounds have no reward yet"),
+        pytest.raises(DataError, match=r"wrong.csv has inf in row 1.*counted without 1 that have no reward") as error,
+    ):
         daband.learn_log(policy, tmp_path / "wrong.csv", **columns)
     assert ".parquet" not in str(error.value)
     assert policy.add_arm() == 3

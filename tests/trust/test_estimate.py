@@ -55,16 +55,6 @@ def test_readings_of_one_method_share_its_errors():
     assert both.value < in_source
 
 
-def test_one_method_may_miss_more_than_several():
-    scores = made_up_scores(members=2, right=0.9, seed=0)
-    alone = readings(scores)
-    one = estimate_target(scores, alone)
-    both = estimate_target(scores, [alone[0], replace(alone[1], method="another")])
-    reach = one.value - ALONE * MISSED * (1.0 - one.value)
-    assert one.low == pytest.approx(min(reach, *one.by_explanation.values()) - 1.645 * one.source_error)
-    assert one.low < both.low
-
-
 def test_what_adapted_to_these_contexts_may_be_off_however_sure_it_is():
     """Seeds of one recipe that aligns agreed on 94% of digits of another hand, and were right on 72%."""
     scores = made_up_scores(members=2, right=0.99, seed=0)
@@ -117,6 +107,19 @@ def test_other_units_are_a_what_if():
     found = [estimate_target(scores, [kinds[0], one, kinds[2]]) for one in (other, what_if)]
     assert found[1].value > found[0].value + 0.05
     assert min(found[0].by_explanation.values()) == min(found[1].by_explanation.values())
+
+
+def test_the_best_constant_is_one_arm_for_all_explanations():
+    """Two explanations that praise different arms do not make a constant that has both."""
+    scores = made_up_scores(members=2, right=0.9, seed=0)
+    kinds = [replace(one, method=f"kind {one.policy}") for one in readings(scores)]
+    praised = []
+    for arm, one in enumerate(kinds):
+        mean = one.target_mean.copy()
+        mean[:, arm] += 0.4
+        praised.append(replace(one, target_mean=mean, target_arm=mean.argmax(axis=1)))
+    alone = min(estimate_target(scores, [one]).constant for one in praised)
+    assert estimate_target(scores, praised).constant < alone - 0.1
 
 
 def test_a_single_explanation_bounds_nothing_unless_the_shift_is_stated():

@@ -93,8 +93,10 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
         out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
         if "out" in command_parameters:
             given["out"] = out
-        given["name"] = str(_settle(files, out, command.__name__.removesuffix("_command")))
-        command(**given)
+        place, open_questions = _settle(files, out, command.__name__.removesuffix("_command"))
+        command(**{**given, "name": str(place)})
+        for line in open_questions:  # training took longer than a screen holds, and the answer rests on them
+            say(f"Still open: {line}", style="yellow")
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
     place = list(command_parameters).index("name")
@@ -123,9 +125,10 @@ def _label(source: str, target: str) -> str:
     return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
 
 
-def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
-    """Show what the files are taken for, and write it down; returns the TOML file."""
+def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
+    """Show what the files are taken for, and write it down; returns the TOML file, and what may be in other units."""
     options: dict[str, Any] = {}
+    open_questions: list[str] = []
     for name, value in files.items():
         if name == "settings" or not value:
             continue
@@ -145,7 +148,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         taken = ("source", "target", "domain", "shift", "units")
         roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
         read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
-        _show(read, files)
+        open_questions = [line for line in _show(read, files) if "Another unit" in line]
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
     text = _toml(options)
@@ -157,7 +160,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     write_text(place, text)
     quoted = shlex.quote(str(place))
     say(f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
-    return Path(place)
+    return Path(place), open_questions
 
 
 def _split_names(values: list[str] | None) -> list[str]:
@@ -171,7 +174,8 @@ def _check_units(read: FilesRead, units: list[str]) -> None:
             raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
 
 
-def _show(read: FilesRead, files: dict[str, Any]) -> None:
+def _show(read: FilesRead, files: dict[str, Any]) -> list[str]:
+    """Print what columns are read as; returns what differs between the files."""
     table = Table(
         title=escape(f"{files['source']}: {len(read.source):,} rows; {files['target']}: {len(read.target):,}")
     )
@@ -184,7 +188,8 @@ def _show(read: FilesRead, files: dict[str, Any]) -> None:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(f"Only the target has {', '.join(extra)}: left out.")
-    for line in column_differences(read.source, read.target, read.types, units=_split_names(files["units"])):
+    differences = column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
+    for line in differences:
         say(line, style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")
     if read.columns.arm and read.columns.propensity is None:
@@ -198,6 +203,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> None:
             "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
             "another currency: --units price. Other looks or sensors: --shift style."
         )
+    return differences
 
 
 def _toml(options: dict[str, Any]) -> str:

@@ -67,7 +67,8 @@ def export_command(
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
     say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
     if assessment is not None and assessment.get("verdict") != "hand over":
-        say(f"Its assessment without target rewards: {assessment['verdict']} ({assessment['why']}).", style="yellow")
+        why = assessment.get("why", "no reason is given")
+        say(f"Its assessment without target rewards: {assessment.get('verdict')} ({why}).", style="yellow")
     if deployed.columns is not None:
         say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
     exploration = deployed.frozen.exploration

@@ -7,7 +7,7 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
-from daband.linear.pseudo_labels import PseudoLabelRegression, fit_pseudo_labels
+from daband.linear.pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
 from daband.linear.reward_model import (
     RewardModel,
     cross_fitted_rewards,
@@ -19,6 +19,7 @@ from daband.linear.reward_model import (
 )
 from daband.linear.ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
 from daband.linear.standardise import OutlierWarning, Standardise, StandardiseStep, feature_scale
+from daband.linear.toom_cook import TILE, tile_sums, toom_cook
 from daband.linear.transforms import (
     Transform,
     TransformStep,
@@ -31,12 +32,13 @@ from daband.linear.transforms import (
 )
 
 __all__ = [
-    "DISCOUNTS", "LARGEST_SQUARE", "PCA", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
+    "DISCOUNTS", "LARGEST_SQUARE", "PCA", "TILE", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
     "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "PseudoLabelRegression", "RewardModel", "RidgeHead",
     "RidgeSums", "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
     "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
-    "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels", "flat_features",
+    "count_numbers", "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels",
+    "flat_features",
     "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components",
     "revealed_predictions", "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from",
-    "transform_settings", "uniforms",
+    "tile_sums", "toom_cook", "transform_settings", "uniforms",
 ]  # fmt: skip

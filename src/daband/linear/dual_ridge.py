@@ -216,9 +216,9 @@ class DualRidge:
         self._last = None
         self._factors.extend(_InverseFactor() for _ in range(n))
 
-    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of contexts (B, d) under every head, each (B, heads)."""
-        mean, variance = np.empty((len(contexts), self.n_heads)), np.empty((len(contexts), self.n_heads))
+    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+        mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
             square = squared_norms(part)
@@ -226,7 +226,8 @@ class DualRidge:
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.members])
                 mean[start : start + 256, head] = factor.weights @ v
-                variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
+                if widths:
+                    variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:

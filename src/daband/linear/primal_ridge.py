@@ -23,28 +23,35 @@ _BLOCK = 131_072
 """Numbers of a block's products: about 1 MB, which stays in the cache."""
 
 
-def ridge_scores(theta: FloatArray, inverse: FloatArray, z: FloatArray, loops: Any) -> tuple[FloatArray, FloatArray]:
+def ridge_scores(
+    theta: FloatArray, inverse: FloatArray | None, z: FloatArray, loops: Any
+) -> tuple[FloatArray, FloatArray]:
     """Mean z.theta and variance z'A^-1 z of features (B, d) under every regression, (B, heads) each.
 
-    theta is (heads, d), inverse (heads, d, d); ``loops`` is the module of kernels that runs. Variances of large batches
-    are computed in single precision where contexts are not too large for it: widths were off by less than 3e-6.
+    theta is (heads, d), inverse (heads, d, d): without one variances are 0. ``loops`` is the module of kernels that
+    runs. Variances of large batches are computed in single precision where contexts are not too large for it: widths
+    were off by less than 3e-6.
     """
     n_heads, dim = theta.shape
     if len(z) == 1:  # products with a vector
         row = z[0]
+        mean = theta.dot(row)[None]
+        if inverse is None:
+            return mean, np.zeros_like(mean)
         variance = inverse.reshape(-1, dim).dot(row).reshape(n_heads, dim).dot(row)
         np.maximum(variance, 0.0, out=variance)
-        return theta.dot(row)[None], variance[None]
+        return mean, variance[None]
     if dim >= _WIDE and len(z) >= max(_MANY, 4 * dim):
-        variance = _single_variances(inverse, z)
-        if variance is not None:
-            return z @ theta.T, variance
-    mean, variance = np.empty((len(z), n_heads)), np.empty((len(z), n_heads))
+        single = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
+        if single is not None:
+            return z @ theta.T, single
+    mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
     rows = max(64, _BLOCK // (dim * n_heads))
     for start in range(0, len(z), rows):
         part = z[start : start + rows]
         mean[start : start + rows] = part @ theta.T
-        variance[start : start + rows] = loops.diagonal(np.matmul(part, inverse), part)
+        if inverse is not None:
+            variance[start : start + rows] = loops.diagonal(np.matmul(part, inverse), part)
     return mean, variance
 
 
@@ -278,10 +285,11 @@ class PrimalRidge:
         gram: FloatArray = self._gram[head] + rows.T @ rows
         return gram
 
-    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
+    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads); 0 without widths."""
         usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
-        return ridge_scores(self.theta, self.inverse, contexts if usual else unit_scale(contexts), kernels)
+        inverse = self.inverse if widths else None
+        return ridge_scores(self.theta, inverse, contexts if usual else unit_scale(contexts), kernels)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
         """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""

@@ -3,9 +3,10 @@
 A policy that learned in the source is wrong on contexts that lie between two arms, and right on most others. Contexts
 of the target that resemble each other mostly have the same best arm. A linear regression on them, labelled by the
 policy's own choices (pseudo-labels: Lee 2013; Kumar, Ma and Liang 2020), follows the majority of its neighbourhood, and
-corrects single errors. It needs many features, so that a line separates what is close from what is not: on 64 or fewer
-it forgets what is not linear. And it needs one best arm per context (``feedback="one_hot"``), so that a choice is a
-label. It cannot mend a policy that is wrong on most contexts.
+corrects single errors. It needs many numbers, so that a line separates what is close from what is not: on 64 or fewer
+it forgets what is not linear. Columns of two values are no numbers in this sense (``count_numbers``): contexts with the
+same categories, or the same word, are not close in all the rest. And it needs one best arm per context
+(``feedback="one_hot"``), so that a choice is a label. It cannot mend a policy that is wrong on most contexts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ class PseudoLabelRegression:
     """Coefficients, (K, d)."""
     share: float
     """About a half: so that the best arm's predicted reward is on average what the policy predicts without it."""
+
+
+def count_numbers(features: FloatArray) -> int:
+    """How many columns of features (n, d) take more than two values: indicators of categories and words do not.
+
+    >>> import numpy as np
+    >>> from daband.linear import count_numbers
+    >>> count_numbers(np.array([[0.0, 1.5, 7.0], [1.0, 2.0, 7.0], [0.0, 2.5, 7.0]]))
+    1
+    """
+    between = (features > features.min(axis=0)) & (features < features.max(axis=0))
+    return int(between.any(axis=0).sum())
 
 
 def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> PseudoLabelRegression:

@@ -105,13 +105,17 @@ class RidgeHead:
     def decide(
         self, features: AnyArray, *, first_round: int, available: Mask = None, rule: str | None = None
     ) -> Decision:
-        """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
+        """Choose an arm for each row, with the statistics as they are.
+
+        ``rule`` overrides that of ``exploration``; "greedy" needs no widths, and they are 0.
+        """
         exploration, statistics = self.exploration, self.statistics
         if rule is not None:
             exploration = exploration.by_rule(rule)
-        compiled = len(features) == 1 and exploration.rule != "thompson" and kernels_are_compiled()
+        compiled = len(features) == 1 and exploration.rule != "thompson" and rule != "greedy" and kernels_are_compiled()
         if not (compiled and self.arms == "disjoint" and isinstance(statistics, PrimalRidge)):
-            return self.choose(*self.score(features), first_round=first_round, available=available, rule=rule)
+            scores = self.score(features, widths=rule != "greedy")
+            return self.choose(*scores, first_round=first_round, available=available, rule=rule)
         mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
         arm, propensity = np.empty(1, np.int64), np.empty(1)
         kernels.decide_one(
@@ -144,11 +148,11 @@ class RidgeHead:
         exploration, draws = self.exploration.by_rule(rule), self._draws(first_round)
         return Decision(*exploration.choose(mean, width, draws, available=available), mean, width)
 
-    def score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and squared widths, (B, K) each; features as in ``decide``."""
+    def score(self, features: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths, (B, K) each, or zeros; features as in ``decide``."""
         if self.arms == "disjoint":
-            return self.statistics.score(features)
-        mean, variance = self.statistics.score(features.reshape(-1, self.dim))
+            return self.statistics.score(features, widths=widths)
+        mean, variance = self.statistics.score(features.reshape(-1, self.dim), widths=widths)
         return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
 
     def predict(self, features: AnyArray, arms: IntArray) -> FloatArray:
@@ -156,7 +160,7 @@ class RidgeHead:
         if self.arms == "shared":
             features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
         if isinstance(self.statistics, DualRidge):
-            mean: FloatArray = self.statistics.score(features)[0][np.arange(len(arms)), arms]
+            mean: FloatArray = self.statistics.score(features, widths=False)[0][np.arange(len(arms)), arms]
         else:
             wide = features if features.dtype == np.float64 else unit_scale(features)
             mean = np.einsum("bd,bd->b", wide, self.statistics.theta[arms])
@@ -345,7 +349,7 @@ class RidgeHead:
 
     def probabilities(self, features: AnyArray, *, available: Mask = None, rule: str | None = None) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
-        mean, variance = self.score(features)
+        mean, variance = self.score(features, widths=rule != "greedy")
         return self.probabilities_at(mean, variance, available=available, rule=rule)
 
     def probabilities_at(
@@ -428,19 +432,19 @@ class HeadMixture:
         """Choose an arm for each row, with the statistics as they are."""
         if len(self.heads) == 1 and self.offset is None:
             return self.heads[0].decide(features[0], first_round=first_round, available=available, rule=rule)
-        mean, variance = self.score(features)
+        mean, variance = self.score(features, widths=rule != "greedy")
         return self.heads[0].choose(mean, variance, first_round=first_round, available=available, rule=rule)
 
     def probabilities(
         self, features: Sequence[AnyArray], *, available: Mask = None, rule: str | None = None
     ) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
-        mean, variance = self.score(features)
+        mean, variance = self.score(features, widths=rule != "greedy")
         return self.heads[0].probabilities_at(mean, variance, available=available, rule=rule)
 
-    def score(self, features: Sequence[AnyArray]) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and squared widths, (B, K) each."""
-        return self.mix([head.score(part) for head, part in zip(self.heads, features, strict=True)])
+    def score(self, features: Sequence[AnyArray], *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths, (B, K) each, or zeros."""
+        return self.mix([head.score(part, widths=widths) for head, part in zip(self.heads, features, strict=True)])
 
     def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths from those of each head."""

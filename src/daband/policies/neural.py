@@ -16,7 +16,7 @@ ridge explores well: its width falls at once for a context that was seen, so tha
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
 variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
 small ones, on all numbers and on their 64 leading principal components, have the widths. There DABand also learns from
-its own choices in the target, until that has rewards (``linear/pseudo_labels.py``).
+its own choices in the target, until that has rewards, unless columns are indicators (``linear/pseudo_labels.py``).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ from daband.linear import (
     arm_probabilities,
     calibrated_scale,
     check_head_memory,
+    count_numbers,
     fit_pseudo_labels,
     join_decisions,
     label_shift,
@@ -515,7 +516,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def self_trains(self) -> bool:
-        """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
+        """Whether it learns from its own choices in the target too, where enough columns are numbers."""
         one_best = self.feedback == "one_hot" and self.arms == "disjoint"
         many = any(expert.name == _SELF_TRAINED for expert in self._experts)
         return one_best and many and not self.source_terms_only
@@ -542,7 +543,7 @@ class NeuralLinUCB(Policy):
         for expert in self._acting.experts:
             features = self._encode(expert, transformed, where)
             with self._locks.state:
-                mean, variance = expert.head.score(features)
+                mean, variance = expert.head.score(features, widths=False)
             means[expert.name] = self._scale.predictions(mean, variance)[0]
         return means
 
@@ -669,7 +670,7 @@ class NeuralLinUCB(Policy):
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
                 if self._counts_every_arm:
-                    means = np.stack([expert.head.score(part[new])[0] for expert, part in both], axis=2)
+                    means = np.stack([expert.head.score(part[new], widths=False)[0] for expert, part in both], axis=2)
                     noted = revealed_predictions(means, arms[new], rewards[new])
                 else:
                     predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
@@ -1039,24 +1040,24 @@ class NeuralLinUCB(Policy):
             self._offset = np.log(ratio) / scale
 
     def _self_train(self) -> None:
-        """Fit the regression on pseudo-labels, unless a target has rewards."""
+        """Fit the regression on pseudo-labels, unless a target has rewards, or most columns are indicators."""
         first = self.domains.first_target
         seen = [(domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)]
         if not seen or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
             return
-        expert, features, predicted = self._acting.experts[self._acting.labelled], [], []
-        for domain, buffer in seen:
-            contexts = buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]
-            features.append(self._encode(expert, contexts.cpu().numpy(), domain))
-            predicted.append(self._predict(contexts, domain) + (0.0 if self._offset is None else self._offset))
-        together = np.concatenate(features), np.concatenate(predicted)
-        self._pseudo = fit_pseudo_labels(*together, ridge=expert.head.ridge)
+        expert = self._acting.experts[self._acting.labelled]
+        shown = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in seen]
+        features = np.concatenate([self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in shown])
+        if count_numbers(features) > _COMPONENTS:
+            predicted = np.concatenate([self._predict(rows, domain) for domain, rows in shown])
+            predicted += 0.0 if self._offset is None else self._offset
+            self._pseudo = fit_pseudo_labels(features, predicted, ridge=expert.head.ridge)
 
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""
         acting = self._acting
         features = [self._encode(expert, contexts.cpu().numpy(), domain) for expert in acting.experts]
-        return acting.mixture().score(features)[0]
+        return acting.mixture().score(features, widths=False)[0]
 
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()

@@ -401,7 +401,8 @@ class Policy(ABC, metaclass=_PolicyType):
         """``select`` without counting the rounds as played: the policy is the same afterwards.
 
         ``rule`` "ucb" or "greedy" stands in for the policy's own way to explore, with no randomness but for ties.
-        ``round_offset`` is added to the number of the first round, on which random draws depend.
+        "greedy" uses no widths, so regressions do not calculate them: they are 0. ``round_offset`` is added to the
+        number of the first round, on which random draws depend.
         """
         _check_rule(rule)
         with self._locks.state:

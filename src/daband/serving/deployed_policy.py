@@ -20,8 +20,9 @@ from daband.serving.row_reader import ImageRule, ReadRows, RowReader
 from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
-EXPORT_VERSION = 3
-"""2: a linear part beside the network. 3: any number of members, each with its share in predictions."""
+EXPORT_VERSION = 4
+"""2: a linear part beside the network. 3: any number of members, each with its share in predictions. 4: triangles of
+large matrices; a file without one is written as version 3, which older installations read."""
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
@@ -255,13 +256,14 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> Deployed:
 
 def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
     """Write a whole file or nothing."""
-    write_tensor_file(path, FORMAT, header, arrays)
+    version = EXPORT_VERSION if any(name.endswith("/triangle") for name in arrays) else 3
+    write_tensor_file(path, FORMAT, {"version": version, **header}, arrays)
 
 
 def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Deployed:
     """A deployed policy from the header and the arrays of a file. Everything is checked here, nothing in ``decide``."""
     version = int(header["version"])
-    if version < EXPORT_VERSION:
+    if version < 3:
         header, arrays = _upgrade(header, arrays)
     for array in arrays.values():
         array.setflags(write=False)

@@ -19,14 +19,12 @@ from daband.errors import InvalidInput
 from daband.image_layout import image_layout
 from daband.linear import StandardiseStep
 from daband.serving.deployed_policy import Deployed, deployed_of_parts, write_deployed_file
-from daband.serving.frozen_policy import FrozenPolicy
+from daband.serving.frozen_policy import LARGE_INVERSE, FrozenPolicy
 from daband.serving.members import Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 
 _SMALLEST_DEVIATION = 1e-9
-_LARGE_INVERSE = 8 << 20
-"""Bytes of a member's matrices above which a file that needs no width to decide leaves them out."""
 _LARGE_FILE = 128 << 20
 """Bytes of such matrices above which a file that keeps them is worth a warning."""
 
@@ -150,6 +148,7 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
     members = _without_large_widths(frozen.members)
     if exploration.rule != "greedy":
         saved = sum(member.inverse.nbytes for member in frozen.members) - sum(one.inverse.nbytes for one in members)
+        saved //= 4  # a file has triangles in single precision
         if saved > _LARGE_FILE:
             warnings.warn(
                 f"matrices of widths take {saved / 1e6:,.0f} MB of the file, for explore={exploration.rule!r} alone; "
@@ -169,7 +168,7 @@ def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
     """
     kept = []
     for member in members:
-        large = member.inverse.nbytes > _LARGE_INVERSE
+        large = member.inverse.nbytes > LARGE_INVERSE
         small = np.zeros((len(member.theta), 0, 0))
         kept.append(dataclasses.replace(member, inverse=small, width_share=0.0) if large else member)
     before, after = (sum(member.width_share for member in some) for some in (members, kept))

@@ -34,7 +34,10 @@ from daband.table_transform import TableTransform
 _CLOSE = 1e-5
 """Arms whose scores differ by less are scored in double precision."""
 
-__all__ = ["FrozenParts", "FrozenPolicy", "frozen_from"]
+LARGE_INVERSE = 8 << 20
+"""Bytes of a member's matrices above which a file has their triangles alone, in single precision: a quarter."""
+
+__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "frozen_from"]
 
 
 class FrozenParts(NamedTuple):
@@ -221,7 +224,12 @@ class FrozenPolicy:
         if self.transform is not None:
             arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
         for at, member in enumerate(self.members):
-            parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": member.inverse}
+            parts: dict[str, AnyArray] = {"theta": member.theta}
+            if member.inverse.nbytes > LARGE_INVERSE:
+                rows, columns = np.tril_indices(member.dimension)
+                parts["triangle"] = member.inverse[:, rows, columns].astype(np.float32)
+            else:
+                parts["inverse"] = member.inverse
             if member.transform is not None:
                 parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
             if member.network is not None:
@@ -245,7 +253,8 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
             network = network_from(part["network"], below("network/", parts), encoder=encoder)
             encoder = None
         shares = float(part["share"]), float(part["width_share"])
-        members.append(Member(parts["theta"], parts["inverse"], *shares, step, network, bool(part["constant"])))
+        inverse = parts["inverse"] if "triangle" not in parts else _symmetric(parts["triangle"], parts["theta"].shape)
+        members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
     if encoder is not None:
         raise ValueError("encoder was given, but the policy has its own")
     low, high = header["reward_range"]
@@ -260,3 +269,17 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         layout=header["layout"],
         table=None if header["table"] is None else TableTransform.from_state(header["table"]),
     )
+
+
+def _symmetric(triangle: AnyArray, shape: tuple[int, ...]) -> FloatArray:
+    """Matrices (heads, d, d) from their lower triangles (heads, d (d + 1) / 2); ``shape`` is that of theta."""
+    if triangle.shape != (
+        *shape[:-1],
+        shape[-1] * (shape[-1] + 1) // 2,
+    ):  # else memory for nothing
+        raise ValueError(f"theta has shape {shape}, the triangle of the inverse {triangle.shape}")
+    whole: FloatArray = np.empty((*shape, shape[-1]))
+    rows, columns = np.tril_indices(shape[-1])
+    whole[:, rows, columns] = triangle
+    whole[:, columns, rows] = triangle
+    return whole

@@ -2,8 +2,7 @@
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
 norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen_encoder``), and
-convolutions are matrix products of patches (Toom and Cook's: fewer of them). Nothing here is trained, and torch is not
-imported.
+convolutions are matrix products of patches (``linear.toom_cook``). Nothing here is trained, and torch is not imported.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
+from daband.linear import TILE, tile_sums, toom_cook
 
 __all__ = [
     "ConvNetwork", "DenseLayers", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
@@ -31,10 +31,6 @@ _LOCAL = threading.local()
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 _PATCHES = 1024
 """How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
-_TILE = 4
-"""Rows of a convolution that are calculated together."""
-_POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
-"""Where polynomials are multiplied. Products at more of them, or at larger ones, have larger rounding errors."""
 _DEVIATION_FLOOR = np.float32(0.1)
 
 
@@ -301,46 +297,22 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
 
 
-# Four rows of a convolution are coefficients of a product of polynomials in the row. By their values at n points these
-# take n = side + 3 products of whole rows in place of 4 * side (Toom and Cook; Winograd's minimal filtering).
-
-
-@functools.cache
-def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Matrices S (4, n), G (n, side), B (n, n): four rows of the convolution of x (n,) with g are S (G g * B x)."""
-    points = side + _TILE - 1
-    if not 1 <= side <= len(_POINTS) - _TILE + 2:
-        raise ValueError(f"a convolution has kernels of {side} x {side}")
-
-    def powers(degree: int) -> FloatArray:
-        return np.vstack([_POINTS[: points - 1, None] ** np.arange(degree), np.eye(degree)[-1]])  # the last is infinity
-
-    interpolation = np.linalg.inv(powers(points)).astype(np.float64)
-    return powers(_TILE).T, powers(side), interpolation.T
-
-
 def _at_points(weight: Float32Array) -> Float32Array:
     """A kernel (K, C, side, side) at all points: (n, side * C, K), rows of a patch being (column, channel)."""
     kernels, _, side, _ = weight.shape
-    _, values, _ = _toom_cook(side)
+    _, values, _ = toom_cook(side)
     kernel = np.tensordot(values, weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
     return np.ascontiguousarray(kernel.reshape(len(values), -1, kernels), np.float32)
 
 
 def _side(kernel: Float32Array) -> int:
-    return len(kernel) - _TILE + 1
+    return len(kernel) - TILE + 1
 
 
 @functools.lru_cache(maxsize=64)
-def _row_sums(side: int, height: int | None = None, tiles: int = 0) -> Float32Array:
-    """S; or, with the height of maps, B for every tile of them: (n * tiles, height)."""
-    last, _, first = _toom_cook(side)
-    if height is None:
-        return np.ascontiguousarray(last, np.float32)
-    sums = np.zeros((len(first), tiles, tiles * _TILE + len(first)), np.float32)
-    for tile in range(tiles):
-        sums[:, tile, tile * _TILE : tile * _TILE + len(first)] = first
-    return np.ascontiguousarray(sums[:, :, :height]).reshape(-1, height)  # rows below the map would be zeros
+def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
+    """Sums of rows before the products, (n * tiles, height), and behind them, (TILE, n)."""
+    return tile_sums(side, height).astype(np.float32), toom_cook(side)[0].astype(np.float32)
 
 
 def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
@@ -349,21 +321,20 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
     (points, length, kernels), side = kernel.shape, _side(kernel)
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
     out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
-    at_once = max(1, _PATCHES // (2 * _TILE * columns))
+    at_once = max(1, _PATCHES // (2 * TILE * columns))
     for start in range(0, len(out), at_once):
         pooled = out[start : start + at_once]
         tiles = len(pooled)
-        part = maps[_TILE * start : _TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
-        sums = _row_sums(side, len(part), tiles)
-        strips = np.matmul(sums, part, out=_scratch("strips", (len(sums), width * channels)))
+        part = maps[TILE * start : TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
+        before, behind = _row_sums(side, len(part))
+        strips = np.matmul(before, part, out=_scratch("strips", (len(before), width * channels)))
         # A row of a patch is one piece of memory: pixels of a row, with their channels, lie side by side.
         patches = _scratch("patches", (points, tiles, 2 * columns, length))
         down = 4 * width * channels
         np.copyto(patches, np.ndarray(patches.shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4)))
         products = _scratch("products", (points, tiles * 2 * columns, kernels))
         np.matmul(patches.reshape(points, -1, length), kernel, out=products)
-        four = _scratch("four", (_TILE, products[0].size))
-        np.matmul(_row_sums(side), products.reshape(points, -1), out=four)
+        four = np.matmul(behind, products.reshape(points, -1), out=_scratch("four", (TILE, products[0].size)))
         pairs = four.reshape(2, 2, tiles, columns, 2, kernels)
         np.maximum(pairs[:, 0], pairs[:, 1], out=pairs[:, 0])
         np.maximum(pairs[:, 0, :, :, 0], pairs[:, 0, :, :, 1], out=pooled.swapaxes(0, 1))

@@ -13,17 +13,16 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
 from daband.trust.diagnostics import DomainShift, doubts_of
-from daband.trust.estimate import ADAPTED, ALONE, MISSED
+from daband.trust.estimate import ADAPTED, MISSED
 
 ASSUMPTIONS = (
     "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    f"The bound lets the policy miss {1 + MISSED:.3g} times as much as estimated ({1 + ALONE * MISSED:.3g} times where "
-    f"all policies are of one method, and {ADAPTED:.3g} of the range at least where that method adapted to the "
-    "target), and everything outside the source's support. How often that held, on data sets that nobody looked at "
-    "before, is in docs/results/trust.md; it is no theorem.",
+    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
+    f"support; where all policies are of one method that adapted to the target, {ADAPTED:.2g} of the range at least. "
+    "How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
 )
 _WIDTH = 100
 

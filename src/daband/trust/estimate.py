@@ -12,10 +12,9 @@ of that. Where all explanations are readings of one method they share its errors
 the estimate is too small: it counts ``ALONE`` times.
 
 The bound: **what the policy misses of the highest reward may be more than the estimate says by the factor** ``1 +
-MISSED``, by ``ALONE`` times as much more where all readings are of one method; it is no higher than what any
-explanation says; of contexts outside the source's support nothing is known, so that they may pay the least; and it
-allows for the error of few held-out rounds. What depends on something that no context shows can move unseen, and the
-more of the reward the contexts leave open, the more there is that may.
+MISSED``; it is no higher than what any explanation says; of contexts outside the source's support nothing is known, so
+that they may pay the least; and it allows for the error of few held-out rounds. What depends on something that no
+context shows can move unseen, and the more of the reward the contexts leave open, the more there is that may.
 
 Where one method stands alone and adapted to these very contexts, its confidence and agreement are what it was trained
 for: it may be off by ``ADAPTED`` at least, however sure it is. A single explanation has nothing to disagree with.
@@ -37,7 +36,7 @@ from daband.arrays import FloatArray, IntArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-ALONE, MISSED, ADAPTED = 1.4, 0.6, 0.25
+ALONE, MISSED, ADAPTED = 1.3, 0.7, 0.25
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
@@ -59,7 +58,7 @@ class Estimate:
     mean agreement with the best arms of other explanations."""
     accuracy_low: float
     constant: float
-    """What the best constant arm is worth in the target: the mean over explanations, and at least as in the source."""
+    """What the best constant arm is worth in the target, by the mean of explanations, and at least as in the source."""
     by_explanation: dict[str, float]
     """The policy's value by each explanation."""
     agreement: float
@@ -101,14 +100,14 @@ def estimate_target(
     arm_value = np.where(np.isnan(scores.arm_value), np.nan_to_num(np.nanmean(scores.arm_value)), scores.arm_value)
     without_contexts = min(float(arm_value[target_chosen].mean()), in_source)
     rows, columns = np.arange(len(chosen)), np.arange(len(target_chosen))
-    values, kept, counts, best_constant, tables = {}, [], [], [], []
+    values, kept, counts, arm_values, tables = {}, [], [], [], []
     agreements, source_agreements = [], []
     for one in explanations:
         offset, slope = _calibrated(one.source_mean[rows, chosen], reward, weight)
         table = np.clip(offset + slope * np.clip(one.target_mean, -0.5, 1.5), 0.0, 1.0)
         tables.append(table[columns, target_chosen])
         values[one.name] = float(tables[-1].mean())
-        best_constant.append(float(_arm_values(scores, one, slope).max()))
+        arm_values.append(_arm_values(scores, one, slope))
         if not one.expert and np.array_equal(one.target_mean, scores.target_mean[member]):
             continue  # the policy agrees with itself whether it is right or not
         source_agreements.append(float((one.source_arm == chosen).mean()))
@@ -121,10 +120,9 @@ def estimate_target(
     least_value = min(values.values())
     fall = in_source - (2.0 * by_agreement + least_value) / 3.0
     one_method = len({one.method for one in explanations}) == 1
-    alone = ALONE if one_method else 1.0
-    value = float(np.clip(in_source - fall * alone, 0.0, 1.0))
+    value = float(np.clip(in_source - fall * (ALONE if one_method else 1.0), 0.0, 1.0))
     error = _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
-    unseen = max(MISSED * alone * (1.0 - value), ADAPTED if one_method and explanations[0].adapted else 0.0)
+    unseen = max(MISSED * (1.0 - value), ADAPTED if one_method and explanations[0].adapted else 0.0)
     low = min(value - unseen, least_value) * (1.0 - outside) - _NORMAL_95 * error
     low = float(np.clip(low, 0.0, value)) if kept or stated else 0.0
     others = float(np.mean(agreements)) if agreements else 1.0
@@ -139,7 +137,7 @@ def estimate_target(
         low=low,
         accuracy=value if scores.binary else others,
         accuracy_low=low if scores.binary else max(0.0, 2.0 * others - 1.0),
-        constant=float(np.clip(max(float(np.mean(best_constant)), float(best_in_source)), 0.0, 1.0)),
+        constant=float(np.clip(max(np.mean(arm_values, axis=0).max(), best_in_source), 0.0, 1.0)),
         by_explanation=values,
         agreement=others,
         source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
@@ -176,6 +177,12 @@ def from_arrays(
     else:  # what cannot be labels is refused by ArraySource
         n_arms = int(answers.max()) + 1 if answers.size and answers.dtype.kind in "biu" else 0
         check_memory(_bytes_of_rewards(n_arms, answers.size), f"labels up to {n_arms - 1}")
+        if n_arms > 2 and answers.min() == 1:
+            warnings.warn(
+                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels begin at "
+                "1; else say n_arms",
+                stacklevel=3,
+            )
     per_arm = arms == "shared"
     everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
     passes_of_target = passes if target_passes is None else target_passes

@@ -22,6 +22,7 @@ from daband.table_transform import category_texts, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
+_NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class PlainLog:
     def original(self, message: str) -> str:
         """The message with the names of the user's files."""
         for copy, path in self._copies.items():
+            if copy in message and path in self.unrewarded:
+                message += f" (rows are counted without {self.unrewarded[path]:,} that have no reward)"
             message = message.replace(copy, path)
         return message
 
@@ -129,7 +132,7 @@ class PlainLog:
         named = self._named
         text = path.suffix.lower() in _TEXT
         try:
-            rows = pl.scan_csv(path, infer_schema_length=None, **csv_options(path)) if text else pl.scan_parquet(path)
+            rows = pl.scan_csv(path, **csv_options(path)) if text else pl.scan_parquet(path)
             schema = dict(rows.collect_schema())
             absent = next((name for name in (named.arm, named.reward, named.propensity) if name not in schema), None)
             if absent is not None:
@@ -168,20 +171,21 @@ class PlainLog:
 
 
 def csv_options(path: Path) -> dict[str, Any]:
-    """How polars reads this CSV file: its separator, and a decimal comma where only ; separates and numbers have one.
+    """How polars reads this CSV file: gaps, its separator, and a decimal comma where ; separates and numbers have one.
 
     The beginning of the file tells. A spreadsheet writes ; and decimal commas in much of Europe.
     """
+    told: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None}
     if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv":
-        return {"separator": "\t"}
+        return {**told, "separator": "\t"}
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         lines = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines()
     header = lines[0] if lines else ""
     if header.count(";") <= header.count(","):
-        return {"separator": ","}
+        return {**told, "separator": ","}
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
     commas, points = (any(re.fullmatch(rf"[+-]?\d+{mark}\d+", cell) for cell in cells) for mark in (",", r"\."))
-    return {"separator": ";", "decimal_comma": commas and not points}
+    return {**told, "separator": ";", "decimal_comma": commas and not points}
 
 
 def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:

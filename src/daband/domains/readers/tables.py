@@ -33,7 +33,6 @@ from daband.table_transform import TableTransform, category_texts, moments, numb
 
 _SHORT = 40
 """A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
-_NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 
 def from_table(
@@ -247,7 +246,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".jsonl": pl.read_ndjson,
         **dict.fromkeys(
             (".csv", ".tsv"),
-            lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, **csv_options(at)),
+            lambda at: pl.read_csv(at, **csv_options(at)),
         ),
     }
     kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
