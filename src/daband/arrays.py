@@ -158,6 +158,11 @@ def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.
     return flat[:size].reshape(shape)
 
 
+def processors() -> int:
+    """How many processors this process may use: fewer than the machine has where somebody has pinned it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # One thread for numpy's products, where these are many and small.
 #
 # OpenBLAS shares a product of a few thousand rows among threads, which then wait for one another in a loop. On a busy
