@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
 from daband.linear.kernels import kernels
@@ -165,7 +165,6 @@ class RidgeSums:
         self.moment: FloatArray = np.zeros((n_heads, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
         self._tile = max(64, _TILE_BYTES // (8 * dim))
-        self._columns: FloatArray = np.empty((dim + 1, 0))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
@@ -197,13 +196,11 @@ class RidgeSums:
 
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
-        if self._columns.shape[1] < n:
-            self._columns = np.empty((dim + 1, self._tile + _APART))
         small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
         # A row times the root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = self._columns[:, :n]
+        columns = thread_scratch("tile of rounds", (dim + 1, self._tile + _APART))[:, :n]
         # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
         loops = kernels if kernels.is_loaded else kernels_numpy
         loops.gather_columns(contexts.T, order, root, columns[:dim])

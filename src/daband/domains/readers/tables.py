@@ -18,7 +18,7 @@ from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import (
-    check_propensities,
+    check_logged_propensities,
     estimate_propensities,
     from_log,
     log_reward_range,
@@ -380,7 +380,7 @@ def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
     if columns.reward is None:
         return None
     if columns.propensity is not None:
-        check_propensities(_logged(frame, columns.propensity, "source"))
+        check_logged_propensities(_logged(frame, columns.propensity, "source"))
     return _logged(frame, columns.reward, "source")
 
 
