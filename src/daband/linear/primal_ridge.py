@@ -18,7 +18,7 @@ from daband.linear.kernels import kernels
 
 _WIDE, _MANY = 16, 1024
 """Features and rows from which on single precision pays."""
-_ROWS, _MOST_ROUNDING = 2048, 1e-4
+_MOST_ROUNDING = 1e-4
 _BLOCK = 131_072
 """Numbers of a block's products: about 1 MB, which stays in the cache."""
 
@@ -72,16 +72,18 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
         return None
     heads, dim, _ = inverse.shape
-    # Blocks of columns leave out most of the zeros.
-    columns = max(32, dim // 4)
-    blocks = [(at, np.ascontiguousarray(root[:, at:, at : at + columns])) for at in range(0, dim, columns)]
+    # Blocks of columns leave out most of the zeros. One product has those of all heads beside each other.
+    columns = max(16, dim // 4)
+    blocks = [
+        (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
+    ]
     variance = np.zeros((len(z), heads))
-    for start in range(0, len(z), _ROWS):
-        part = z[start : start + _ROWS].astype(np.float32)
+    rows = max(64, 2 * _BLOCK // (heads * columns))
+    for start in range(0, len(z), rows):
+        part = z[start : start + rows].astype(np.float32)
         for at, block in blocks:
-            for head in range(heads):
-                products = part[:, at:] @ block[head]
-                variance[start : start + _ROWS, head] += np.einsum("nd,nd->n", products, products)
+            products = (part[:, at:] @ block).reshape(len(part), heads, -1)
+            variance[start : start + rows] += np.einsum("nhd,nhd->nh", products, products)
     return variance
 
 
