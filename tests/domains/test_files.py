@@ -217,7 +217,13 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "separator", "decimal_comma"),
-    [("a;b\n1,5;x\n", ";", True), ("a;b\n1.5;2,5\n", ";", False), ("a,b\n1.5,2\n", ",", False), ("", ",", False)],
+    [
+        ("a\tb;\tc\n1\t2\t3\n", "\t", False),
+        ("a;b\n1,5;x\n", ";", True),
+        ("a;b\n1.5;2,5\n", ";", False),
+        ("a,b\n1.5,2\n", ",", False),
+        ("", ",", False),
+    ],
 )
 def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, separator, decimal_comma):
     path = tmp_path / "table.csv"
@@ -313,3 +319,37 @@ def test_a_log_of_few_rounds_has_the_range_of_its_rewards(tmp_path):
     pair = load("files", **_write(tmp_path, old[:30], new[:40]), **LOG)
     assert pair.reward_range == (old["euros"][:30].min(), old["euros"][:30].max())
     assert daband.choose(pair, episodes=1, episode_length=27).policy.reward_range == pair.reward_range
+
+
+def test_what_text_seems_to_be_is_said_where_it_is_left_out():
+    """Before: "an id or free text", and of a file without rows that no column is left."""
+    old, new = frames()
+    texts = {"share": "{}%", "pay": "1,{}", "day": "1/{}/2024"}
+    number = 100 + pl.col("row_id")
+    both = [
+        frame.with_columns(**{name: pl.format(text, number) for name, text in texts.items()}) for frame in (old, new)
+    ]
+    _, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    why = {one.name: (one.role, one.why) for one in types}
+    assert why["share"] == (
+        "left out",
+        "amounts such as '100%', which are no plain numbers, 120 different values in 240 rows",
+    )
+    assert why["pay"][1].startswith("amounts such as '1,100', which are no plain numbers")
+    assert why["note"][1].startswith("an id or free text")
+    dated = [frame.with_columns(day=pl.lit("1/2/2024")) for frame in (old, new)]
+    dated[0][3, "day"] = "1/3/2024"
+    _, types = infer_columns(*dated, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert {one.name: one.why for one in types}["day"].startswith(
+        "dates such as '1/2/2024', which are read as 2024-05-31"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"age,offer\n", "old.csv has no rows"), (b"age,offer\n1,\xc5\n", "as UTF-8")]
+)
+def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
+    (tmp_path / "new.csv").write_text("age\n1\n")
+    (tmp_path / "old.csv").write_bytes(content)
+    with pytest.raises(daband.DataError, match=says):
+        load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer")

@@ -58,6 +58,9 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
         roles = replace(roles, drop=(*roles.drop, domain))
     else:
         new = read_table(_existing(target, "target"))
+    for path, frame in ((source, old), (target, new)):
+        if not len(frame):
+            raise DataError(f"{path} has no rows")
     columns, types = infer_columns(old, new, roles)
     answer = str(columns.reward or columns.label)
     missing = old[answer].null_count()
@@ -162,7 +165,7 @@ def _files(
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
-            worth_saying = ("left out", "did you mean", "numbers in one file")
+            worth_saying = ("left out", "did you mean", "numbers in one file", "amounts", "dates")
             lost = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
             for line in lost + column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)

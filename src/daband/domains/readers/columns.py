@@ -190,12 +190,21 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
         if whole and _ID_NAME.search(name) and names_rows:
             return "left out", f"an id: {different:,} different whole numbers in {rows:,} rows"
         return "number", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
-    mixed = "numbers in one file and text in the other, " if any(numeric) else ""
+    mixed = "numbers in one file and text in the other, " if any(numeric) else _unread(str(parts[0][0]))
     if names_rows and different > _MOST_CATEGORIES // 2:
         return "left out", f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
         return "left out", f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
     return "category", f"{mixed}{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+
+
+def _unread(text: str) -> str:
+    """What a text seems to be that is read as neither a number nor a date; empty where it is just text."""
+    if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
+        return f"amounts such as {text!r}, which are no plain numbers, "
+    if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):
+        return f"dates such as {text!r}, which are read as 2024-05-31 or 31.05.2024 alone, "
+    return ""
 
 
 def _grows(parts: Sequence[pl.Series]) -> bool:

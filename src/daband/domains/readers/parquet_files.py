@@ -176,11 +176,13 @@ def csv_options(path: Path) -> dict[str, Any]:
     The beginning of the file tells. A spreadsheet writes ; and decimal commas in much of Europe.
     """
     told: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None}
-    if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv":
-        return {**told, "separator": "\t"}
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         lines = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines()
     header = lines[0] if lines else ""
+    if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv" or header.count("\t") > len(
+        re.findall("[,;]", header)
+    ):
+        return {**told, "separator": "\t"}
     if header.count(";") <= header.count(","):
         return {**told, "separator": ","}
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]

@@ -258,6 +258,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         raise DataError(f"{path} is not there") from None
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason += "; save it as UTF-8" if "utf-8" in reason else ""
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
     return frame
 
