@@ -4,6 +4,15 @@ import pytest
 
 from daband.experiments import execute, start_from_shorter
 
+SCHEDULED = {
+    "recipe": {
+        "weights": {"adversarial": {"value": 0.3, "shape": "sigmoid", "steps": 0.5}},
+        "learning": {"linear_weight": 0.0, "steps": 2},
+    },
+    "device": "cpu",
+}
+"""A weight that is scheduled by a share of the run."""
+
 
 def timeless(record):
     return {key: value for key, value in record.items() if key != "wall_seconds"}
@@ -32,12 +41,14 @@ def test_a_run_is_extended(tiny_experiment, tmp_path):
         ("random", {}),
         ("linucb", {}),  # whose transform is fitted on a whole run
         ("linucb-p", {}),
+        ("nlinucb", {}),  # with a linear part
+        ("daband", {"methods": {"daband": SCHEDULED}}),
     ],
     ids=str,
 )
 def test_other_runs_are_not(method, changed, tiny_experiment, tmp_path):
-    methods = ["constant", "linucb", "linucb-p"]
-    for spec in tiny_experiment(episodes=2, components=3).runs(methods, [0]):
+    methods = ["constant", "linucb", "linucb-p", "nlinucb", "daband"]
+    for spec in tiny_experiment(episodes=2, components=3, methods={"daband": SCHEDULED}).runs(methods, [0]):
         execute(spec, tmp_path)
     (wanted,) = tiny_experiment(**{"episodes": 4, "components": 3, **changed}).runs([method], [0])
     assert start_from_shorter(wanted, tmp_path) is None

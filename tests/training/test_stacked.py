@@ -318,3 +318,24 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
     # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.
     assert [saves.count(str(seed)) for seed in range(4)] == [3, 3, 3, 3]
     assert 0.5 * now < sum(run.seconds for run in runs) <= now
+
+
+def test_transforms_of_stacked_runs_are_those_of_runs_alone():
+    """They are fitted side by side, each on the contexts of its own run."""
+    pair = pair_of(vectors)
+
+    def make(seed):
+        return NeuralLinUCB(
+            context_shape=(6,), n_arms=ARMS, transform=daband.PCA(3), device="cpu", seed=seed, recipe={"base": "small"}
+        )
+
+    alone, together = [make(seed) for seed in range(3)], [make(seed) for seed in range(3)]
+    for policy in alone:
+        train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=EPISODE)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": EPISODE}
+    runs = train_stacked([training_of(policy, **settings) for policy in together])
+    assert not any(isinstance(run, Exception) for run in runs)
+    axes = [policy.transform.axes for policy in alone]
+    assert not np.allclose(axes[0], axes[1])
+    for policy, expected in zip(together, axes, strict=True):
+        np.testing.assert_allclose(policy.transform.axes, expected, rtol=1e-9, atol=1e-12)

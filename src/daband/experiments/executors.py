@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from daband.arrays import processors
 from daband.domains import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse
 from daband.experiments.methods import policy_class
@@ -95,7 +96,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(todo))
     # Libraries read these variables when a worker starts; what the user has set stays.
-    share = str(max(1, (os.cpu_count() or 1) // workers))
+    share = str(max(1, processors() // workers))
     threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
     with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()

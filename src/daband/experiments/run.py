@@ -190,8 +190,9 @@ def profile_run(spec: RunSpec, out: Path) -> Profiled:
 def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
     """Copy the longest run in ``out`` that ``spec`` extends into the folder of ``spec``; returns where it came from.
 
-    Nothing is done where the folder exists, or where there is no such run. A transform is fitted on the contexts of a
-    whole run, so methods with one are left alone: extended, they would differ from a run of that length at once.
+    Nothing is done where the folder exists, or where there is no such run. A transform, or a linear part beside a
+    network, is fitted on the contexts of a whole run, and weights may be scheduled by shares of it: methods with one of
+    these are left alone, as extended they would differ from a run of that length at once.
     """
     folder = out / spec.folder_name
     if folder.exists() or isinstance(spec.episodes, str):
@@ -202,7 +203,7 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
             other, settings = read_spec(config.parent), read_json(config)
         except DataError:  # not a run of an experiment
             continue
-        if settings.get("policy", {}).get("transform") is not None:
+        if _depends_on_length(settings.get("policy", {})):
             continue
         shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
         if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:
@@ -227,6 +228,14 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return source
+
+
+def _depends_on_length(policy: dict[str, Any]) -> bool:
+    """Whether a policy of these settings learns its first rounds otherwise where more are to come."""
+    recipe = policy.get("recipe") or {}
+    shares = [weight[name] for weight in recipe.get("weights", {}).values() for name in ("start", "steps")]
+    fitted = policy.get("transform") is not None or recipe.get("learning", {}).get("linear_weight", 0.0) > 0
+    return fitted or any(0 < share < 1 for share in shares)
 
 
 def continued_record(folder: Path, rounds: int, prior_trust: float | str | None) -> Record | None:

@@ -7,7 +7,7 @@ step itself uses no random generator and has one shape: it can be recorded as a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,6 +91,7 @@ class Batches:
         counts = [[own.weights[domain] if own.weights else 1.0 for domain in domains] for own in buffers]
         self.counts = torch.tensor(counts, dtype=torch.float32, device=device).repeat_interleave(rows, dim=1)
         """(runs, rounds): how much each round counts in gradients; (runs, 0) where all count as much."""
+        self._lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
         self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
             BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
@@ -116,8 +117,19 @@ class Batches:
         """Whether contexts of the coming steps are gathered at once, if those of ``fit`` steps fit in memory."""
         return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
 
-    def load(self, steps: int) -> None:
-        """Draw for the coming steps, at most ``block``; each run draws from its own generator."""
+    @property
+    def recordable(self) -> bool:
+        """Whether ``draw`` for a whole block does the same operations every time, on a GPU alone."""
+        weighted = any(isinstance(part, RoundBuffer) and part.weighted for own in self._parts for part in own)
+        return self.ahead and not (self._on_host or self.shape.latest or weighted)
+
+    def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
+        """Draw for the coming steps, at most ``block``; ``recorded`` is a ``draw`` for as many from a recording."""
+        self._lengths.copy_(torch.tensor([[len(part) for part in own] for own in self._parts])[:, :, None])
+        self.draw(steps) if recorded is None else recorded()
+
+    def draw(self, steps: int) -> None:
+        """What ``load`` does, with buffers as long as it has noted; each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
         sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
@@ -128,8 +140,7 @@ class Batches:
         augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
         evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
         if n_rows:
-            counts = torch.tensor([[len(part) for part in own] for own in self._parts]).to(self._device)[:, :, None]
-            torch.minimum((evenly * counts).long(), counts - 1, out=rows)
+            torch.minimum((evenly * self._lengths).long(), self._lengths - 1, out=rows)
         for run, own in enumerate(self._parts):
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)

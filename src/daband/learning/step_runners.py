@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -83,9 +84,10 @@ class StepRunner:
 
 
 class CudaRecorder:
-    """Records CUDA graphs."""
+    """Records CUDA graphs, of which some draw from these generators."""
 
-    def __init__(self) -> None:
+    def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
+        self._generators = generators
         self._collected = False
 
     def warm_up(self, work: Callable[[], None]) -> None:
@@ -103,6 +105,8 @@ class CudaRecorder:
             gc.collect()
             self._collected = True
         graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
         torch.cuda.synchronize()
         try:
             with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -175,8 +179,9 @@ class Stepper:
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
-        self._recorder = CudaRecorder()
+        self._recorder = CudaRecorder([learner.generator for learner in learners])
         self.runner = self._runner_of(self.step)
+        self._drawing = self._runner_of(lambda _: self._draw_block())
         self._ahead: dict[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepRunner]] = {}
         self._places: tuple[object, ...] = ()
         for learner in self.stack.learners:
@@ -242,13 +247,18 @@ class Stepper:
 
     def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
         step = self.step
-        batches.load(steps)
+        recorded = steps == batches.block and batches.recordable
+        batches.load(steps, partial(self._drawing.run, False) if recorded else None)
         table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
         step.schedule[:steps].copy_(torch.from_numpy(table))
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(left, left - steps, -1):
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
+
+    def _draw_block(self) -> None:
+        assert self.step.batches is not None
+        self.step.batches.draw(self.step.batches.block)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
         """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
@@ -262,6 +272,7 @@ class Stepper:
             generators = [learner.generator for learner in self.stack.learners]
             self.step.batches = Batches(buffers, self._shape, generators)
             self.runner.forget()
+            self._drawing.forget()
             self._places = places
         return self.step.batches
 

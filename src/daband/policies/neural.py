@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -96,9 +96,10 @@ _RATE_DECAY = 0.9 ** (1 / 64)
 _LARGEST_PIXEL = 2.0
 _LARGEST_INPUT = 4096
 """Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
-_LEAST_STEPS, _MOST_AN_EPISODE = 1024, 32
-"""Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. On more
-numbers more steps overfit (development half: benchmarks/records/default-development.json)."""
+_LEAST_STEPS, _LEAST_WITH_TWO_ARMS, _MOST_AN_EPISODE = 1024, 256, 32
+"""Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. Of two
+arms one function tells which is better, and a reward often tells of both: there more steps overfit, as they do on more
+numbers (development half: benchmarks/records/default-development.json)."""
 _STREAK_THAT_STOPS = 3
 _PLAYED_TOGETHER = 64
 """Rounds whose covariances are computed at once; they grow with its square."""
@@ -250,6 +251,13 @@ class Acting:
     def labelled(self) -> int:
         """The place of the expert whose features the pseudo-labels are regressed on; -1 where there is none."""
         return next((place for place, expert in enumerate(self.experts) if expert.name == _SELF_TRAINED), -1)
+
+
+class StartedRefit(NamedTuple):
+    """A network that acts from now on, and what reads the sums that a GPU has begun with, where a refit is due."""
+
+    network: Expert
+    sums: Callable[[], RidgeSums] | None
 
 
 @policies.register("nlinucb")
@@ -520,7 +528,8 @@ class NeuralLinUCB(Policy):
         few = len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS
         # Another number was asked for, and holds; the same one may have been.
         if few and self.recipe.learning.steps == UNALIGNED_STEPS and not self._steps_given:
-            self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
+            least = _LEAST_STEPS if self.n_arms > 2 else _LEAST_WITH_TWO_ARMS
+            self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(least / episodes)))
         self._learner.plan(episodes * self._steps)
 
     @property
@@ -880,7 +889,19 @@ class NeuralLinUCB(Policy):
         self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, prior=self._prior)
         return steps
 
-    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
+    def start_refit(self) -> StartedRefit:
+        """The network as it acts from now on; where a refit is due, a GPU begins with its sums."""
+        network, sums = replace(self._experts[0], features=self._learner.acting_copy()), None
+        if (
+            self._refit_is_due()
+            and self._device.type == "cuda"
+            and self.arms == "disjoint"
+            and self._head.trust is None
+        ):
+            sums = self._start_sums(network)
+        return StartedRefit(network, sums)
+
+    def after_steps(self, measured: dict[str, float], started: StartedRefit | None = None) -> dict[str, float]:
         """Publish the encoder, with the heads refitted where that is due, unless the steps diverged."""
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _STREAK_THAT_STOPS:
@@ -889,10 +910,10 @@ class NeuralLinUCB(Policy):
                 f"and training stops here. The last saved state is good; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
-        network = replace(self._experts[0], features=self._learner.acting_copy())
+        network, sums = self.start_refit() if started is None else started
         others = self._experts[1:]
         if self._refit_is_due():
-            network = replace(network, head=self._refit_head(network))
+            network = replace(network, head=self._refit_head(network, sums))
             others = tuple(self._start_expert(expert) for expert in others)
             measured["refitted"] = 1.0
             if self.recipe.learning.prior == "estimated":
@@ -917,13 +938,13 @@ class NeuralLinUCB(Policy):
         wait = min(wait, max(1, n_seen // 8)) if n_seen < 8 * settings.refit_after else wait
         return settings.refit and n_seen - self._refitted_at >= wait
 
-    def _refit_head(self, network: Expert) -> RidgeHead:
+    def _refit_head(self, network: Expert, sums: Callable[[], RidgeSums] | None) -> RidgeHead:
         """The network's head fitted to every stored round, each once, with the features of its encoder."""
-        if self._device.type == "cuda" and self.arms == "disjoint" and self._head.trust is None:
+        if sums is not None:
             head = copy.copy(self._head)
             fresh = PrimalRidge(head.statistics.n_heads, head.dim, head.ridge)
             with suppress(InvalidInput):  # too ill-conditioned for sums: the host does better
-                fresh.add_sums(self._sum_on_device(network))
+                fresh.add_sums(sums())
                 head.statistics, self._refitted_at = fresh, self._buffers.rounds_seen
                 return head
         rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
@@ -939,17 +960,29 @@ class NeuralLinUCB(Policy):
         head.statistics = head.trust.statistics
         return head
 
-    def _sum_on_device(self, network: Expert) -> RidgeSums:
-        """The sums over every stored round, with the features of the network, taken where the rounds lie."""
+    def _start_sums(self, network: Expert) -> Callable[[], RidgeSums]:
+        """Start to sum over every stored round, with the network's features, where the rounds lie; the call reads."""
         assert isinstance(network.features, InferenceEncoder)
-        sums = RidgeSums(network.head.statistics.n_heads, network.head.dim)
+        n_heads, dim = network.head.statistics.n_heads, network.head.dim
+        parts = []
         for domain, buffer in enumerate(self._buffers.rounds):
             n = len(buffer)
             if n:
                 latents = network.features.encode_on_device(buffer.contexts[:n], domain).double()
                 latents /= torch.linalg.vector_norm(latents, dim=1, keepdim=True).clamp(min=1e-12)
-                add_on_device(sums, latents, buffer.arms[:n], buffer.rewards[:n], buffer.weights[:n])
-        return sums
+                columns = buffer.arms[:n], buffer.rewards[:n], buffer.weights[:n]
+                parts.append(sums_on_device(n_heads, latents, *columns))
+
+        def read() -> RidgeSums:
+            sums = RidgeSums(n_heads, dim)
+            for total, counts in parts:
+                numbers = total.cpu().numpy()
+                sums.gram += numbers[:, :, :-1]
+                sums.moment += numbers[:, :, -1]
+                sums.counts += counts.cpu().numpy()
+            return sums
+
+        return read
 
     def _encode_rounds(
         self, network: Expert, domain: int, buffer: RoundBuffer
@@ -1166,30 +1199,36 @@ def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
             ready.setdefault((steps, kinds), []).append((index, policy))
     for (steps, _), some in ready.items():
         every_measured, hand_over = _take_steps([policy for _, policy in some], steps)
+        started: dict[int, StartedRefit] = {}
+        for index, policy in some:  # a GPU sums for one policy while the host solves for another
+            try:
+                started[index] = policy.start_refit()
+            except Exception as error:
+                results[index] = error
         for (index, policy), measured in zip(some, every_measured, strict=True):
             try:
-                results[index] = policy.after_steps(measured)
+                results[index] = policy.after_steps(measured, started[index]) if index in started else results[index]
             except Exception as error:
                 results[index] = error
         hand_over()
     return [results[index] for index in range(len(members))]
 
 
-def add_on_device(
-    sums: RidgeSums, latents: torch.Tensor, arms: torch.Tensor, rewards: torch.Tensor, weights: torch.Tensor
-) -> None:
-    """``RidgeSums.add`` of float64 rounds (n, d) on a device: a product for all heads at once, and one read."""
-    heads = torch.arange(len(sums.counts), device=latents.device)
-    total = torch.zeros(len(heads), sums.dim, sums.dim + 1, dtype=torch.float64, device=latents.device)
+def sums_on_device(
+    n_heads: int, latents: torch.Tensor, arms: torch.Tensor, rewards: torch.Tensor, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What ``RidgeSums.add`` sums over float64 rounds (n, d), on their device, in products for all heads at once.
+
+    Returns Z'Z with Z'r as its last column, (heads, d, d + 1), and counts (heads,).
+    """
+    dim, heads = latents.shape[1], torch.arange(n_heads, device=latents.device)
+    total = torch.zeros(n_heads, dim, dim + 1, dtype=torch.float64, device=latents.device)
     counted = torch.cat([latents, rewards[:, None]], dim=1) * weights[:, None]
-    at_once = max(1, _NUMBERS_AT_ONCE // (len(heads) * sums.dim))
+    at_once = max(1, _NUMBERS_AT_ONCE // (n_heads * dim))
     for some in torch.split(torch.arange(len(latents), device=latents.device), at_once):
         of_head = (arms[some] == heads[:, None]).double()
-        total.baddbmm_((of_head[:, :, None] * latents[some]).transpose(1, 2), counted[some].expand(len(heads), -1, -1))
-    numbers = total.cpu().numpy()
-    sums.gram += numbers[:, :, :-1]
-    sums.moment += numbers[:, :, -1]
-    sums.counts += np.bincount(arms.cpu().numpy(), minlength=len(heads))
+        total.baddbmm_((of_head[:, :, None] * latents[some]).transpose(1, 2), counted[some].expand(n_heads, -1, -1))
+    return total, (arms == heads[:, None]).sum(dim=1)
 
 
 def _take_steps(members: Sequence[NeuralLinUCB], steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 from daband.arguments import whole
+from daband.arrays import one_blas_thread, processors
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy, check_prior_trust
@@ -51,9 +54,10 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
         directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
             settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
-            more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays as
-            it was fitted, and so does the standardisation of LinUCB beside a network). Ctrl-C and SIGTERM wait for the
-            end of the episode and save it; a second one stops at once. A folder is used by one process at a time.
+            more ``episodes`` a finished run is extended, to what as many at once would have given (but a transform
+            stays as it was fitted, so does the standardisation of LinUCB beside a network, and weights scheduled by
+            shares of the run followed the shorter one). Ctrl-C and SIGTERM wait for the end of the episode and save it;
+            a second one stops at once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -222,9 +226,13 @@ class RunGroup:
         def begin(index: int) -> None:
             self._trainers[index] = Trainer(phases[index])
 
+        # Transforms are fitted in products that leave the interpreter to other runs; each on one thread.
+        fits = any(phase.policy.transform is not None and not phase.policy.transform.fitted for phase in phases)
+        threads = min(self._size, processors()) if fits else 1
         try:
-            for index in range(self._size):
-                self._attempt(index, partial(begin, index))
+            with one_blas_thread() if threads > 1 else nullcontext(), ThreadPoolExecutor(threads) as pool:
+                list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
+            self._trainers = dict(sorted(self._trainers.items()))
             self._encode_resumed()
         except BaseException:
             self.stop()
