@@ -1,9 +1,11 @@
-"""Products of numpy on one thread, and on as many as before afterwards."""
+"""Products of numpy on one thread, and on as many as before afterwards; memory that a thread keeps."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from daband.arrays import one_blas_thread
+from daband.arrays import one_blas_thread, thread_scratch
 
 threadpoolctl = pytest.importorskip("threadpoolctl")
 
@@ -27,3 +29,14 @@ def test_an_error_leaves_no_limit_behind():
         with pytest.raises(ValueError, match="odd"), one_blas_thread():
             raise ValueError("odd")
         assert threads() == before
+
+
+def test_scratch_is_kept_by_name_in_each_thread():
+    first = thread_scratch("a test", (3, 4))
+    assert thread_scratch("a test", (2, 5)).base is first.base  # smaller: the same memory
+    assert thread_scratch("a test", (2, 5), np.float32).dtype == np.float32
+    with ThreadPoolExecutor(1) as other:
+        theirs = other.submit(thread_scratch, "a test", (2, 5), np.float32).result()
+    assert theirs.base is not thread_scratch("a test", (2, 5), np.float32).base
+    large = thread_scratch("a test", (1 << 23,))
+    assert thread_scratch("a test", (1 << 23,)).base is not large.base  # 64 MB are not kept

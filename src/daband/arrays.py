@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,6 +138,24 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
 def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """The arrays whose name begins with ``prefix``, under the rest of their name."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+# Memory that a thread calculates in again and again: fetching fresh pages would take as long as the arithmetic.
+
+
+_LOCAL = threading.local()
+_MOST_KEPT = 1 << 25
+
+
+def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
+    """An array of this thread alone with whatever is in it, until the thread asks for another of this name."""
+    size, kind = math.prod(shape), np.dtype(dtype)
+    flat: AnyArray | None = getattr(_LOCAL, name, None)
+    if flat is None or flat.size < size or flat.dtype != kind:
+        flat = np.empty(size, kind)
+        if flat.nbytes <= _MOST_KEPT:
+            setattr(_LOCAL, name, flat)
+    return flat[:size].reshape(shape)
 
 
 def processors() -> int:

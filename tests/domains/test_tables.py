@@ -289,6 +289,21 @@ def test_a_class_that_one_side_does_not_have():
         from_table(source=few, target=frame(), columns=COLUMNS)
 
 
+def test_target_rows_without_labels_in_the_table_of_all_domains():
+    """Before: "no value in row 0; drop such rows first", though a target without labels is the usual one."""
+    everything = pl.concat(
+        [frame().with_columns(market=pl.lit("old")), frame(seed=1).with_columns(market=pl.lit("new"))]
+    )
+    unlabelled = everything.with_columns(offer=pl.when(pl.col("market") == "old").then("offer"))
+    pair = from_table(source=unlabelled, domain="market", targets=["new"], columns=COLUMNS)
+    assert pair.target_test is None
+    assert len(pair.target) == 40
+    some = everything.with_columns(offer=pl.when(pl.int_range(pl.len()) < 50).then("offer"))
+    with pytest.warns(UserWarning, match="30 of 40 target rows have no offer: labels of the others are not used"):
+        pair = from_table(source=some, domain="market", targets=["new"], columns=COLUMNS)
+    assert pair.target_test is None
+
+
 def test_missing_labels_rewards_and_rows():
     holes = frame().with_columns(pl.when(pl.col("offer") == "blue").then(None).otherwise("offer").alias("offer"))
     with pytest.raises(DataError, match="no value in row 0"):

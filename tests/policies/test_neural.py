@@ -275,8 +275,8 @@ def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
 
 def test_a_run_of_few_episodes_takes_more_steps_in_each(tmp_path):
     contexts = np.random.default_rng(0).normal(size=(64, 3))
-    for episodes, steps in ((500, 8), (64, 16), (4, 32)):
-        policy = daband.DABand(context_shape=(3,), n_arms=2, shift="covariate", device="cpu")
+    for n_arms, episodes, steps in ((2, 64, 8), (2, 16, 16), (3, 500, 8), (3, 64, 16), (5, 64, 16), (3, 4, 32)):
+        policy = daband.DABand(context_shape=(3,), n_arms=n_arms, shift="covariate", device="cpu")
         policy.plan(episodes)
         assert policy.learner.run_steps == steps * episodes
         policy.update(contexts, [0, 1] * 32, [1.0, 0.0] * 32)

@@ -85,3 +85,10 @@ def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, t
     filled(exported, sqlite_log, 20, contexts="hash")
     with pytest.raises(DataError, match="without contexts"):
         export_events(sqlite_log, tmp_path / "week.parquet")
+
+
+def test_a_log_that_is_not_there_is_not_made(tmp_path):
+    """Before: an empty log at a misspelt name, and "no event with a reward in that span"."""
+    with pytest.raises(daband.DataError, match=r"there is no log .*evnts\.db"):
+        export_events(f"sqlite:///{tmp_path}/evnts.db", tmp_path / "c.parquet")
+    assert not list(tmp_path.iterdir())

@@ -116,6 +116,29 @@ def test_questions_are_written_and_read_back(tmp_path, monkeypatch):
         daband.choose(pair, **common)
 
 
+def test_answers_are_kept_where_whoever_is_asked_fails(tmp_path):
+    """Before: rewards that somebody had paid for were lost with the error."""
+    pair = inverted_pair(600)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
+    common = {"candidates": candidates, "episodes": 6, "budget": 20}
+    answer, calls = answers_of(pair), []
+
+    def ask(contexts, arms):
+        calls.append(arms)
+        if len(calls) == 8:
+            raise ConnectionError("nobody there")
+        return answer(contexts, arms)
+
+    with pytest.raises(ConnectionError):
+        daband.choose(pair, ask=ask, directory=tmp_path, **common)
+    resumed = daband.choose(pair, ask=ask, directory=tmp_path, **common)
+    whole = daband.choose(pair, ask=answer, **common)
+    assert len(calls) == resumed.rewards + 1  # the one that failed is asked again, no other
+    assert (resumed.rewards, resumed.value, resumed.low) == (whole.rewards, whole.value, whole.low)
+    daband.choose(pair, ask=ask, directory=tmp_path, **common)
+    assert len(calls) == resumed.rewards + 1
+
+
 def test_the_asking_stops_early_and_the_rewards_train():
     """A candidate that is nearly always right and a constant: a few rewards are enough, and all of them train."""
     draw = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, thread_scratch
 
 TIE = 1e-12
 """Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide."""
@@ -110,7 +110,9 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: FloatArra
 
 def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:
     """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
-    np.multiply(np.take(columns, order, axis=1), factor, out=out)
+    taken = thread_scratch("taken columns", out.shape, columns.dtype)
+    np.take(columns, order, axis=1, out=taken, mode="clip")  # "raise" would copy ``out``
+    np.multiply(taken, factor, out=out)
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
 from daband.linear.kernels import kernels
@@ -18,7 +18,7 @@ from daband.linear.kernels import kernels
 
 _WIDE, _MANY = 16, 1024
 """Features and rows from which on single precision pays."""
-_ROWS, _MOST_ROUNDING = 2048, 1e-4
+_MOST_ROUNDING = 1e-4
 _BLOCK = 131_072
 """Numbers of a block's products: about 1 MB, which stays in the cache."""
 
@@ -72,16 +72,18 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
         return None
     heads, dim, _ = inverse.shape
-    # Blocks of columns leave out most of the zeros.
-    columns = max(32, dim // 4)
-    blocks = [(at, np.ascontiguousarray(root[:, at:, at : at + columns])) for at in range(0, dim, columns)]
+    # Blocks of columns leave out most of the zeros. One product has those of all heads beside each other.
+    columns = max(16, dim // 4)
+    blocks = [
+        (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
+    ]
     variance = np.zeros((len(z), heads))
-    for start in range(0, len(z), _ROWS):
-        part = z[start : start + _ROWS].astype(np.float32)
+    rows = max(64, 2 * _BLOCK // (heads * columns))
+    for start in range(0, len(z), rows):
+        part = z[start : start + rows].astype(np.float32)
         for at, block in blocks:
-            for head in range(heads):
-                products = part[:, at:] @ block[head]
-                variance[start : start + _ROWS, head] += np.einsum("nd,nd->n", products, products)
+            products = (part[:, at:] @ block).reshape(len(part), heads, -1)
+            variance[start : start + rows] += np.einsum("nhd,nhd->nh", products, products)
     return variance
 
 
@@ -165,7 +167,6 @@ class RidgeSums:
         self.moment: FloatArray = np.zeros((n_heads, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
         self._tile = max(64, _TILE_BYTES // (8 * dim))
-        self._columns: FloatArray = np.empty((dim + 1, 0))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
@@ -197,13 +198,11 @@ class RidgeSums:
 
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
-        if self._columns.shape[1] < n:
-            self._columns = np.empty((dim + 1, self._tile + _APART))
         small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
         # A row times the root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = self._columns[:, :n]
+        columns = thread_scratch("tile of rounds", (dim + 1, self._tile + _APART))[:, :n]
         # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
         loops = kernels if kernels.is_loaded else kernels_numpy
         loops.gather_columns(contexts.T, order, root, columns[:dim])

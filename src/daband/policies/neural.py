@@ -96,9 +96,10 @@ _RATE_DECAY = 0.9 ** (1 / 64)
 _LARGEST_PIXEL = 2.0
 _LARGEST_INPUT = 4096
 """Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
-_LEAST_STEPS, _MOST_AN_EPISODE = 1024, 32
-"""Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. On more
-numbers more steps overfit (development half: benchmarks/records/default-development.json)."""
+_LEAST_STEPS, _LEAST_WITH_TWO_ARMS, _MOST_AN_EPISODE = 1024, 256, 32
+"""Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. Of two
+arms one function tells which is better, and a reward often tells of both: there more steps overfit, as they do on more
+numbers (development half: benchmarks/records/default-development.json)."""
 _STREAK_THAT_STOPS = 3
 _PLAYED_TOGETHER = 64
 """Rounds whose covariances are computed at once; they grow with its square."""
@@ -527,7 +528,8 @@ class NeuralLinUCB(Policy):
         few = len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS
         # Another number was asked for, and holds; the same one may have been.
         if few and self.recipe.learning.steps == UNALIGNED_STEPS and not self._steps_given:
-            self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
+            least = _LEAST_STEPS if self.n_arms > 2 else _LEAST_WITH_TWO_ARMS
+            self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(least / episodes)))
         self._learner.plan(episodes * self._steps)
 
     @property

@@ -190,7 +190,7 @@ _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 class Store:
     """A log by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
         try:
             url = sa.make_url(address)
@@ -202,6 +202,8 @@ class Store:
         if self.backend == "sqlite":
             if url.database in (None, "", ":memory:"):
                 raise InvalidInput("log must be a file, e.g. sqlite:///events.db: what is in memory is lost")
+            if not create and not Path(url.database).is_file():
+                raise DataError(f"there is no log {url.database}; its address is what the service has as --log")
             self._engine = sa.create_engine(url, connect_args={"timeout": 30.0, "check_same_thread": False})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
@@ -691,7 +693,7 @@ def export_events(
             columns for the context must then be told which are.
     """
     file = checked_path(path)
-    store = Store(log) if isinstance(log, str) else log
+    store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
         for rows in store.rounds(_moment(since, -math.inf), _moment(until, math.inf)):

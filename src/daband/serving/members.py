@@ -119,7 +119,9 @@ class RowScorer:
         kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
         self._weight = weight.astype(kind)
         self._low = np.concatenate([first.low for first in firsts]).astype(kind)
-        self._high = np.concatenate([first.high for first in firsts]).astype(kind)
+        high = np.concatenate([first.high for first in firsts]).astype(kind)
+        self._bounded = int(np.argmax(np.isfinite(high)))  # networks come first, and have no bound
+        self._high = high[self._bounded :]
         self._parts: list[tuple[slice, list[_Layer], Float32Array, slice, slice]] = []
         self._widths: list[slice] = []
         starts: list[int] = []
@@ -129,7 +131,8 @@ class RowScorer:
             place, products = slice(at, at + len(first.low)), slice(end, end + head.shape[1])
             means = slice(end + length * heads, end + (length + 1) * heads)
             self._parts.append((place, first.layers, head, products, means))
-            self._widths.append(slice(len(starts), len(starts) + heads))
+            if starts:
+                self._widths.append(slice(len(starts), len(starts) + heads))
             starts.extend(range(end, means.start + 1, length))
             at, end = place.stop, products.stop
         self._starts, self._n_products = np.array(starts), end
@@ -169,14 +172,14 @@ class RowScorer:
             space = self._free.pop()  # threads share the scorer; nobody else has this workspace until it is put back
         except IndexError:
             space = self._workspace()
-        place, row, first, single, members, norm, products, (mean, *others) = space
+        place, row, first, single, bounded, members, norm, products, mean, others = space
         if self._convolutions is not None:
             place[...] = self._convolutions(context)
         else:
             place[...] = context if context.ndim == 1 else context.reshape(-1)
             row.dot(self._weight, first)
             np.maximum(first, self._low, out=first)
-            np.minimum(first, self._high, out=first)
+            np.minimum(bounded, self._high, out=bounded)
             if single is not first:
                 single[...] = first
         for layers, latent, head, scored in members:
@@ -195,8 +198,8 @@ class RowScorer:
         norms = np.add.reduceat(products, self._starts)
         self._free.append(space)
         np.sqrt(norms, out=norms)
-        width = norms[self._widths[0]]
-        for where in self._widths[1:]:
+        width = norms[: len(means)]
+        for where in self._widths:
             width = width + norms[where]
         return means, width.astype(np.float64)
 
@@ -213,8 +216,9 @@ class RowScorer:
                 steps.append((latent, weight, outputs, low))
                 latent = outputs
             members.append((steps, latent, head, products[where]))
-        means = [products[part[-1]] for part in self._parts]
-        return _Workspace(row[:-1], row, first, single, members, np.empty((), np.float32), products, means)
+        mean, *others = (products[part[-1]] for part in self._parts)
+        bounded, norm = first[self._bounded :], np.empty((), np.float32)
+        return _Workspace(row[:-1], row, first, single, bounded, members, norm, products, mean, others)
 
 
 class _Workspace(NamedTuple):
@@ -224,11 +228,14 @@ class _Workspace(NamedTuple):
     row: AnyArray
     first: AnyArray
     single: Float32Array
+    bounded: AnyArray
     members: list[tuple[list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]], Any, Any, Any]]
     """By member: inputs, weights, outputs and least outputs of layers; the latent, its regressions, their products."""
     norm: Float32Array
     products: Float32Array
-    means: list[Float32Array]
+    mean: Float32Array
+    others: list[Float32Array]
+    """The means of further members."""
 
 
 _Layer = tuple[Float32Array, Float32Array | None]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import AnyArray, FloatArray, thread_scratch
 from daband.errors import InvalidInput
 from daband.linear import TILE, tile_sums, toom_cook
 
@@ -27,7 +26,6 @@ __all__ = [
 
 Float32Array = npt.NDArray[np.float32]
 
-_LOCAL = threading.local()
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 _PATCHES = 1024
 """How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
@@ -342,13 +340,7 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
 
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
-    """An array to calculate in, of this thread alone: fetching fresh pages for every image would take as long."""
-    size = math.prod(shape)
-    flat: Float32Array | None = getattr(_LOCAL, name, None)
-    if flat is None or flat.size < size:
-        flat = np.empty(size, np.float32)
-        setattr(_LOCAL, name, flat)
-    return flat[:size].reshape(shape)
+    return thread_scratch(name, shape, np.float32)
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:

@@ -55,6 +55,10 @@ def sums_of_part(
         return sums
 
     total = policy.empty_sums()
+    if threads == 1:
+        for batch in log.batches(part):
+            total.merge(summed(batch))
+        return total
     with ThreadPoolExecutor(threads) as pool:
         under_way: deque[Future[RidgeSums]] = deque()
         for batch in log.batches(part):

@@ -180,7 +180,8 @@ def choose(
             the policy's own arm alone. Without it questions are written to ``directory/questions.csv``, 25 at a
             time; called again with that file filled in, rewards are read from it, and the next questions added.
         budget: how many target rewards may be spent; 0 chooses without any.
-        directory: keep the runs and the questions there; called again, what is finished is not trained anew.
+        directory: keep the runs, the questions and their answers there; called again, what is finished is not trained
+            anew, and what was answered not asked again.
         explore: the exploration of all candidates that explore: "ucb", "greedy" or "thompson".
         epsilon: with which probability they draw an arm evenly.
         seed: that of the policies, and of the questions.
@@ -364,13 +365,13 @@ def _ask(
 ) -> tuple[dict[tuple[int, int], float], Path | None]:
     """Spend the budget: rewards by context and arm, in the user's units, and the file that still lacks answers."""
     low, high = reward_range
-    path = None if ask is not None or folder is None else folder / QUESTIONS
+    path = None if folder is None else folder / QUESTIONS
     answers: dict[tuple[int, int], float] = {}
     while len(answers) < budget and not selection.finished:
-        questions = selection.draw(1 if path is None else min(_AT_A_TIME, budget - len(answers)))
+        questions = selection.draw(1 if ask is not None else min(_AT_A_TIME, budget - len(answers)))
         if not questions:
             break
-        rewards = dict(answers) if path is None else _filled_in(path, [*answers, *questions], positions, pair)
+        rewards = dict(answers) if path is None else _filled_in(path, questions, positions, pair, answers)
         for question in questions:
             if question not in rewards and ask is not None:
                 context, arm = question
@@ -383,6 +384,8 @@ def _ask(
             reward = answers[question] = rewards[question]
             _check_reward(reward, pair, reward_range)
             selection.answer(float(np.clip((reward - low) / (high - low if high > low else 1.0), 0.0, 1.0)))
+    if path is not None and answers:
+        _filled_in(path, (), positions, pair, answers)
     return answers, None
 
 
@@ -394,10 +397,14 @@ def _check_reward(reward: float, pair: Pair, reward_range: tuple[float, float]) 
 
 
 def _filled_in(
-    path: Path, asked: Sequence[tuple[int, int]], positions: IntArray, pair: Pair
+    path: Path,
+    asked: Sequence[tuple[int, int]],
+    positions: IntArray,
+    pair: Pair,
+    answers: Mapping[tuple[int, int], float],
 ) -> dict[tuple[int, int], float]:
-    """Rewards from the file of questions, which gets those that it has not yet; what was filled in stays."""
-    questions = list(dict.fromkeys(asked))
+    """Rewards from the file of questions, which gets questions and answers that it lacks; what was filled in stays."""
+    questions = list(dict.fromkeys([*answers, *asked]))
     arms = dict(enumerate(arm for _, arm in questions))
     contexts = [int(positions[context]) for context, _ in questions]
     rewards: dict[int, float] = {}
@@ -405,7 +412,9 @@ def _filled_in(
     if path.exists():
         rewards = read_answers(path, arms, contexts=contexts)
         n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
-    if n_written < len(questions):
+    answered_here = {i: answers[question] for i, question in enumerate(questions) if question in answers}
+    if n_written < len(questions) or answered_here.keys() - rewards.keys():
+        rewards = answered_here | rewards
         rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
         text = questions_csv(
             list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=rewards

@@ -61,7 +61,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         if propensities is None:
             propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
         self._propensities = _column(propensities, len(self), f"{name} propensities").astype(np.float64)
-        check_propensities(self._propensities)
+        check_logged_propensities(self._propensities)
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
@@ -221,7 +221,7 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
-def check_propensities(propensities: FloatArray) -> None:
+def check_logged_propensities(propensities: FloatArray) -> None:
     """Raise where one is no probability of an arm that was chosen."""
     wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
     if len(wrong):

@@ -18,7 +18,7 @@ from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import (
-    check_propensities,
+    check_logged_propensities,
     estimate_propensities,
     from_log,
     log_reward_range,
@@ -59,8 +59,8 @@ def from_table(
         source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
             arrow table.
         target: the same, of the target; training sees its context columns only. A target without the label or reward
-            columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
-            given, is split, and one half, the same in every run, is kept for the evaluator.
+            columns, or without labels there, is unlabelled: the pair then has no ``target_test``. One with them, where
+            ``target_test`` is not given, is split, and one half, the same in every run, is kept for the evaluator.
         domain: the column that names the domain of a row, where ``source`` has the rows of several domains.
         targets: the values of ``domain`` that are targets; all others are sources. Without ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
@@ -109,7 +109,7 @@ def from_table(
     if logged is not None and reward_range is None and 0 < len(logged) < _SHORT:
         reward_range = resolve_reward_range(None, logged)
     answers = {columns.label} if columns.label else set(columns.rewards)
-    labelled = bool(answers) and answers <= set(target_frame.columns)
+    labelled = bool(answers) and answers <= set(target_frame.columns) and _has_labels(target_frame, columns)
     test_frame = None if target_test is None else read_table(target_test)
     if test_frame is None and labelled:
         seen, held = split_half(_strata(target_frame, columns), name=name)
@@ -309,6 +309,18 @@ def _strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
     return labels
 
 
+def _has_labels(target: pl.DataFrame, columns: Columns) -> bool:
+    """Whether rows of the target have labels; in a table of all domains they often have none."""
+    missing = 0 if columns.label is None else target[columns.label].null_count()
+    if 0 < missing < len(target):
+        warnings.warn(
+            f"{missing:,} of {len(target):,} target rows have no {columns.label}: labels of the others are not used. "
+            "Rows for the evaluator are target_test=",
+            stacklevel=3,
+        )
+    return missing == 0
+
+
 def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
     """What the split of the source balances: the best arm of every row, or the arm that a log pulled."""
     if columns.arm is None:
@@ -380,7 +392,7 @@ def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
     if columns.reward is None:
         return None
     if columns.propensity is not None:
-        check_propensities(_logged(frame, columns.propensity, "source"))
+        check_logged_propensities(_logged(frame, columns.propensity, "source"))
     return _logged(frame, columns.reward, "source")
 
 
