@@ -185,6 +185,28 @@ def test_what_is_required_decides(committee, pair):
     close = daband.assess(committee, **asked, required=high.low)
     assert close.verdict == "ask"
     assert close.sentence.startswith(f"Ask for {close.audit_rewards} rewards")
+    few = daband.assess(committee, source=pair.source_test, target=pair.target.read(np.arange(30)), required=0.0)
+    near = few.judge(required=few.value - 0.01)
+    assert (near.verdict, near.audit_rewards) == ("ask", 30)  # no more contexts are there
+    assert [one for one in near.reasons if "is required." in one] == [f"A value of {near.required:.3g} is required."]
+
+
+def test_explanations_have_the_names_of_policies(committee, pair):
+    asked = {"source": pair.source_test, "target": pair.target, "shift": NOBODY_STATED}
+    named = daband.assess(committee, **asked, policy_names=["ours", "theirs", "ours"])
+    bare = daband.assess(committee, **asked)
+    assert {name.partition(": ")[0] for name in named.explanations} == {"policy 0", "theirs", "policy 2"}
+    assert list(named.explanations.values()) == list(bare.explanations.values())
+    with pytest.raises(InvalidInput, match="policy_names has 1 names for 3 policies"):
+        daband.assess(committee, **asked, policy_names=["ours"])
+
+
+def test_the_page_tells_of_one_adapted_method_only_where_there_is_one(assessment, pair):
+    policies = [daband.DABand.for_pair(pair, recipe="small", seed=0), daband.LinUCB.for_pair(pair, seed=0)]
+    daband.train(policies, source=pair.source, target=pair.target, episodes=2)
+    asked = {"source": pair.source_test, "target": pair.target}
+    pages = [str(one) for one in (daband.assess(policies[0], **asked), daband.assess(policies, **asked), assessment)]
+    assert ["one method, which adapted" in " ".join(page.split()) for page in pages] == [True, False, False]
 
 
 def test_a_target_turned_too_far_is_not_handed_over(committee, pair):

@@ -262,7 +262,12 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     assert done.exit_code == 0, done.output
     written = json.loads((out / "choice.json").read_text())
     assert written["candidate"] in done.output
-    assert (out / "assessment.json").exists()
+    assert "the table is of greedy choices" in done.output  # the number beside the verdict is another one
+    assert "Required is what the best constant arm is worth" in done.output
+    assert " by rewards" not in done.output
+    explanations = json.loads((out / "assessment.json").read_text())["explanations"]
+    policies = {name.partition(": ")[0].partition(" (")[0] for name in explanations}
+    assert policies <= {row["candidate"] for row in written["table"]}
     assert daband.load(out / "policy.safetensors").rounds_learned == 32
 
     # The way on: a few rewards, and a file that decides.
@@ -308,6 +313,8 @@ def test_the_command_asks_by_a_file_until_it_knows(tmp_path):
     assert number > 0
     assert 0 < spent <= 40
     assert f"Decided by {spent} target rewards" in done.output
+    assert "Without these rewards: " in done.output
+    assert " by rewards " in done.output  # the column that the winner won by
     assert daband.load(out / "policy.safetensors").rounds_learned == 32 + spent
 
 

@@ -90,7 +90,8 @@ def test_predictions_far_outside_the_range_of_rewards_are_a_sign():
 
 def test_the_verdict_follows_from_bound_estimate_and_doubts():
     def verdict(value, low, required, doubts=(), disagreement=0.0):
-        return verdict_of(value=value, low=low, required=required, disagreement=disagreement, doubts=list(doubts))
+        given = {"value": value, "low": low, "required": required, "disagreement": disagreement, "contexts": 90}
+        return verdict_of(**given, doubts=list(doubts))
 
     assert verdict(0.9, 0.8, 0.5).text == "hand over"
     assert verdict(0.9, 0.8, 0.76).text == "ask"  # a constant arm's value in the target is an estimate too
@@ -102,8 +103,10 @@ def test_the_verdict_follows_from_bound_estimate_and_doubts():
     assert asked.why == "two explanations of the target disagree on 74% of contexts"
     assert verdict(0.6, 0.2, 0.5, disagreement=0.1).why.startswith("too much of the reward")
     assert verdict(0.45, 0.4, 0.5).text == "do not"
+    assert verdict(0.501, 0.2, 0.5).rewards == 90  # one for each context of the target
 
 
 def test_rewards_to_ask_grow_as_the_gap_closes_and_stay_bounded():
     assert 1000 >= rewards_to_ask(0.55, 0.5) > rewards_to_ask(0.8, 0.5) >= 50
     assert rewards_to_ask(0.501, 0.5) == 1000
+    assert [rewards_to_ask(0.501, 0.5, contexts) for contexts in (5000, 800, 20)] == [1000, 800, 20]

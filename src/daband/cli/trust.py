@@ -259,12 +259,14 @@ def choose_command(
         experiments.finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
-        say(choice.assessment.sentence)
-        say(f"Written: {place}")
-        folder_name = shlex.quote(str(place))
         if choice.rewards:
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
             say(f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
+        say(f"Without these rewards: {choice.assessment.sentence}" if choice.rewards else choice.assessment.sentence)
+        say("The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices.")
+        say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
+        say(f"Written: {place}")
+        folder_name = shlex.quote(str(place))
         if choice.questions is not None:
             say(
                 f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
@@ -275,7 +277,8 @@ def choose_command(
             tell = {"do not": "could change that", "ask": "tell"}.get(choice.assessment.verdict, "confirm it")
             say(f"Rewards of the target {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(f"Why: daband assess {folder_name}")
-        say(f"For production: daband export {folder_name} FILE --epsilon 0.1")
+        use = "To deploy it all the same" if choice.assessment.verdict == "do not" else "For production"
+        say(f"{use}: daband export {folder_name} FILE --epsilon 0.1")
 
 
 @contextmanager
@@ -332,11 +335,15 @@ def _duration(seconds: float) -> str:
 
 def _table_choose(pair: str, choice: Choice) -> Table:
     used = f"{choice.rewards} rewards" if choice.rewards else "no reward"
-    table = Table(title=escape(f"{pair}: candidates, the simplest first; {used} of the target used"))
+    table = Table(title=escape(f"{pair}: candidates, the simplest first, greedy; {used} of the target used"))
     table.add_column("candidate", overflow="fold")
     table.add_column("held-out source value", justify="right")
     table.add_column("estimated target value", justify="right")
+    columns = ["source_value", "estimated_value"]
+    if choice.rewards:
+        table.add_column("by rewards", justify="right")
+        columns.append("value")
     for row in choice.table:
-        cells = (row["candidate"], f"{row['source_value']:.3f}", f"{row['estimated_value']:.3f}")
-        table.add_row(*map(escape, cells), style="bold" if row["chosen"] else "")
+        cells = (f"{row[column]:.3f}" for column in columns)
+        table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

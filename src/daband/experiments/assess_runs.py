@@ -120,6 +120,7 @@ def _assess(
         required=required,
         rule=first.rule,
         arm_names=pair.class_names,
+        policy_names=[f"seed {seed}" for seed in seeds],
         wanted=[seeds.index(spec.seed) for _, spec in wanted],
     )
     assessed = []

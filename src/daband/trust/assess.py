@@ -15,7 +15,14 @@ from daband.errors import InvalidInput, NotFitted
 from daband.evaluation import Scores, in_domains, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
-from daband.trust.assessment import ArmAssessment, Assessment, requirement, verdict_of
+from daband.trust.assessment import (
+    ASSUMPTIONS,
+    ONE_ADAPTED_METHOD,
+    ArmAssessment,
+    Assessment,
+    requirement,
+    verdict_of,
+)
 from daband.trust.diagnostics import (
     DomainShift,
     classifier_two_sample,
@@ -56,6 +63,7 @@ def assess(
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
     calibration: Calibration | None = None,
+    policy_names: Sequence[str] | None = None,
 ) -> Assessment:
     """Assess a policy in the target, without a reward from there. No policy is changed.
 
@@ -75,6 +83,7 @@ def assess(
         seed: fixes which contexts of the target are used where there are more.
         calibration: what ``leave_one_source_out`` found, where there are several sources: the bound allows for errors
             like those in the sources.
+        policy_names: a name per policy for the page; by default "policy 0" and so on.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policies = [daband.LinUCB.for_pair(pair, seed=seed) for seed in (0, 1)]
@@ -96,6 +105,7 @@ def assess(
         arm_names=arm_names,
         seed=seed,
         wanted=[0],
+        policy_names=policy_names,
     )
     return assessment if calibration is None else calibration.calibrated(assessment)
 
@@ -112,6 +122,7 @@ def assess_each(
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
     wanted: Sequence[int] | None = None,
+    policy_names: Sequence[str] | None = None,
 ) -> list[Assessment]:
     """``assess`` for every policy, or for those at some positions; contexts are scored once."""
     members = _checked_policies(policies)
@@ -119,7 +130,8 @@ def assess_each(
     _check_source(source, members[0])
     one_of("rule", rule, ("ucb", "greedy"))
     whole("contexts", contexts, least=20)
-    names = _checked_names(arm_names, members[0].n_arms)
+    names = _checked_names("arm_names", arm_names, members[0].n_arms, "arms")
+    policy_names = _checked_names("policy_names", policy_names, len(members), "policies")
     if required is not None:
         finite("required", required)
     scores, source_contexts, target_contexts = scores_of(
@@ -135,6 +147,7 @@ def assess_each(
         rule=rule,
         reward_range=members[0].reward_range,
         origin=scores.origin,
+        names=policy_names,
     )
     assessments = []
     for index in range(len(members)) if wanted is None else wanted:
@@ -185,6 +198,7 @@ def _write(
         low=estimate.low,
         required=needed,
         disagreement=estimate.disagreement,
+        contexts=scores.target_arm.shape[1],
         doubts=doubts_of(signs, outside, gap),
     )
     per_arm = _per_arm(scores, estimate, lowest, span)
@@ -194,6 +208,7 @@ def _write(
         *_reasons_of_arms(per_arm, names), *(f"Sign of collapse: {sign}." for sign in signs),
     ]  # fmt: skip
     alone = len(explanations) == 1
+    one_adapted_method = explanations[0].adapted and len({one.method for one in explanations}) == 1
     return Assessment(
         accuracy=estimate.accuracy,
         value=estimate.value * span + lowest,
@@ -219,6 +234,7 @@ def _write(
         target_contexts=scores.target_arm.shape[1],
         reward_range=(float(lowest), float(highest)),
         arm_names=names,
+        assumptions=[*ASSUMPTIONS, ONE_ADAPTED_METHOD] if one_adapted_method else list(ASSUMPTIONS),
     )
 
 
@@ -295,8 +311,10 @@ def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span
         )
     worth = float(scores.effective_rounds()[0])
     if worth < FEWEST_ROUNDS:
+        logged = round(worth) < scores.source_arm.shape[1]
+        by_weight = " (of a log those of the policy's own arms count, by their weights)" if logged else ""
         reasons.append(
-            f"Only {worth:.0f} held-out source rewards say how good the policy is in the source: fewer than "
+            f"Only {worth:.0f} held-out source rewards{by_weight} say how good the policy is in the source: fewer than "
             f"{FEWEST_ROUNDS}, so the interval is wider."
         )
     return reasons
@@ -401,10 +419,10 @@ def _check_rewarded(scores: Scores) -> None:
         )
 
 
-def _checked_names(arm_names: Sequence[str] | None, n_arms: int) -> list[str]:
-    if arm_names is None:
+def _checked_names(argument: str, given: Sequence[str] | None, n: int, of: str) -> list[str]:
+    if given is None:
         return []
-    names = [str(name) for name in arm_names]
-    if len(names) != n_arms:
-        raise InvalidInput(f"arm_names has {len(names)} names for {n_arms} arms")
+    names = [str(name) for name in given]
+    if len(names) != n:
+        raise InvalidInput(f"{argument} has {len(names)} names for {n} {of}")
     return names

@@ -21,8 +21,12 @@ ASSUMPTIONS = (
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
     f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
-    f"support; where all policies are of one method that adapted to the target, {ADAPTED:.2g} of the range at least. "
-    "How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
+    "support. How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no "
+    "theorem.",
+)
+ONE_ADAPTED_METHOD = (
+    f"All explanations are of one method, which adapted to the target: the bound is {ADAPTED:.2g} of the range below "
+    "the estimate at least."
 )
 _WIDTH = 100
 
@@ -77,7 +81,7 @@ class Assessment:
     why: str
     """The reason for the verdict, in one sentence."""
     audit_rewards: int
-    """How many target rewards to ask for where the verdict says so, else 0."""
+    """How many target rewards to ask for where the verdict says so, one for each context at most; else 0."""
     reasons: list[str]
     per_arm: list[ArmAssessment]
     shift: DomainShift
@@ -130,12 +134,13 @@ class Assessment:
             low=(bound - lowest) / span,
             required=(needed - lowest) / span,
             disagreement=self.disagreement,
+            contexts=self.target_contexts,
             doubts=doubts_of(self.collapse, self.outside_support, self.shift),
         )
         reasons = [verdict.sentence, *self.reasons[1:]]
         if required is not None:
-            before = [requirement(self.required, stated=stated) for stated in (False, True)]
-            reasons = [requirement(needed, stated=True) if reason in before else reason for reason in reasons]
+            stated = requirement(needed, stated=True)
+            reasons = [stated if reason.startswith(("Required is ", "A value of ")) else reason for reason in reasons]
         return replace(
             self,
             low=bound,
@@ -253,20 +258,27 @@ def requirement(value: float, *, stated: bool) -> str:
     """What is required, and why if nobody stated it."""
     if stated:
         return f"A value of {value:.3g} is required."
-    return f"Required is what the best constant arm is estimated to be worth in the target, {value:.3g}."
+    return (
+        f"Required is what the best constant arm is worth in the target by the mean of all explanations, at least what "
+        f"it is worth in the source: {value:.3g}. A candidate's own estimate, also a constant's, counts the worst "
+        "explanation for a third, and may be lower."
+    )
 
 
-def rewards_to_ask(value: float, required: float) -> int:
+def rewards_to_ask(value: float, required: float, contexts: int = MOST_ASKED) -> int:
     """How many evenly drawn rewards show that ``value``, if that is the value, is above ``required``; both in [0, 1].
 
-    So many that the one-sided 95% bound of their mean is expected at ``required``; between 50 and 1,000.
+    So many that the one-sided 95% bound of their mean is expected at ``required``; between 50 and 1,000, and at most
+    one for each of the target's ``contexts``.
     """
     gap = max(abs(value - required), 1e-3)
     needed = math.ceil(_NORMAL_95**2 * max(value * (1.0 - value), 0.05) / gap**2)
-    return min(max(FEWEST_ASKED, 10 * math.ceil(needed / 10)), MOST_ASKED)
+    return min(max(FEWEST_ASKED, 10 * math.ceil(needed / 10)), MOST_ASKED, contexts)
 
 
-def verdict_of(*, value: float, low: float, required: float, disagreement: float, doubts: list[str]) -> Verdict:
+def verdict_of(
+    *, value: float, low: float, required: float, disagreement: float, contexts: int, doubts: list[str]
+) -> Verdict:
     """The verdict for values scaled to [0, 1].
 
     "hand over" needs a bound clearly above what is required and no doubt. Where the estimate itself is not above it,
@@ -277,6 +289,7 @@ def verdict_of(*, value: float, low: float, required: float, disagreement: float
         low: its bound.
         required: what the value has to reach.
         disagreement: the share of contexts on which the two most different explanations of the target disagree.
+        contexts: how many contexts of the target there are: no more rewards can be asked for.
         doubts: signs of collapse and the like, a phrase each.
     """
     if value <= required:
@@ -289,4 +302,4 @@ def verdict_of(*, value: float, low: float, required: float, disagreement: float
         why = f"two explanations of the target disagree on {disagreement:.0%} of contexts"
     else:
         why = "too much of the reward depends on what contexts do not show"
-    return Verdict("ask", rewards_to_ask(value, required), why)
+    return Verdict("ask", rewards_to_ask(value, required, contexts), why)

@@ -122,7 +122,8 @@ class Choice:
     table: list[dict[str, Any]]
     """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_value`` (the mean
     reward on held-out source rounds), ``estimated_value`` in the target without rewards, ``value`` with them (None
-    without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``."""
+    without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``. They are of
+    greedy choices; ``assessment`` is of the policy with its exploration bonus."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
@@ -242,13 +243,15 @@ def choose(
             place = selection.leader
             rule = _rule_of(selection, options)
     policy = trained[place]
-    others = [one for index, one in enumerate(trained) if index != place and options[index].uses_contexts]
+    others = [index for index, option in enumerate(options) if index != place and option.uses_contexts]
+    assessed = _different(trained, [place, *others], target_contexts)
     assessment = assess(
-        [policy, *_different([policy], others, target_contexts)],
+        [trained[index] for index in assessed],
         source=pair.source_test,
         target=pair.target,
         shift=pair.shift,
         arm_names=pair.class_names,
+        policy_names=[options[index].name for index in assessed],
     )
     value = low = high = None
     if selection is not None and selection.asked:
@@ -429,16 +432,14 @@ def _rule_of(selection: Selection, options: Sequence[Candidate]) -> str:
     return text + (", and no other is likely to be better by more than .01 of the range" if selection.finished else "")
 
 
-def _different(chosen: list[Policy], others: Sequence[Policy], contexts: AnyArray) -> list[Policy]:
-    """The other policies that do not predict the same as one before."""
-    kept = list(chosen)
-    means = [kept[0].decide(contexts[:256], "target", rule="greedy", round_offset=0).mean]
-    for policy in others:
-        mean = policy.decide(contexts[:256], "target", rule="greedy", round_offset=0).mean
-        if not any(np.array_equal(mean, other) for other in means):
-            kept.append(policy)
-            means.append(mean)
-    return kept[1:]
+def _different(trained: Sequence[Policy], places: Sequence[int], contexts: AnyArray) -> list[int]:
+    """The places of policies that do not predict the same as one before."""
+    means: dict[int, FloatArray] = {}
+    for place in places:
+        mean = trained[place].decide(contexts[:256], "target", rule="greedy", round_offset=0).mean
+        if not any(np.array_equal(mean, other) for other in means.values()):
+            means[place] = mean
+    return list(means)
 
 
 def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:

@@ -50,12 +50,14 @@ class Explanation:
     """The kind of policy and what it assumes: the same for two seeds."""
     adapted: bool = False
     """Whether the policy's training looked at the target's contexts."""
+    policy_name: str = ""
+    """What the user calls the policy; without it, its position."""
 
     @property
     def name(self) -> str:
         """For people."""
-        whose = f"policy {self.policy}" if not self.expert else f"policy {self.policy}, {self.expert}"
-        return f"{whose}, {self.reading}"
+        expert = f" ({self.expert})" if self.expert else ""
+        return f"{self.policy_name or f'policy {self.policy}'}{expert}: {self.reading}"
 
 
 def explanations_of(
@@ -67,6 +69,7 @@ def explanations_of(
     rule: str,
     reward_range: tuple[float, float],
     origin: AnyArray | None = None,
+    names: Sequence[str] = (),
 ) -> list[Explanation]:
     """Every explanation that the shift allows, of each policy first ``as trained``; none twice.
 
@@ -78,6 +81,7 @@ def explanations_of(
         rule: "ucb" or "greedy".
         reward_range: what predicted rewards are scaled by.
         origin: with several sources, the name of the one that each held-out context is of, (N,).
+        names: what the user calls the policies; one that two have is not used.
     """
     readings: dict[str, tuple[AnyArray, str]] = {"as trained": (target, "target")}
     if _may_be_unmoved(shift):
@@ -89,6 +93,7 @@ def explanations_of(
     explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
         method = f"{policy.name} {policy.shift}"
+        called = names[index] if names and names.count(names[index]) == 1 else ""
         before = {
             name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, origin, rule)
         }
@@ -97,8 +102,9 @@ def explanations_of(
             for name, mean, arm in _predict(policy, contexts, where, rule):
                 in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
+                adapted = policy.adapts_to_target
                 one = Explanation(
-                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, policy.adapts_to_target
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, adapted, called
                 )
                 if not any(_same(one, other) for other in explanations):
                     explanations.append(one)
