@@ -78,8 +78,8 @@ def no_stream() -> contextlib.AbstractContextManager[None]:
 
 
 def one_branch() -> contextlib.AbstractContextManager[None]:
-    """The discriminator on the same stream as the other terms."""
-    return changed(Objective, stream=property(lambda _: None, lambda *_: None))
+    """All terms on one stream, the discriminator among them."""
+    return changed(Objective, streams=property(lambda _: (), lambda *_: None))
 
 
 def nothing_ahead() -> contextlib.AbstractContextManager[None]:
@@ -94,7 +94,7 @@ Way = Callable[[], contextlib.AbstractContextManager[None]]
 BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
 WAYS: dict[str, tuple[Way, ...]] = {
     "as it is": (), "maps in TF32": (no_autocast,), "without fused kernels": (no_kernels,),
-    "teacher on the same stream": (no_stream,), "discriminator on the same stream": (one_branch,),
+    "teacher on the same stream": (no_stream,), "all terms on one stream": (one_branch,),
     "one stream": (no_stream, one_branch), "batches gathered in the step": (nothing_ahead,),
     "cuDNN chooses by timing": (by_timing,), "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
 }  # fmt: skip

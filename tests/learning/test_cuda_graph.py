@@ -85,7 +85,7 @@ def test_a_saved_policy_goes_on_from_the_device(tmp_path):
 
 def test_runs_together_equal_runs_alone_on_the_device():
     import daband
-    from daband.training import Training, train, train_stacked
+    from daband.training import TrainSettings, source_phase, train, train_stacked
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 640)
@@ -102,13 +102,15 @@ def test_runs_together_equal_runs_alone_on_the_device():
     def fresh(seed):
         return DABand(context_shape=(3, 20, 20), n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=seed)
 
-    settings = {"source": pair.source, "target": pair.target, "episodes": 3}
+    domains = {"source": pair.source, "target": pair.target}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
-    runs = train_stacked([Training(policy, **settings) for policy in together])
+    runs = train_stacked(
+        [source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
+    )
     assert not together[0].learner.stepper.runner.eager
     for seed in (0, 6):
         alone = fresh(seed)
-        run = train(alone, **settings)
+        run = train(alone, **domains, episodes=3)
         assert runs[seed].episodes[-1]["loss"] == pytest.approx(run.episodes[-1]["loss"], rel=0.01, abs=1e-3)
         np.testing.assert_allclose(
             together[seed].decide(images[:50], "target").mean, alone.decide(images[:50], "target").mean, atol=5e-3

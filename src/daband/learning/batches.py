@@ -125,7 +125,8 @@ class Batches:
 
     def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
         """Draw for the coming steps, at most ``block``; ``recorded`` is a ``draw`` for as many from a recording."""
-        self._lengths.copy_(torch.tensor([[len(part) for part in own] for own in self._parts])[:, :, None])
+        lengths = torch.tensor([[len(part) for part in own] for own in self._parts])
+        self._lengths.copy_(lengths[:, :, None], non_blocking=True)
         self.draw(steps) if recorded is None else recorded()
 
     def draw(self, steps: int) -> None:

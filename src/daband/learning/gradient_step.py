@@ -48,7 +48,8 @@ class GradientStep:
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._no_width = torch.zeros((), device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        stack.first.objective.stream = self._stream
+        more = [torch.cuda.Stream(device) for _ in range(3)] if self._stream else []  # type: ignore[no-untyped-call]
+        stack.first.objective.streams = [self._stream, *more] if self._stream else []
 
     def __call__(self, measure: bool) -> None:
         """Take one step."""

@@ -250,14 +250,14 @@ class Learner:
         coefficients = torch.from_numpy(theta).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
-        self.constants["theta"].copy_(coefficients)
+        self.constants["theta"].copy_(coefficients, non_blocking=True)
         if self.objective.needs_width:
-            self.constants["inverse"].copy_(torch.from_numpy(inverse))
+            self.constants["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
         self.constants["alpha"].fill_(alpha)
         if prior is None:
             self.constants["prior"].fill_(1.0 / self.n_arms)
         else:
-            self.constants["prior"].copy_(torch.from_numpy(prior))
+            self.constants["prior"].copy_(torch.from_numpy(prior), non_blocking=True)
         self.gate = self.skill_gate.skill**self.recipe.learning.gate_exponent
         for module in self.encoder.modules():
             if isinstance(module, DomainNorm) and module.statistics == "gated":

@@ -106,8 +106,8 @@ class ContextBuffer:
         end = self.n_seen + len(incoming)
         if end <= self.capacity:  # one after another
             self._make_room(end)
-            for name, values in given.items():
-                self._columns()[name][self.n_seen : end].copy_(values)
+            for name, values in given.items():  # a copy from memory that is not pinned has left it when it returns
+                self._columns()[name][self.n_seen : end].copy_(values, non_blocking=True)
         else:
             slots, rows = self._places(len(incoming))
             self._make_room(int(slots.max()) + 1 if len(slots) else 0)

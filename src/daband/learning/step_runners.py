@@ -250,7 +250,7 @@ class Stepper:
         recorded = steps == batches.block and batches.recordable
         batches.load(steps, partial(self._drawing.run, False) if recorded else None)
         table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
-        step.schedule[:steps].copy_(torch.from_numpy(table))
+        step.schedule[:steps].copy_(torch.from_numpy(table), non_blocking=True)
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(left, left - steps, -1):

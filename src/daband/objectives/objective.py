@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,8 +76,9 @@ class Objective(nn.Module):
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
-        self.stream: torch.cuda.Stream | None = None
-        """Where a GPU works on terms with networks of their own, beside the others; and on their way back."""
+        self.streams: Sequence[torch.cuda.Stream] = ()
+        """Where a GPU works beside the others, also on the way back: first on terms with networks of their own, then on
+        terms that stand ``apart``."""
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
@@ -132,21 +134,24 @@ class Objective(nn.Module):
         values: dict[str, torch.Tensor] = {}
         weighed, places, as_they_are = [], [], []
         weights = weights.to(batch.predicted.dtype)
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        for stream in self.streams:
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+        free = itertools.cycle(self.streams[1:])
         for place, (name, term) in enumerate(self.terms.items()):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            with torch.cuda.stream(self.stream if term.weighs_itself else None):
+            apart = term.shape.feedback in term.apart
+            where = next(iter(self.streams), None) if term.weighs_itself else next(free, None) if apart else None
+            with torch.cuda.stream(where):
                 value = values[name] = term(replace(batch, weight=weights[place]))
             if term.weighs_itself:
                 as_they_are.append(value)
             else:
                 weighed.append(value)
                 places.append(place)
-        if self.stream is not None:
-            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+        for stream in self.streams:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
         if not values:  # 0 all the same, and something to take the gradient of
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)

@@ -81,6 +81,8 @@ class SourceSquared(Term):
 class SourceCrossEntropy(Term):
     """Cross-entropy over the arms of known reward."""
 
+    apart = frozenset({"one_hot"})
+
     def forward(self, batch: Batch) -> torch.Tensor:
         return cross_entropy_regret(
             batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback, scale=self.shape.scale

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.objectives.term import Batch, Term, WithGradient, terms
+from daband.objectives.term import FEEDBACKS, Batch, Term, WithGradient, terms
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95
@@ -58,6 +58,7 @@ def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Ten
 class TargetEntropy(Term):
     """Mean entropy of the target's predictions."""
 
+    apart = frozenset(FEEDBACKS)
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -85,6 +86,7 @@ def target_diversity(
 class TargetDiversity(Term):
     """How far the target's predictions are, on average, from the arms' expected frequencies."""
 
+    apart = frozenset(FEEDBACKS)
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
