@@ -16,7 +16,8 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
     """The page as Markdown."""
     digit, ten_seeds = steps["digit"], steps["accuracy"][0]["target_accuracy"]
     ran = {run["recipe_hash"] for run in digit}
-    ways = [row["variant"] for row in steps["rows"] if row["runs"] == steps["rows"][0]["runs"]]
+    first = steps["rows"][0]
+    ways = [row["variant"] for row in steps["rows"] if (row["runs"], row["commit"]) == (first["runs"], first["commit"])]
     by_way = {(row["variant"], row["runs"]): row for row in steps["rows"]}
     stacks = sorted({row["runs"] for row in steps["rows"]})
     again = [run for run in digit if run["runs"] == 1 and run["variant"].startswith("as it is")]
