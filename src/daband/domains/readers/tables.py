@@ -127,7 +127,7 @@ def from_table(
     for what, rows in frames.items():
         if rows is not None and not len(rows):
             raise DataError(f"the {what} table has no rows")
-    if all(target_frame[name].null_count() == len(target_frame) for name in columns.context if name in target_frame):
+    if all(name in target_frame and not target_frame[name].count() for name in columns.context):
         raise DataError("the target table has no value in any context column")
     if transform is None:
         both = _stack_contexts(source_frame, target_frame, columns)
