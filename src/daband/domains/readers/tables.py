@@ -127,6 +127,8 @@ def from_table(
     for what, rows in frames.items():
         if rows is not None and not len(rows):
             raise DataError(f"the {what} table has no rows")
+    if all(name in target_frame and not target_frame[name].count() for name in columns.context):
+        raise DataError("the target table has no value in any context column")
     if transform is None:
         both = _stack_contexts(source_frame, target_frame, columns)
         transform = TableTransform.fit(
