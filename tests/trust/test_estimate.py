@@ -137,6 +137,15 @@ def test_contexts_outside_the_support_and_few_rounds_widen():
     assert estimate_target(few, readings(few)).low < inside.low
 
 
+def test_six_rounds_that_were_all_right_support_six_tenths():
+    scores = made_up_scores(members=2, right=1.0, seed=0)
+    six = scores.rows(source=np.arange(6))
+    kinds = [replace(one, method=f"kind {one.policy}") for one in readings(six)]
+    found = estimate_target(six, kinds)
+    assert found.value > 0.9
+    assert found.low == pytest.approx(0.05 ** (1 / 6), abs=1e-6)
+
+
 def test_units_are_taken_back_and_flags_stay():
     draw = np.random.default_rng(0)
     source = np.column_stack([draw.normal(10, 2, 500), draw.integers(0, 2, 500), np.ones(500)])

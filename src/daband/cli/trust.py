@@ -263,7 +263,10 @@ def choose_command(
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
             say(f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
         say(f"Without these rewards: {choice.assessment.sentence}" if choice.rewards else choice.assessment.sentence)
-        say("The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices.")
+        say(
+            "The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices,"
+            " with the constant among the explanations."
+        )
         say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
         say(f"Written: {place}")
         folder_name = shlex.quote(str(place))

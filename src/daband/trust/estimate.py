@@ -13,8 +13,9 @@ the estimate is too small: it counts ``ALONE`` times.
 
 The bound: **what the policy misses of the highest reward may be more than the estimate says by the factor** ``1 +
 MISSED``; it is no higher than what any explanation says; of contexts outside the source's support nothing is known, so
-that they may pay the least; and it allows for the error of few held-out rounds. What depends on something that no
-context shows can move unseen, and the more of the reward the contexts leave open, the more there is that may.
+that they may pay the least; and it allows for the error of few held-out rounds, and promises no more than these rounds
+support in the source itself. What depends on something that no context shows can move unseen, and the more of the
+reward the contexts leave open, the more there is that may.
 
 Where one method stands alone and adapted to these very contexts, its confidence and agreement are what it was trained
 for: it may be off by ``ADAPTED`` at least, however sure it is. A single explanation has nothing to disagree with.
@@ -37,7 +38,7 @@ from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
 ALONE, MISSED, ADAPTED = 1.3, 0.7, 0.25
-_NORMAL_95 = 1.645
+_NORMAL_95, _SURPRISE_95 = 1.645, math.log(20.0)
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
 _FEWEST_AGREEMENTS = 0.05
@@ -124,6 +125,7 @@ def estimate_target(
     error = _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
     unseen = max(MISSED * (1.0 - value), ADAPTED if one_method and explanations[0].adapted else 0.0)
     low = min(value - unseen, least_value) * (1.0 - outside) - _NORMAL_95 * error
+    low = min(low, _least_supported(in_source, rounds))
     low = float(np.clip(low, 0.0, value)) if kept or stated else 0.0
     others = float(np.mean(agreements)) if agreements else 1.0
     disagreement, apart = _most_different(explanations)
@@ -190,6 +192,17 @@ def _standard_error(value: float, rounds: float, reward: FloatArray, weight: Flo
     total = max(float(weight.sum()), 1e-12)
     variance = float(weight @ np.square(reward - value)) / total
     return math.sqrt(max(variance, 0.25 / rounds) / rounds)
+
+
+def _least_supported(mean: float, rounds: float) -> float:
+    """The least mean that so many rewards in 0 to 1 leave possible at 95%: Chernoff's bound, for few rounds too."""
+    low, high = 0.0, min(max(mean, 0.0), 1.0)
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        both = ((mean, middle), (1.0 - mean, 1.0 - middle))
+        divergence = sum(one * math.log(one / other) for one, other in both if one > 0.0)
+        low, high = (middle, high) if rounds * divergence > _SURPRISE_95 else (low, middle)
+    return low
 
 
 def _most_different(explanations: Sequence[Explanation]) -> tuple[float, tuple[str, str]]:
