@@ -175,11 +175,11 @@ def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytes
     assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
-@pytest.mark.parametrize("name", ["trust", "fresh"])
+@pytest.mark.parametrize("name", ["trust", "fresh", "third"])
 def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")
     record = json.loads((BENCHMARKS / "records" / f"{name}.json").read_text())
     for run_record in record["runs"]:
-        assert run_record["name"] in split.recorded("report")[run_record["data"]]
+        assert run_record["name"] in split.recorded(record["half"])[run_record["data"]]
     assert study.summary(record["runs"])["assess"] == record["assess"]

@@ -17,6 +17,7 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
     digit, ten_seeds = steps["digit"], steps["accuracy"][0]["target_accuracy"]
     ran = {run["recipe_hash"] for run in digit}
     first = steps["rows"][0]
+    usual = [row for row in steps["rows"] if row["variant"] == first["variant"] and "bytes" in row]
     ways = [row["variant"] for row in steps["rows"] if (row["runs"], row["commit"]) == (first["runs"], first["commit"])]
     by_way = {(row["variant"], row["runs"]): row for row in steps["rows"]}
     stacks = sorted({row["runs"] for row in steps["rows"]})
@@ -44,8 +45,8 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
         ],
         equal=[run["commit"] for run in steps["accuracy"] if run["target_accuracy"] == ten_seeds],
         whole=steps.get("table"),
-        roofline=[_roofline(row, steps) for row in steps["rows"] if "bytes" in row],
-        kinds=_kinds(steps["rows"]),
+        roofline=[_roofline(row, steps) for row in usual],
+        kinds=_kinds(usual),
         peers=[{**record, "table": [_peer(row) for row in record["rows"]]} for record in peers],
         linear=linear,
         linear_head=["", *linear["libraries"]],
