@@ -321,8 +321,8 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
         selection = Selection(Proposals(arms, predicted), one_hot=one_hot, seed=draw)
         for spent in range(max(BUDGETS) + 1):
             if spent in BUDGETS:
-                leader = selection.leader if selection.asked else place
-                found["asked"][str(spent)].append(float(truth.max() - truth[leader]))
+                chosen = selection.choice(place) if selection.asked else place
+                found["asked"][str(spent)].append(float(truth.max() - truth[chosen]))
             if not selection.finished and (questions := selection.draw()):
                 selection.answer(float(np.clip(table[questions[0]], 0.0, 1.0)))
         found["stopped"].append(selection.asked)

@@ -63,6 +63,9 @@ def test_a_few_target_rewards_decide_and_then_train():
     assert before.candidate == "linucb"
     assert before.rewards == 0
     assert before.value is None
+    few = daband.choose(pair, candidates=candidates, episodes=15, ask=answers_of(pair), budget=5)
+    assert few.candidate == "linucb"
+    assert few.rule.startswith("5 target rewards are too few: ")
     choice = daband.choose(pair, candidates=candidates, episodes=15, ask=answers_of(pair), budget=80)
     assert choice.candidate == "without the first number"
     assert 0 < choice.rewards <= 80
@@ -312,7 +315,7 @@ def test_the_command_asks_by_a_file_until_it_knows(tmp_path):
         path.write_text("\n".join([head, *filled]) + "\n")
     assert number > 0
     assert 0 < spent <= 40
-    assert f"Decided by {spent} target rewards" in done.output
+    assert f"By {spent} target rewards: value" in done.output
     assert "Without these rewards: " in done.output
     assert " by rewards " in done.output  # the column that the winner won by
     assert daband.load(out / "policy.safetensors").rounds_learned == 32 + spent

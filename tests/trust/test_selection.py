@@ -114,6 +114,16 @@ def test_half_of_the_rewards_of_an_even_draw_are_enough():
     assert np.mean(asked) >= np.mean(even)
 
 
+def test_a_dozen_answers_do_not_change_the_choice_unless_it_is_beaten():
+    few, _ = select(3, 12, tolerance=-1.0)
+    assert [few.choice(preferred) for preferred in range(3)] == [0, 1, 2]
+    beaten = next(place for place in range(3) if place != few.leader)
+    few.remaining[beaten] = False
+    assert few.choice(beaten) == few.leader
+    more, _ = select(3, 20, tolerance=-1.0)
+    assert {more.choice(preferred) for preferred in range(3)} == {more.leader}
+
+
 def test_candidates_that_are_equally_good_are_left_out_with_a_small_probability_only():
     left_out = sum(not select(seed, 150, accuracies=(0.6, 0.6))[0].remaining.all() for seed in range(60))
     assert left_out <= 3  # 5% at any time

@@ -261,7 +261,7 @@ def choose_command(
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         if choice.rewards:
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
-            say(f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
+            say(f"By {choice.rewards} target rewards: {limits} before it learned from them.")
         say(f"Without these rewards: {choice.assessment.sentence}" if choice.rewards else choice.assessment.sentence)
         say(
             "The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices,"

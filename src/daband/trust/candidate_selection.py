@@ -35,7 +35,8 @@ _EFFECT, _NOISE = 0.3, 0.2
 _DRAWS = 40
 """Draws from the posterior among which another best candidate than the first is looked for."""
 _FEWEST_ANSWERS, _UNLIKELY = 20, 0.02
-"""Before so many answers the posterior does not end the asking; then, where another is better with this probability."""
+"""Before so many answers the posterior neither chooses nor ends the asking; then it ends where another is better with
+this probability."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ class Selection:
     def leader(self) -> int:
         """The candidate to choose now."""
         return int(np.where(self.remaining, self.values(), -np.inf).argmax())
+
+    def choice(self, preferred: int) -> int:
+        """The leader; before 20 answers the preferred candidate, unless it is beaten or nothing is left to ask."""
+        few = self.asked < _FEWEST_ANSWERS and self.remaining[preferred] and not self.finished
+        return preferred if few else self.leader
 
     def values(self) -> FloatArray:
         """Estimated values of all candidates, (C,): what they predict, corrected by the answers."""

@@ -240,8 +240,9 @@ def choose(
         positions = pair.target.order(0, len(target_contexts), seed=seed)
         answers, questions = _ask(selection, positions, pair, reward_range, ask, budget, folder)
         if selection.asked:
-            place = selection.leader
-            rule = _rule_of(selection, options)
+            few = selection.choice(place) != selection.leader
+            place = selection.choice(place)
+            rule = f"{selection.asked} target rewards are too few: {rule}" if few else _rule_of(selection, options)
     policy = trained[place]
     others = [index for index, option in enumerate(options) if index != place and option.uses_contexts]
     assessed = _different(trained, [place, *others], target_contexts)
