@@ -44,6 +44,14 @@ main()
     assert "pip install 'daband[serve]'" in done.stderr.replace("\n", " ")
 
 
+def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
+    done = run("serve", str(tmp_path / "market.daband"), "--log", f"sqlite:///{tmp_path}/events.db")
+    assert done.returncode == 2
+    assert "market.daband" in done.stderr
+    assert "Page:" not in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

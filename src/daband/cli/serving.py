@@ -212,6 +212,7 @@ def serve_command(
     """
     try:
         from daband.service import Limits, Settings, Tokens, serve
+        from daband.serving import load_deployed
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(
@@ -234,6 +235,7 @@ def serve_command(
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),
     )
+    load_deployed(file)  # what cannot be served is said before addresses are
     say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
     serve(
         file,

@@ -63,6 +63,7 @@ def create_app(
     Learning, default rewards and the page's numbers need ``daband.service.worker`` beside it, as ``daband serve``
     starts it.
     """
+    load_deployed(file)  # a damaged file is an error before there is a log
     return Service(file, Store(log), settings or Settings(), clock=clock).app
 
 
@@ -72,7 +73,6 @@ class Service:
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        load_deployed(file)  # a damaged file is an error before anything is written
         number = publish_file(store, Path(file).read_bytes(), self._clock.now())
         current = store.current_model()
         assert current is not None
