@@ -193,6 +193,15 @@ class TestReaders:
         row = pair.table.contexts({"age": 41, "town": "large"})
         assert policy.select(row, "cz").arm.shape == (1,)
 
+    def test_targets_of_which_one_has_labels_are_not_split(self):
+        """Before: the half of the labelled target that was held out was in neither part."""
+        frame = self.frame().with_columns(offer=pl.when(pl.col("country") != "cz").then("offer"))
+        columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
+        with pytest.warns(UserWarning, match="labels of the others are not used"):
+            pair = from_table(source=frame, domain="country", targets=["pl", "cz"], columns=columns)
+        assert pair.target_test is None
+        assert len(pair.target) == frame["country"].is_in(["pl", "cz"]).sum()
+
     def test_a_log_may_have_the_column_too(self):
         frame = self.frame()
         frame = frame.with_columns(reward=(frame["arm"] == frame["offer"]).cast(pl.Float64), p=pl.lit(1 / 3))

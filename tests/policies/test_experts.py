@@ -332,6 +332,21 @@ def test_pseudo_labels_need_one_best_arm_many_numbers_and_a_policy_that_looks_at
     np.testing.assert_allclose(policy.decide(target, "target", rule="greedy").mean, mixed, atol=1e-6)
 
 
+def test_indicators_of_several_targets_are_no_numbers():
+    """Before: in units of each target's own an indicator took two values in each, and counted as a number."""
+    draw = np.random.default_rng(0)
+    contexts = (draw.random((3, 200, 80)) < np.array([0.5, 0.3, 0.7])[:, None, None]).astype(np.float64)
+    pair = daband.domains.from_arrays(
+        source=(contexts[0], contexts[0, :, :2].sum(axis=1).astype(np.int64)),
+        targets={"a": contexts[1], "b": contexts[2]},
+        n_arms=3,
+        shift="units",
+    )
+    policy = daband.DABand.for_pair(pair, recipe={"base": "small", "learning": {"steps": 2}}, device="cpu", seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2)
+    assert not policy.adapts_to_target
+
+
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.NeuralLinUCB])
 @pytest.mark.parametrize("rows", [1, 30])
 def test_greedy_decisions_calculate_no_width(kind, rows):

@@ -102,6 +102,8 @@ def test_questions_are_written_and_read_back(tmp_path, monkeypatch):
     second = daband.choose(pair, **common)
     assert second.rewards == len(empty)
     assert second.low <= second.value <= second.high
+    asked = daband.choose(pair, ask=answers_of(pair), **common)  # another way to ask, with a file of its own
+    assert (tmp_path / "answers.csv").read_text().count("\n") == asked.rewards + 1
     answered = fill_in(second.questions)
     assert len(empty) < len(answered) <= 40
     assert "" not in answered[: len(empty)]

@@ -267,7 +267,9 @@ def choose_command(
             "The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices,"
             " with the constant among the explanations."
         )
-        say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
+        for reason in choice.assessment.reasons:
+            if reason.startswith("Required is "):
+                say(reason)
         say(f"Written: {place}")
         folder_name = shlex.quote(str(place))
         if choice.questions is not None:

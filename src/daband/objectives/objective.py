@@ -78,7 +78,7 @@ class Objective(nn.Module):
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
         self.streams: Sequence[torch.cuda.Stream] = ()
         """Where a GPU works beside the others, also on the way back: first on terms with networks of their own, then on
-        terms that stand ``apart``."""
+        terms whose ``concurrent_feedback`` has the feedback."""
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
@@ -141,8 +141,8 @@ class Objective(nn.Module):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            apart = term.shape.feedback in term.apart
-            where = next(iter(self.streams), None) if term.weighs_itself else next(free, None) if apart else None
+            concurrent = term.shape.feedback in term.concurrent_feedback
+            where = next(iter(self.streams), None) if term.weighs_itself else next(free, None) if concurrent else None
             with torch.cuda.stream(where):
                 value = values[name] = term(replace(batch, weight=weights[place]))
             if term.weighs_itself:

@@ -81,7 +81,7 @@ class SourceSquared(Term):
 class SourceCrossEntropy(Term):
     """Cross-entropy over the arms of known reward."""
 
-    apart = frozenset({"one_hot"})
+    concurrent_feedback = frozenset({"one_hot"})
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return cross_entropy_regret(

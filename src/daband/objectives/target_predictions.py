@@ -58,7 +58,7 @@ def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Ten
 class TargetEntropy(Term):
     """Mean entropy of the target's predictions."""
 
-    apart = frozenset(FEEDBACKS)
+    concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -86,7 +86,7 @@ def target_diversity(
 class TargetDiversity(Term):
     """How far the target's predictions are, on average, from the arms' expected frequencies."""
 
-    apart = frozenset(FEEDBACKS)
+    concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:

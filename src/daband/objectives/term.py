@@ -106,7 +106,7 @@ class Term(nn.Module):
     holds_constants: ClassVar[bool] = False
     """Whether something computed from the batch is held constant (a bandwidth), so that the gradient is not the
     derivative of the value, on purpose."""
-    apart: ClassVar[frozenset[str]] = frozenset()
+    concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
     """For which feedback a GPU may work on the term beside others: on the way back it reads nothing of the batch."""
 
     def __init__(self, shape: TermShape) -> None:

@@ -16,7 +16,7 @@ ridge explores well: its width falls at once for a context that was seen, so tha
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
 variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
 small ones, on all numbers and on their 64 leading principal components, have the widths. There DABand also learns from
-its own choices in the target, until that has rewards, unless columns are indicators (``linear/pseudo_labels.py``).
+its own choices in the target, until that has rewards; indicators are no numbers (``linear/pseudo_labels.py``).
 """
 
 from __future__ import annotations
@@ -1042,18 +1042,20 @@ class NeuralLinUCB(Policy):
             self._offset = np.log(ratio) / scale
 
     def _self_train(self) -> None:
-        """Fit the regression on pseudo-labels, unless a target has rewards, or most columns are indicators."""
+        """Fit the regression on pseudo-labels, unless a target has rewards, or 64 columns or fewer are numbers."""
         first = self.domains.first_target
         seen = [(domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)]
         if not seen or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
             return
         expert = self._acting.experts[self._acting.labelled]
         shown = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in seen]
-        features = np.concatenate([self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in shown])
-        if count_numbers(features) > _COMPONENTS:
+        features = [self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in shown]
+        self._pseudo = None
+        # Of each target by itself: with statistics of their own, an indicator has two values in every one.
+        if min(map(count_numbers, features)) > _COMPONENTS:
             predicted = np.concatenate([self._predict(rows, domain) for domain, rows in shown])
             predicted += 0.0 if self._offset is None else self._offset
-            self._pseudo = fit_pseudo_labels(features, predicted, ridge=expert.head.ridge)
+            self._pseudo = fit_pseudo_labels(np.concatenate(features), predicted, ridge=expert.head.ridge)
 
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -230,8 +229,12 @@ class RunGroup:
         fits = any(phase.policy.transform is not None and not phase.policy.transform.fitted for phase in phases)
         threads = min(self._size, processors()) if fits else 1
         try:
-            with one_blas_thread() if threads > 1 else nullcontext(), ThreadPoolExecutor(threads) as pool:
-                list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
+            if threads == 1:
+                for index in range(self._size):
+                    self._attempt(index, partial(begin, index))
+            else:
+                with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+                    list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
             self._trainers = dict(sorted(self._trainers.items()))
             self._encode_resumed()
         except BaseException:

@@ -101,6 +101,7 @@ _FEWEST_CONTEXTS = 2
 _AT_A_TIME = 25
 """So many questions are written to a file before their answers are looked at: the next ones depend on them."""
 QUESTIONS = "questions.csv"
+_ANSWERS = "answers.csv"
 Progress = Callable[[CandidateProgress], None]
 
 
@@ -147,7 +148,7 @@ class Choice:
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        spent = f", decided by {self.rewards} target rewards" if self.rewards else ""
+        spent = f", with {self.rewards} target rewards" if self.rewards else ""
         return f"<Choice of {self.candidate!r} among {len(self.table)}{spent}: {self.assessment.verdict}>"
 
 
@@ -171,9 +172,9 @@ def choose(
     **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
     ``preferred`` candidate (DABand with the pair's ``shift``). Where a constant arm was as good on held-out source
     rounds, and is estimated to be clearly better in the target, it is the best in the source of those that assume
-    nothing else. **With a few** (``budget``) these decide: contexts are asked for where the best candidates disagree,
-    candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
-    the same rewards.
+    nothing else. **With 20 or more** (``budget``) these decide: contexts are asked for where the best candidates
+    disagree, candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then
+    learns from the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -369,7 +370,7 @@ def _ask(
 ) -> tuple[dict[tuple[int, int], float], Path | None]:
     """Spend the budget: rewards by context and arm, in the user's units, and the file that still lacks answers."""
     low, high = reward_range
-    path = None if folder is None else folder / QUESTIONS
+    path = None if folder is None else folder / (QUESTIONS if ask is None else _ANSWERS)
     answers: dict[tuple[int, int], float] = {}
     while len(answers) < budget and not selection.finished:
         questions = selection.draw(1 if ask is not None else min(_AT_A_TIME, budget - len(answers)))
@@ -416,9 +417,9 @@ def _filled_in(
     if path.exists():
         rewards = read_answers(path, arms, contexts=contexts)
         n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
-    answered_here = {i: answers[question] for i, question in enumerate(questions) if question in answers}
-    if n_written < len(questions) or answered_here.keys() - rewards.keys():
-        rewards = answered_here | rewards
+    rewarded = {i: answers[question] for i, question in enumerate(questions) if question in answers}
+    if n_written < len(questions) or rewarded.keys() - rewards.keys():
+        rewards = rewarded | rewards
         rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
         text = questions_csv(
             list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=rewards

@@ -38,12 +38,12 @@ from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
 ALONE, MISSED, ADAPTED = 1.3, 0.7, 0.25
-_NORMAL_95, _SURPRISE_95 = 1.645, math.log(20.0)
+_NORMAL_95, _LOG_20 = 1.645, math.log(20.0)
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
 _FEWEST_AGREEMENTS = 0.05
 """The least agreement in the source that one in the target is compared with."""
-_WHAT_IF = 0.25
+_OTHER_UNITS_WEIGHT = 0.25
 """How much "other units" counts in the median agreement."""
 
 
@@ -115,7 +115,7 @@ def estimate_target(
         agreements.append(float((one.target_arm == target_chosen).mean()))
         before = max(_kappa(one.source_arm, chosen, scores.n_arms), _FEWEST_AGREEMENTS)
         kept.append(float(np.clip(_kappa(one.target_arm, target_chosen, scores.n_arms) / before, 0.0, 1.0)))
-        counts.append(before * (_WHAT_IF if one.reading == "other units" else 1.0))
+        counts.append(before * (_OTHER_UNITS_WEIGHT if one.reading == "other units" else 1.0))
     skill = (in_source - without_contexts) * (_weighted_median(kept, counts) if kept else 1.0)
     by_agreement = without_contexts + skill
     least_value = min(values.values())
@@ -201,7 +201,7 @@ def _least_supported(mean: float, rounds: float) -> float:
         middle = (low + high) / 2.0
         both = ((mean, middle), (1.0 - mean, 1.0 - middle))
         divergence = sum(one * math.log(one / other) for one, other in both if one > 0.0)
-        low, high = (middle, high) if rounds * divergence > _SURPRISE_95 else (low, middle)
+        low, high = (middle, high) if rounds * divergence > _LOG_20 else (low, middle)
     return low
 
 

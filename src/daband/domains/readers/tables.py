@@ -192,6 +192,9 @@ def _from_domains(
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
     every = frame.filter(~np.isin(values, wanted)), frame.filter(np.isin(values, wanted))
     pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
+    if columns.label is not None and pooled.target_test is None:  # of some targets alone they are not used either
+        unlabelled = pl.when(pl.Series(np.isin(values, wanted))).then(None).otherwise(pl.col(columns.label))
+        frame = frame.with_columns(unlabelled.alias(columns.label))
     if columns.rewards == ():
         rest["class_names"] = pooled.class_names
     several = {f"{role}s": {one: frame.filter(values == one) for one in names}
