@@ -1,6 +1,6 @@
 """What a gradient step of the default for images costs, part by part and in other precisions, for one run and stacked.
 
-    python benchmarks/step_variants.py --runs 1,5 --steps 1024 --digit --before --table 16 --json step-variants.json
+    python benchmarks/step_variants.py --runs 1,5 --steps 1024 --digit --before --table 8 --json step-variants.json
 
 Every variant takes the same steps on made-up images of DIGIT's shape: milliseconds a step, the kernels that a step
 launches, and the seconds that the 19,200 steps of a run would take; of the step as it is also what it asks of the

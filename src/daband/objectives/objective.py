@@ -159,8 +159,10 @@ class Objective(nn.Module):
             parts.append(weights[places[0]] * weighed[0])
         elif weighed:
             adjacent = places[-1] - places[0] == len(places) - 1
-            own = weights[places[0] : places[-1] + 1] if adjacent else torch.stack([weights[one] for one in places])
-            parts.append(own @ torch.stack(weighed))
+            their_weights = (
+                weights[places[0] : places[-1] + 1] if adjacent else torch.stack([weights[one] for one in places])
+            )
+            parts.append(their_weights @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():

@@ -1044,16 +1044,18 @@ class NeuralLinUCB(Policy):
     def _self_train(self) -> None:
         """Fit the regression on pseudo-labels, unless a target has rewards, or 64 columns or fewer are numbers."""
         first = self.domains.first_target
-        seen = [(domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)]
-        if not seen or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
+        buffers = [
+            (domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)
+        ]
+        if not buffers or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
             return
         expert = self._acting.experts[self._acting.labelled]
-        shown = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in seen]
-        features = [self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in shown]
+        contexts = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in buffers]
+        features = [self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in contexts]
         self._pseudo = None
         # Of each target by itself: with statistics of their own, an indicator has two values in every one.
         if min(map(count_numbers, features)) > _COMPONENTS:
-            predicted = np.concatenate([self._predict(rows, domain) for domain, rows in shown])
+            predicted = np.concatenate([self._predict(rows, domain) for domain, rows in contexts])
             predicted += 0.0 if self._offset is None else self._offset
             self._pseudo = fit_pseudo_labels(np.concatenate(features), predicted, ridge=expert.head.ridge)
 

@@ -93,7 +93,7 @@ def explanations_of(
     explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
         method = f"{policy.name} {policy.shift}"
-        called = names[index] if names and names.count(names[index]) == 1 else ""
+        policy_name = names[index] if names and names.count(names[index]) == 1 else ""
         before = {
             name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, origin, rule)
         }
@@ -104,7 +104,7 @@ def explanations_of(
                 target_mean = _scaled(mean, reward_range)
                 adapted = policy.adapts_to_target
                 one = Explanation(
-                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, adapted, called
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, adapted, policy_name
                 )
                 if not any(_same(one, other) for other in explanations):
                     explanations.append(one)

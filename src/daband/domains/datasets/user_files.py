@@ -166,8 +166,8 @@ def _files(
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
             worth_saying = ("left out", "did you mean", "numbers in one file", "amounts", "dates")
-            lost = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
-            for line in lost + column_differences(read.source, read.target, read.types, units=units or ()):
+            left_out = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
+            for line in left_out + column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(

@@ -175,19 +175,19 @@ def csv_options(path: Path) -> dict[str, Any]:
 
     The beginning of the file tells. A spreadsheet writes ; and decimal commas in much of Europe.
     """
-    told: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None}
+    options: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None}
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         lines = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines()
     header = lines[0] if lines else ""
     if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv" or header.count("\t") > len(
         re.findall("[,;]", header)
     ):
-        return {**told, "separator": "\t"}
+        return {**options, "separator": "\t"}
     if header.count(";") <= header.count(","):
-        return {**told, "separator": ","}
+        return {**options, "separator": ","}
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
     commas, points = (any(re.fullmatch(rf"[+-]?\d+{mark}\d+", cell) for cell in cells) for mark in (",", r"\."))
-    return {**told, "separator": ";", "decimal_comma": commas and not points}
+    return {**options, "separator": ";", "decimal_comma": commas and not points}
 
 
 def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:
