@@ -129,7 +129,7 @@ class Profile:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=activities)
+        self._profiler = profile(activities=activities, acc_events=True)  # without it some versions warn
         self._profiler.start()
 
     def _stop(self) -> None:
