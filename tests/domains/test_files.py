@@ -309,7 +309,7 @@ def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
     old, new = frames()
     text = pl.when(pl.col("row_id") == 4).then(pl.lit("950,18 €")).otherwise(pl.lit("1.5"))
     files = _write(tmp_path, old.with_columns(price=text), new.with_columns(price=1.5))
-    with pytest.raises(daband.InvalidInput, match="'price' of the source table is not numeric.*'950,18 €' in row 4"):
+    with pytest.raises(daband.InvalidInput, match=r"'price' of the source table is not numeric.*'950,18 €' in row 4"):
         load("files", **files, **LOG, number=["price"])
 
 
