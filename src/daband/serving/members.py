@@ -202,9 +202,9 @@ class RowScorer:
         features.dot(self._theta, mean)
         _multiply(products, products, products)
         _sqrt(_sums(products, self._starts), widths)
-        scores = self._sums.dot(stacked)
+        scores: FloatArray = self._sums.dot(stacked).astype(np.float64)
         self._free.append(space)
-        return scores.astype(np.float64)
+        return scores
 
     def _workspace(self) -> _Workspace:
         kind = self._weight.dtype
