@@ -25,7 +25,7 @@ def read_pictures(path: Path) -> Any:
 
 def _glyphs(path: Path) -> list[dict[str, Any]]:
     """The characters that the path ends with, white on black, in every typeface below its folder that has them all."""
-    from PIL import Image, ImageChops, ImageDraw, ImageFont  # type: ignore[import-not-found]
+    from PIL import Image, ImageChops, ImageDraw, ImageFont
 
     rows = []
     for file in sorted([*path.parent.rglob("*.ttf"), *path.parent.rglob("*.otf")]):
@@ -84,5 +84,5 @@ def network_features(pictures: Any) -> Any:
 
     network = PretrainedFeatures(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
-        batches = (torch.from_numpy(pictures).float() / 255.0).split(64)
+        batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)  # type: ignore[no-untyped-call]
         return np.concatenate([network(batch, domain_rows=[len(batch)]).numpy() for batch in batches])
