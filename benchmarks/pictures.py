@@ -84,5 +84,5 @@ def network_features(pictures: Any) -> Any:
 
     network = PretrainedFeatures(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
-        batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)  # type: ignore[no-untyped-call]
+        batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
         return np.concatenate([network(batch, domain_rows=[len(batch)]).numpy() for batch in batches])
