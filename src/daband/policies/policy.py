@@ -799,13 +799,13 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))
-        settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
+        settings = {name: value for name, value in self.settings().items() if name not in ("reward_range", "n_arms")}
         shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
         low, high = self.reward_range
         if (low, high) != (0.0, 1.0):
             given.append(f"reward_range=({low:g}, {high:g})")
-        arguments = ", ".join([f"context_shape={self.context_shape}", *given])
+        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *given])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         if self._pending.n_rounds:
             counts += f", {self._pending.n_rounds} kept back until the range of rewards is known"
