@@ -171,9 +171,10 @@ class FrozenPolicy:
 
     @functools.cached_property
     def _row_scorer(self) -> RowScorer | None:
-        if self.arms != "disjoint" or self.n_arms < 2 or self.transform is not None:
+        if self.arms != "disjoint" or self.n_arms < 2:
             return None
-        scorer = RowScorer.of(self.members, math.prod(self.context_shape), self.exploration.optimism)
+        size = math.prod(self.context_shape)
+        scorer = RowScorer.of(self.members, size, self.exploration.optimism, self.transform)
         return scorer if scorer is not None and (scorer.reads_images or self.layout is None) else None
 
     def choose(

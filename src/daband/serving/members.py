@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
-from daband.linear import TransformStep, kernels_numpy, ridge_scores
+from daband.linear import StandardiseStep, TransformStep, kernels_numpy, ridge_scores
 from daband.serving.numpy_networks import ConvNetwork, Float32Array, MlpNetwork, Network
 
 __all__ = ["Member", "RowScorer"]
@@ -109,20 +109,33 @@ class RowScorer:
     A^-1 = R R': its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
     """
 
-    def __init__(self, members: Sequence[Member], n_inputs: int, optimism: float) -> None:
+    def __init__(
+        self, members: Sequence[Member], n_inputs: int, optimism: float, before: StandardiseStep | None
+    ) -> None:
         networks = [member for member in members if member.network is not None]
         linear = [member for member in members if member.network is None]
-        firsts = [_first(member, n_inputs) for member in (*networks, *linear)]
-        network = members[0].network
+        n_features = n_inputs if before is None else before.n_features
+        firsts = [_first(member, n_features) for member in (*networks, *linear)]
+        network = networks[0].network
         self._convolutions = network.maps if isinstance(network, ConvNetwork) else None
         weight = np.concatenate([first.weight for first in firsts], axis=1)
-        if not np.abs(weight).max() < _LARGEST_WEIGHT:
+        offset = max(first.offset for first in firsts)
+        self._range: tuple[FloatArray, FloatArray] | None = None
+        if before is not None:  # it clips, and is a linear function of what is left, which is folded into the weights
+            reach, slope = before.clip * before.deviation, before.scale / before.deviation
+            self._range = before.mean - reach, before.mean + reach
+            if not np.abs(self._range).max() < _LARGEST_WEIGHT:
+                raise OverflowError("a column has numbers too large for single precision")
+            bias = weight[-2:].sum(axis=0) - (before.mean * slope) @ weight[:-2]  # a feature of 1, and the 1 of a bias
+            weight = np.vstack([slope[:, None] * weight[:-2], bias])
+            offset += float(np.abs(before.mean / before.deviation).max())
+        if not np.abs(weight).max(initial=0.0) < _LARGEST_WEIGHT:
             raise OverflowError("a column has a deviation of almost nothing")
-        kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
+        kind = np.float32 if offset <= _LARGEST_OFFSET else np.float64
         self._weight = weight.astype(kind)
         self._low = np.concatenate([first.low for first in firsts]).astype(kind)
         high = np.concatenate([first.high for first in firsts]).astype(kind)
-        self._bounded = int(np.argmax(np.isfinite(high)))  # networks come first, and have no bound
+        self._bounded = int(np.isinf(high).cumprod().sum())  # networks come first, and have no bound
         self._high = high[self._bounded :]
         self._networks = [(len(first.low), first.layers) for first in firsts[: len(networks)]]
         # Features: those of linear members are outputs of the first product, the latents of networks lie behind them.
@@ -148,24 +161,36 @@ class RowScorer:
         return {**self.__dict__, "_free": []}
 
     @classmethod
-    def of(cls, members: Sequence[Member], n_inputs: int, optimism: float = 0.0) -> RowScorer | None:
-        """One for members that it can fold: perceptrons and linear members beside them, or one of images; else None.
+    def of(
+        cls,
+        members: Sequence[Member],
+        n_inputs: int,
+        optimism: float = 0.0,
+        before: TransformStep | None = None,
+    ) -> RowScorer | None:
+        """One for members that it can fold: perceptrons and linear members beside them, or one of images and constants.
 
-        ``optimism`` is what a width counts in the score of an arm.
+        ``optimism`` is what a width counts in the score of an arm, ``before`` the policy's own transform.
         """
+        if before is not None and not (isinstance(before, StandardiseStep) and before.axes is None):
+            return None
         if sum(n_inputs * member.dimension + member.inverse.size for member in members) > _MOST_NUMBERS:
             return None
         for member in members:
             if member.network is None:
-                folds = not member.constant and getattr(member.transform, "axes", None) is None
+                folds = getattr(member.transform, "axes", None) is None
             elif isinstance(member.network, ConvNetwork):
-                folds = len(members) == 1
+                folds = before is None and all(other is member or other.constant for other in members)
             else:
                 folds = isinstance(member.network, MlpNetwork) and len(member.network.layers) > 1
             if not folds:
                 return None
         try:
-            return cls(members, n_inputs, optimism) if any(member.network is not None for member in members) else None
+            return (
+                cls(members, n_inputs, optimism, before)
+                if any(member.network is not None for member in members)
+                else None
+            )
         except (OverflowError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 
@@ -184,10 +209,15 @@ class RowScorer:
         if self._convolutions is not None:
             place[...] = self._convolutions(context)
         else:
-            place[...] = context if context.ndim == 1 else context.reshape(-1)
+            flat = context if context.ndim == 1 else context.reshape(-1)
+            if self._range is None:
+                place[...] = flat
+            else:
+                _minimum(_maximum(flat, self._range[0]), self._range[1], out=place)
             row.dot(self._weight, first)
             _maximum(first, self._low, out=first)
-            _minimum(bounded, self._high, out=bounded)
+            if bounded is not None:
+                _minimum(bounded, self._high, out=bounded)
             if single is not None:
                 single[...] = first
         for inputs, weight, outputs, low in layers:
@@ -209,11 +239,11 @@ class RowScorer:
     def _workspace(self) -> _Workspace:
         kind = self._weight.dtype
         n_hidden = sum(n for n, _ in self._networks)
-        n_first = self._weight.shape[1] if self._convolutions is None else n_hidden
-        outputs = np.empty(n_hidden + len(self._theta), np.float32)
+        n_first = len(self._low)
+        outputs = np.ones(n_hidden + len(self._theta), np.float32)  # where images are read, constants stay as they are
         single: Any = outputs[:n_first]
         first = single if kind == np.float32 else np.empty(n_first, kind)
-        row = first if self._convolutions is not None else np.empty(len(self._weight), kind)
+        row = first[:n_hidden] if self._convolutions is not None else np.empty(len(self._weight), kind)
         row[-1] = 1.0
         layers, latents, start, end = [], [], 0, n_first
         for n, steps in self._networks:
@@ -228,7 +258,8 @@ class RowScorer:
         features, products = outputs[n_hidden:], np.empty(self._n_products, np.float32)
         roots = [(features[place], root, products[where]) for place, root, where in self._roots]
         stacked = np.empty((self._sums.shape[1], self._theta.shape[1]), np.float32)
-        bounded, copied = first[self._bounded :], None if single is first else single
+        bounded = first[self._bounded :] if len(self._high) else None
+        copied = None if single is first else single
         return _Workspace(
             row[:-1], row, first, bounded, copied, layers, latents, roots, features, products,
             stacked, stacked[0], stacked[1:].reshape(-1),
@@ -245,7 +276,8 @@ class _Workspace(NamedTuple):
     context: AnyArray
     row: AnyArray
     first: AnyArray
-    bounded: AnyArray
+    bounded: AnyArray | None
+    """Those of its outputs that are not to exceed a bound."""
     single: Float32Array | None
     """The first product in single precision where it is not."""
     layers: list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]]
@@ -281,13 +313,15 @@ def _first(member: Member, n_inputs: int) -> _First:
     if isinstance(member.network, ConvNetwork):  # maps and a 1 are all that it reads
         layers = _with_biases(member.network.layers)
         rows = np.ones(len(layers[0][0]))
-        return _First(rows[:, None], rows, rows, 0.0, layers)
+        return _First(np.zeros((n_inputs + 1, 0)), rows, rows, 0.0, layers)
     if isinstance(member.network, MlpNetwork):
         first, bias, offset = member.network.first_layer()
         (weight, low), *layers = _with_biases([(first, bias), *member.network.layers[1:]])
         assert low is not None
         return _First(weight, low, np.full(len(low), np.inf), offset, layers)
     step: Any = member.transform
+    if member.constant:
+        return _First(np.eye(n_inputs + 1)[:, -1:], np.ones(1), np.full(1, np.inf), 0.0, [])
     if step is None:
         high = np.full(n_inputs, np.inf)
         return _First(np.eye(n_inputs + 1, n_inputs), -high, high, 0.0, [])
