@@ -68,6 +68,7 @@ from daband.linear import (
     ExpertShares,
     Exploration,
     HeadMixture,
+    Piecewise,
     PrimalRidge,
     PseudoLabelRegression,
     RidgeHead,
@@ -126,7 +127,7 @@ class ContextFeatures:
     """The features of a ridge expert: contexts of this shape behind ``transform``, as they are without one, or a 1."""
 
     def __init__(
-        self, context_shape: tuple[int, ...], transform: Standardise | None = None, *, constant: bool = False
+        self, context_shape: tuple[int, ...], transform: Standardise | Piecewise | None = None, *, constant: bool = False
     ) -> None:
         self.context_shape = context_shape
         self.transform = transform
@@ -167,7 +168,7 @@ class ContextFeatures:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         if self.transform is not None:
-            self.transform = Standardise(**self.transform.settings())  # one that was not fitted has no state
+            self.transform = type(self.transform)(**self.transform.settings())  # one that was not fitted has no state
             self.transform.restore(state)
 
 
@@ -419,6 +420,9 @@ class NeuralLinUCB(Policy):
         # By name: features, the ridge, the share in predictions before the first round, and that in widths.
         usual = ridge * standardised_ridge(every.dimension)
         parts = {"ridge": (every, usual, 0.75, 2 / 3)}
+        if dim <= _COMPONENTS and arms == "disjoint":
+            piecewise = ContextFeatures(shape, Piecewise(shift_transform(Standardise(), shift, dim)))
+            parts = {"ridge": (every, usual, 0.5, 2 / 3), "piecewise": (piecewise, 4 * usual, 0.25, 0.0)}
         if dim > _COMPONENTS:
             components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
             parts = {
@@ -622,7 +626,9 @@ class NeuralLinUCB(Policy):
                 network = freeze_encoder(encoder, name=settings.name, options=settings.options, domain=domain)
                 members.append(replace(member, network=network))
             elif expert.features.transform is not None:
-                members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen(domain))))
+                step = copy.deepcopy(expert.features.transform.frozen(domain))
+                theta = np.ascontiguousarray(member.theta[:, : step.n_features])  # without features that are left over
+                members.append(replace(member, theta=theta, transform=step))
             else:
                 members.append(replace(member, constant=expert.features.constant))
         if acting.offset is not None and in_target:
