@@ -78,6 +78,12 @@ def test_a_record_with_a_commit_passes(record):
     assert not without_commit(record)
 
 
+def test_a_difference_that_rounds_to_nothing_has_no_minus():
+    from pages.text import number
+
+    assert [number(value, sign=True) for value in (-0.0001, 0.0, -0.001)] == [".000", ".000", "-.001"]
+
+
 def test_what_the_readme_says_of_digit_is_what_the_records_say():
     from pages.text import shown_in_front
 

@@ -24,8 +24,9 @@ def written_from(*records: str) -> str:
 
 
 def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
-    """A number as the field writes accuracies: .950; with a sign for differences."""
-    return f"{value:{'+' if sign else ''}.{digits}f}".replace("0.", ".", 1)
+    """A number as the field writes accuracies: .950; with a sign for differences, unless they round to 0."""
+    signed = sign and round(value, digits) != 0
+    return f"{value:{'+' if signed else ''}z.{digits}f}".replace("0.", ".", 1)
 
 
 def p_value(value: float) -> str:

@@ -31,6 +31,7 @@ from daband.lazy_polars import pl
 _MISSING = "(missing)"
 FAR = 8.0
 """A number that is further than so many deviations from the mean that training saw is far outside."""
+_FAR_SQUARE = FAR * FAR
 _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
 _KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
@@ -381,11 +382,12 @@ class TableRows:
                 return None
         except (KeyError, OverflowError):
             return None
-        numbers = np.frombuffer(self._pack(*values))
-        scaled = (numbers - self._mean) / self._deviation
+        scaled: FloatArray = np.frombuffer(self._pack(*values)) - self._mean
+        scaled /= self._deviation
         # In nearly every case all of them together are not as far out as one number may be.
-        near = scaled.dot(scaled) <= FAR * FAR or (scaled.max() <= FAR and scaled.min() >= -FAR)
-        return scaled if near else None
+        if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
+            return scaled
+        return None
 
     def _odd_numbers(self, row: Mapping[str, Any], context: FloatArray, odd: list[RowWarning]) -> FloatArray:
         """The numeric columns (n,), scaled, one by one, with flags of missing values in ``context`` and warnings."""

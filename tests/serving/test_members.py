@@ -127,3 +127,21 @@ def test_a_call_within_another_has_a_workspace_of_its_own(deployed):
 
     np.testing.assert_array_equal(scorer(Interrupted()), expected[0])
     assert len(scorer._free) == 2
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e100])
+def test_scores_have_the_optimism_of_the_policy(alpha, tmp_path):
+    """However large it is: single precision ends at 3e38."""
+    rng = np.random.default_rng(2)
+    policy = daband.DABand(context_shape=(5,), n_arms=3, alpha=alpha, seed=0)
+    contexts = rng.normal(size=(60, 5))
+    policy.prepare(contexts)
+    policy.update(contexts, rng.choice(3, 60, p=[0.1, 0.3, 0.6]), rng.random(60))
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband")
+    deployed = load_deployed(tmp_path / "p.daband")
+    assert deployed.frozen._row_scorer is not None
+    rows = [deployed.decide(row, round_number=at) for at, row in enumerate(contexts)]
+    assert [row.arm for row in rows] == deployed.decide(contexts, round_number=0).arm.tolist()
+    mean, width, score = deployed.frozen._row_scorer(contexts[0])
+    np.testing.assert_allclose(score, mean + min(alpha, 1e15) * width, rtol=1e-5)

@@ -197,6 +197,17 @@ def test_exploration_of_the_chosen_policy():
     assert (decided.propensity < 1).all()
 
 
+@pytest.mark.parametrize(("explore", "rule"), [("greedy", "greedy"), ("ucb", "ucb")])
+def test_what_is_assessed_is_what_is_deployed(explore, rule):
+    """Before: also a policy that explores greedily was assessed with the bonus."""
+    pair = daband.domains.load("synthetic", tiny=True)
+    candidates = [Candidate("linucb", "linucb", {"alpha": 5.0}), Candidate("trees", "trees")]
+    choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32, explore=explore)
+    chosen = choice.policy.decide(pair.target.read(np.arange(len(pair.target))), "target", rule=rule).arm
+    shares = np.bincount(chosen, minlength=pair.n_arms) / len(chosen)
+    assert [arm.target_share for arm in choice.assessment.per_arm] == pytest.approx(shares)
+
+
 def test_choose_on_a_log_sees_that_contexts_help():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(1500, 3))

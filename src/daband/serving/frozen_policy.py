@@ -31,6 +31,7 @@ from daband.serving.members import Member, RowScorer
 from daband.serving.numpy_networks import network_from
 from daband.table_transform import TableTransform
 
+_FLOAT64 = np.dtype(np.float64)
 _CLOSE = 1e-5
 """Arms whose scores differ by less are scored in double precision."""
 
@@ -90,7 +91,6 @@ class FrozenPolicy:
     """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
     key: np.uint64 = field(init=False)
     _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
-    _optimism: AnyArray = field(init=False, repr=False)
     _is_certain: bool = field(init=False, repr=False)
     """Whether the best arm is always chosen where it is the only one."""
 
@@ -99,7 +99,6 @@ class FrozenPolicy:
         shares = [member.share for member in self.members], [member.width_share for member in self.members]
         object.__setattr__(self, "_shares", shares)
         rule = self.exploration
-        object.__setattr__(self, "_optimism", np.array(rule.optimism))  # numpy converts numbers anew in every call
         object.__setattr__(self, "_is_certain", rule.rule != "thompson" and rule.epsilon == 0.0)
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
@@ -157,10 +156,10 @@ class FrozenPolicy:
         rounding errors may be tied: they are scored in double precision.
         """
         scorer = self._row_scorer
-        if scorer is not None and (scorer.reads_images or contexts.dtype == np.float64):
+        if scorer is not None and (contexts.dtype is _FLOAT64 or scorer.reads_images):
             rows = contexts if self.layout is None else channels_first(contexts, self.layout)
-            mean, width = scorer(rows[0])
-            scores = (mean + width * self._optimism).tolist()
+            scored = scorer(rows[0])
+            mean, width, scores = scored[0], scored[1], scored[2].tolist()
             ranked = sorted(scores)
             best = ranked[-1]
             if best - ranked[-2] > _CLOSE * (1.0 + abs(best)):
@@ -174,7 +173,7 @@ class FrozenPolicy:
     def _row_scorer(self) -> RowScorer | None:
         if self.arms != "disjoint" or self.n_arms < 2 or self.transform is not None:
             return None
-        scorer = RowScorer.of(self.members, math.prod(self.context_shape))
+        scorer = RowScorer.of(self.members, math.prod(self.context_shape), self.exploration.optimism)
         return scorer if scorer is not None and (scorer.reads_images or self.layout is None) else None
 
     def choose(

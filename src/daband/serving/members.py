@@ -101,16 +101,18 @@ class Member:
 
 
 class RowScorer:
-    """Means and widths (K,) of one context, in single precision, as the latent of a network is.
+    """Means, widths and scores of one context, in single precision, as the latent of a network is.
 
     All members read a flat context by one product, which has the first layer of networks and the standardisation of
     every member in it; a single member may read an image by its convolutions instead. Further layers have their bias as
-    a row of their weights. A width is the norm of R'z with A^-1 = R R':
-    its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
+    a row of their weights. One product of the features of all members gives the means. A width is the norm of R'z with
+    A^-1 = R R': its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
     """
 
-    def __init__(self, members: Sequence[Member], n_inputs: int) -> None:
-        firsts = [_first(member, n_inputs) for member in members]
+    def __init__(self, members: Sequence[Member], n_inputs: int, optimism: float) -> None:
+        networks = [member for member in members if member.network is not None]
+        linear = [member for member in members if member.network is None]
+        firsts = [_first(member, n_inputs) for member in (*networks, *linear)]
         network = members[0].network
         self._convolutions = network.maps if isinstance(network, ConvNetwork) else None
         weight = np.concatenate([first.weight for first in firsts], axis=1)
@@ -122,20 +124,23 @@ class RowScorer:
         high = np.concatenate([first.high for first in firsts]).astype(kind)
         self._bounded = int(np.argmax(np.isfinite(high)))  # networks come first, and have no bound
         self._high = high[self._bounded :]
-        self._parts: list[tuple[slice, list[_Layer], Float32Array, slice, slice]] = []
-        self._widths: list[slice] = []
+        self._networks = [(len(first.low), first.layers) for first in firsts[: len(networks)]]
+        # Features: those of linear members are outputs of the first product, the latents of networks lie behind them.
+        self._theta = np.concatenate([one.share * one.theta.T for one in (*linear, *networks)]).astype(np.float32)
+        self._roots: list[tuple[slice, Float32Array, slice]] = []
         starts: list[int] = []
-        heads, at, end = len(members[0].theta), 0, 0
-        for member, first in zip(members, firsts, strict=True):
-            head, length = _head(member)
-            place, products = slice(at, at + len(first.low)), slice(end, end + head.shape[1])
-            means = slice(end + length * heads, end + (length + 1) * heads)
-            self._parts.append((place, first.layers, head, products, means))
-            if starts:
-                self._widths.append(slice(len(starts), len(starts) + heads))
-            starts.extend(range(end, means.start + 1, length))
-            at, end = place.stop, products.stop
+        with_widths = [member for member in members if member.width_share] or networks[:1]
+        heads, at, end = self._theta.shape[1], 0, 0
+        for member in (*linear, *networks):
+            place, at = slice(at, at + member.dimension), at + member.dimension
+            if member in with_widths:
+                root, length = _root(member)
+                starts.extend(range(end, end + length * heads, length))
+                self._roots.append((place, root, slice(end, end + root.shape[1])))
+                end += root.shape[1]
         self._starts, self._n_products = np.array(starts), end
+        self._sums = np.ones((3, 1 + len(with_widths)), np.float32)
+        self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, min(optimism, _LARGEST_WEIGHT)
         self._free: list[_Workspace] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,8 +148,11 @@ class RowScorer:
         return {**self.__dict__, "_free": []}
 
     @classmethod
-    def of(cls, members: Sequence[Member], n_inputs: int) -> RowScorer | None:
-        """One for members that it can fold: perceptrons and linear members beside them, or one of images; else None."""
+    def of(cls, members: Sequence[Member], n_inputs: int, optimism: float = 0.0) -> RowScorer | None:
+        """One for members that it can fold: perceptrons and linear members beside them, or one of images; else None.
+
+        ``optimism`` is what a width counts in the score of an arm.
+        """
         if sum(n_inputs * member.dimension + member.inverse.size for member in members) > _MOST_NUMBERS:
             return None
         for member in members:
@@ -157,7 +165,7 @@ class RowScorer:
             if not folds:
                 return None
         try:
-            return cls(members, n_inputs) if any(member.network is not None for member in members) else None
+            return cls(members, n_inputs, optimism) if any(member.network is not None for member in members) else None
         except (OverflowError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 
@@ -166,59 +174,69 @@ class RowScorer:
         """Whether contexts are images (channels, height, width) and no numbers."""
         return self._convolutions is not None
 
-    def __call__(self, context: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Means and widths, (K,) each, of numbers, or of an image (channels, height, width)."""
+    def __call__(self, context: AnyArray) -> FloatArray:
+        """Means, widths and scores, (3, K), of numbers, or of an image (channels, height, width)."""
         try:
             space = self._free.pop()  # threads share the scorer; nobody else has this workspace until it is put back
         except IndexError:
             space = self._workspace()
-        place, row, first, single, bounded, members, norm, products, mean, others = space
+        place, row, first, bounded, single, layers, latents, roots, features, products, stacked, mean, widths = space
         if self._convolutions is not None:
             place[...] = self._convolutions(context)
         else:
             place[...] = context if context.ndim == 1 else context.reshape(-1)
             row.dot(self._weight, first)
-            np.maximum(first, self._low, out=first)
-            np.minimum(bounded, self._high, out=bounded)
-            if single is not first:
+            _maximum(first, self._low, out=first)
+            _minimum(bounded, self._high, out=bounded)
+            if single is not None:
                 single[...] = first
-        for layers, latent, head, scored in members:
-            for inputs, weight, outputs, low in layers:
-                inputs.dot(weight, outputs)
-                if low is not None:
-                    np.maximum(outputs, low, out=outputs)
-            if layers:
-                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
-                np.divide(latent, norm, out=latent)
-            latent.dot(head, scored)
-        for other in others:
-            np.add(mean, other, out=mean)
-        means = mean.astype(np.float64)
-        np.multiply(products, products, out=products)
-        norms = np.add.reduceat(products, self._starts)
+        for inputs, weight, outputs, low in layers:
+            inputs.dot(weight, outputs)
+            if low is not None:
+                _maximum(outputs, low, out=outputs)
+        for latent, norm in latents:
+            norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
+            _divide(latent, norm, latent)
+        for inputs, weight, outputs in roots:
+            inputs.dot(weight, outputs)
+        features.dot(self._theta, mean)
+        _multiply(products, products, products)
+        _sqrt(_sums(products, self._starts), widths)
+        scores: FloatArray = self._sums.dot(stacked).astype(np.float64)
         self._free.append(space)
-        np.sqrt(norms, out=norms)
-        width = norms[: len(means)]
-        for where in self._widths:
-            width = width + norms[where]
-        return means, width.astype(np.float64)
+        return scores
 
     def _workspace(self) -> _Workspace:
-        row = np.ones(len(self._weight), self._weight.dtype)
-        first = row if self._convolutions is not None else np.empty(self._weight.shape[1], row.dtype)
-        single: Any = first if first.dtype == np.float32 else np.empty(len(first), np.float32)
-        products = np.empty(self._n_products, np.float32)
-        members = []
-        for place, layers, head, where, _ in self._parts:
-            latent, steps = single[place], []
-            for weight, low in layers:
-                outputs = np.empty(weight.shape[1], np.float32)
-                steps.append((latent, weight, outputs, low))
-                latent = outputs
-            members.append((steps, latent, head, products[where]))
-        mean, *others = (products[part[-1]] for part in self._parts)
-        bounded, norm = first[self._bounded :], np.empty((), np.float32)
-        return _Workspace(row[:-1], row, first, single, bounded, members, norm, products, mean, others)
+        kind = self._weight.dtype
+        n_hidden = sum(n for n, _ in self._networks)
+        n_first = self._weight.shape[1] if self._convolutions is None else n_hidden
+        outputs = np.empty(n_hidden + len(self._theta), np.float32)
+        single: Any = outputs[:n_first]
+        first = single if kind == np.float32 else np.empty(n_first, kind)
+        row = first if self._convolutions is not None else np.empty(len(self._weight), kind)
+        row[-1] = 1.0
+        layers, latents, start, end = [], [], 0, n_first
+        for n, steps in self._networks:
+            inputs, start = outputs[start : start + n], start + n
+            for weight, low in steps:
+                hidden = np.empty(weight.shape[1], np.float32)
+                if low is None:
+                    hidden, end = outputs[end : end + len(hidden)], end + len(hidden)
+                    latents.append((hidden, np.empty((), np.float32)))
+                layers.append((inputs, weight, hidden, low))
+                inputs = hidden
+        features, products = outputs[n_hidden:], np.empty(self._n_products, np.float32)
+        roots = [(features[place], root, products[where]) for place, root, where in self._roots]
+        stacked = np.empty((self._sums.shape[1], self._theta.shape[1]), np.float32)
+        bounded, copied = first[self._bounded :], None if single is first else single
+        return _Workspace(
+            row[:-1], row, first, bounded, copied, layers, latents, roots, features, products,
+            stacked, stacked[0], stacked[1:].reshape(-1),
+        )  # fmt: skip
+
+
+_maximum, _minimum, _divide, _multiply, _sqrt = np.maximum, np.minimum, np.divide, np.multiply, np.sqrt
+_sums = np.add.reduceat
 
 
 class _Workspace(NamedTuple):
@@ -227,15 +245,21 @@ class _Workspace(NamedTuple):
     context: AnyArray
     row: AnyArray
     first: AnyArray
-    single: Float32Array
     bounded: AnyArray
-    members: list[tuple[list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]], Any, Any, Any]]
-    """By member: inputs, weights, outputs and least outputs of layers; the latent, its regressions, their products."""
-    norm: Float32Array
+    single: Float32Array | None
+    """The first product in single precision where it is not."""
+    layers: list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]]
+    """Inputs, weights, outputs and least outputs."""
+    latents: list[tuple[Float32Array, Float32Array]]
+    """Latents and their norms."""
+    roots: list[tuple[Float32Array, Float32Array, Float32Array]]
+    """Features, R and R'z of a member with widths."""
+    features: Float32Array
     products: Float32Array
+    stacked: Float32Array
+    """Means, and the widths of each member with widths: (1 + W, K)."""
     mean: Float32Array
-    others: list[Float32Array]
-    """The means of further members."""
+    widths: Float32Array
 
 
 _Layer = tuple[Float32Array, Float32Array | None]
@@ -289,15 +313,15 @@ def _with_biases(dense: Sequence[tuple[AnyArray, AnyArray]]) -> list[_Layer]:
     return layers
 
 
-def _head(member: Member) -> tuple[Float32Array, int]:
-    """R of all regressions beside each other, theta, both with their shares, and zeros: (d, K r + K + ...); and r."""
+def _root(member: Member) -> tuple[Float32Array, int]:
+    """R of all regressions beside each other, with the width's share, and zeros: (d, K r + ...); and r."""
     heads, d = member.theta.shape
     root: FloatArray = np.zeros((heads, d, 1))
     if member.width_share:
         root = np.linalg.cholesky(member.inverse) * np.float64(member.width_share)
-    head = np.concatenate([root.transpose(1, 0, 2).reshape(d, -1), member.share * member.theta.T], axis=1)
-    columns = head.shape[1]
-    return np.pad(head, ((0, 0), (0, _aligned(columns) - columns))).astype(np.float32), root.shape[2]
+    columns = heads * root.shape[2]
+    flat = root.transpose(1, 0, 2).reshape(d, columns)
+    return np.pad(flat, ((0, 0), (0, _aligned(columns) - columns))).astype(np.float32), root.shape[2]
 
 
 def _aligned(columns: int) -> int:

@@ -124,7 +124,8 @@ class Choice:
     """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_value`` (the mean
     reward on held-out source rounds), ``estimated_value`` in the target without rewards, ``value`` with them (None
     without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``. They are of
-    greedy choices; ``assessment`` is of the policy with its exploration bonus."""
+    greedy choices; ``assessment`` is of the policy as it is deployed: with its exploration bonus,
+    unless it explores greedily."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
@@ -251,6 +252,7 @@ def choose(
         [trained[index] for index in assessed],
         source=pair.source_test,
         target=pair.target,
+        rule="greedy" if getattr(policy, "explore", "ucb") == "greedy" else "ucb",
         shift=pair.shift,
         arm_names=pair.class_names,
         policy_names=[options[index].name for index in assessed],

@@ -109,8 +109,9 @@ def from_table(
     if logged is not None and reward_range is None and 0 < len(logged) < _SHORT:
         reward_range = resolve_reward_range(None, logged)
     answers = {columns.label} if columns.label else set(columns.rewards)
-    labelled = bool(answers) and answers <= set(target_frame.columns) and _has_labels(target_frame, columns)
     test_frame = None if target_test is None else read_table(target_test)
+    advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
+    labelled = bool(answers) and answers <= set(target_frame.columns) and _has_labels(target_frame, columns, advice)
     if test_frame is None and labelled:
         seen, held = split_half(_strata(target_frame, columns), name=name)
         test_frame, target_frame = target_frame[held], target_frame[seen]
@@ -315,13 +316,13 @@ def _strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
     return labels
 
 
-def _has_labels(target: pl.DataFrame, columns: Columns) -> bool:
+def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
     """Whether rows of the target have labels; in a table of all domains they often have none."""
     missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < missing < len(target):
         warnings.warn(
-            f"{missing:,} of {len(target):,} target rows have no {columns.label}: labels of the others are not used. "
-            "Rows for the evaluator are target_test=",
+            f"{missing:,} of {len(target):,} target rows have no {columns.label}: labels of the others are not used."
+            f"{advice}",
             stacklevel=3,
         )
     return missing == 0
