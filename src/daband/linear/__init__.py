@@ -34,9 +34,9 @@ from daband.linear.transforms import (
 
 __all__ = [
     "DISCOUNTS", "LARGEST_SQUARE", "PCA", "TILE", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
-    "Exploration", "HeadMixture", "OutlierWarning", "Piecewise", "PiecewiseStep", "PrimalRidge", "PseudoLabelRegression", "RewardModel", "RidgeHead",
-    "RidgeSums", "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
-    "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
+    "Exploration", "HeadMixture", "OutlierWarning", "Piecewise", "PiecewiseStep", "PrimalRidge",
+    "PseudoLabelRegression", "RewardModel", "RidgeHead", "RidgeSums", "Standardise", "StandardiseStep", "Transform",
+    "TransformStep", "UniformDraws", "UnsavedPartWarning", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "count_numbers", "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels",
     "flat_features",
     "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components",

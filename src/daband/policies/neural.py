@@ -127,7 +127,11 @@ class ContextFeatures:
     """The features of a ridge expert: contexts of this shape behind ``transform``, as they are without one, or a 1."""
 
     def __init__(
-        self, context_shape: tuple[int, ...], transform: Standardise | Piecewise | None = None, *, constant: bool = False
+        self,
+        context_shape: tuple[int, ...],
+        transform: Standardise | Piecewise | None = None,
+        *,
+        constant: bool = False,
     ) -> None:
         self.context_shape = context_shape
         self.transform = transform
@@ -1118,6 +1122,9 @@ class NeuralLinUCB(Policy):
                 "an older version of daband wrote the file: it averaged a network and one linear part, where several "
                 "experts have shares by their predictions now; train the policy anew"
             )
+        if not below("piecewise.", state):  # or an older version wrote the file: what it had goes on
+            self._experts = _without_pieces(self._experts)
+            self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._head.restore(below("head.", state))
         self._learner.restore(below("learner.", state))
         self._experts = (replace(self._experts[0], features=self._learner.acting_copy()), *self._experts[1:])
@@ -1158,6 +1165,13 @@ class DABand(NeuralLinUCB):
     """
 
     source_terms_only = False
+
+
+def _without_pieces(experts: tuple[Expert, ...]) -> tuple[Expert, ...]:
+    """The experts without that on pieces of numbers, whose share the ridge regression on numbers has."""
+    prior = sum(expert.prior for expert in experts if expert.name in ("ridge", "piecewise"))
+    others = (expert for expert in experts if expert.name != "piecewise")
+    return tuple(replace(expert, prior=prior) if expert.name == "ridge" else expert for expert in others)
 
 
 def device_named(name: str) -> torch.device:
