@@ -32,3 +32,8 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name):
 def test_names_that_name_nothing_are_refused(names):
     with pytest.raises(InvalidInput):
         DomainNames(**names)
+
+
+def test_one_of_several_targets_must_be_named():
+    with pytest.raises(InvalidInput, match=r'there are 2 targets, pl, cz, .*policy.deploy\("pl"\)'):
+        DomainNames(targets=("pl", "cz")).index("target")

@@ -50,6 +50,11 @@ class DomainNames:
             return 0
         if name == "target" and name not in self.names and len(self.targets) == 1:
             return self.first_target
+        if name == "target" and name not in self.names:
+            raise InvalidInput(
+                f"there are {len(self.targets)} targets, {', '.join(self.targets)}, and each is judged by itself: say "
+                f'policy.deploy("{self.targets[0]}"), or take one of them, restrict_pair(pair, targets=[...])'
+            )
         if not isinstance(name, str) or name not in self.names:
             *most, last = map(repr, self.names)
             raise InvalidInput(f"domain must be {', '.join(most)} or {last}, got {name!r}")

@@ -64,10 +64,11 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
 
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     told = daband("choose", *FILES, "--set", "episodes=2", "--out", "chosen", cwd=market)
-    assert "The log has no propensities: they are estimated" in told
+    assert "the log has no propensities; they are estimated" in told
     assert "a number is taken to mean the same in both" in told
     assert (market / "chosen/daband.toml").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
+    told += daband("export", "chosen", "m.daband", cwd=market)
     assert "UserWarning" not in told
     assert "Still open: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
 
@@ -77,6 +78,7 @@ def test_fit_log_takes_a_table(market):
 
     told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "fitted.safetensors", cwd=market)
     assert "│ spent │ number │" in told
+    assert "old.csv: 240 rows ┏" in told
     policy = library.load(market / "fitted.safetensors")
     assert policy.rounds_learned == 240
     rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]

@@ -37,6 +37,16 @@ def test_a_run_has_the_sources_of_the_column(table, tmp_path):
     assert again.exit_code == 0, again.output
 
 
+def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_path):
+    files = ["--source", table, "--domain", "country", "--target", "pl,cz", "--label", "offer"]
+    found = run("choose", *files, "--out", tmp_path / "o")
+    assert found.exit_code != 0
+    told = " ".join((found.output + str(found.exception)).split())
+    assert "│ country │ left out │ it names the domain, as you say" in told
+    assert "a choice is for one target, and the pair has pl, cz" in told
+    assert "training" not in told
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

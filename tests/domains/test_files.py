@@ -9,7 +9,7 @@ import daband
 from daband.checks.pairs import check_pair
 from daband.domains import Columns, TableTransform, from_table, load, read_table
 from daband.domains.readers.columns import ColumnRoles, column_differences, infer_columns
-from daband.domains.readers.parquet_files import csv_options
+from daband.domains.readers.parquet_files import _SAMPLE
 from daband.domains.registry import pairs
 
 N = 120
@@ -84,7 +84,7 @@ def test_what_the_user_says_wins():
 
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame({"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150})
-    with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 600 rows; --category street"):
+    with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 300 rows; --category street"):
         infer_columns(text, text, ColumnRoles(label="y"))
     assert infer_columns(text, text, ColumnRoles(label="y", category=["street"]))[0].categorical == ("street",)
 
@@ -216,21 +216,32 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "separator", "decimal_comma"),
+    ("text", "row"),
     [
-        ("a\tb;\tc\n1\t2\t3\n", "\t", False),
-        ("a;b\n1,5;x\n", ";", True),
-        ("a;b\n1.5;2,5\n", ";", False),
-        ("a,b\n1.5,2\n", ",", False),
-        ("", ",", False),
+        ("a\tb;\tc\n1\t2\t3\n", (1, 2, 3)),
+        ("a;b\n1,5;x\n", (1.5, "x")),
+        ("a;b\n1.5;2,5\n", (1.5, "2,5")),
+        ("a,b\n1.5,2\n", (1.5, 2)),
+        ("a;b\n3.854,17;1.234\n", (3854.17, 1234.0)),
+        ("a;b\n1.234;5.678\n", (1.234, 5.678)),
+        ("a;b;c\n-1.234.567;10.0.0.1;0,5\n", (-1234567.0, "10.0.0.1", 0.5)),
+        ("sep=;\na;b\n1,5;x\n", (1.5, "x")),
+        ("sep=,\na,b\n1.5,x\n", (1.5, "x")),
     ],
 )
-def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, separator, decimal_comma):
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    told = csv_options(path)
-    assert told["separator"] == separator
-    assert told.get("decimal_comma", False) == decimal_comma
+def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, row):
+    (tmp_path / "table.csv").write_text(text)
+    assert read_table(tmp_path / "table.csv").row(0) == row
+
+
+def test_a_date_cut_off_at_the_end_of_the_sample_is_no_number(tmp_path):
+    # 10.12.2016 cut after 10.12 looked like a decimal point, and every column with commas became text.
+    before = "amount;since\n" + "0,5;10.12.2016\n" * 5000
+    assert len(before) > _SAMPLE
+    for padding in range(16):
+        path = tmp_path / f"{padding}.csv"
+        path.write_text(before.replace("amount", "amount" + "t" * padding, 1))
+        assert read_table(path).dtypes[0] == pl.Float64, padding
 
 
 def test_a_table_of_json_lines(tmp_path):
@@ -280,6 +291,26 @@ def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
     with pytest.warns(UserWarning, match="euros: as you say; 7 rows have none yet and are left out"):
         pair = load("files", **_write(tmp_path, late, new), **LOG)
     assert len(pair.source) + len(pair.source_test) == N - 7
+
+
+def test_an_error_names_the_row_of_the_file_when_rows_before_it_are_left_out(tmp_path):
+    """Before: row 93, counted without the seven rows that have no reward."""
+    old, new = frames()
+    late = old.with_columns(
+        euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros")),
+        p=pl.when(pl.col("row_id") == 100).then(33.0).otherwise(pl.col("p")),
+    )
+    with pytest.warns(UserWarning, match="7 rows have none yet"), pytest.raises(daband.InvalidInput, match="row 100 "):
+        load("files", **_write(tmp_path, late, new), **LOG)
+
+
+def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
+    """Before: an error of polars, with its traceback."""
+    old, new = frames()
+    text = pl.when(pl.col("row_id") == 4).then(pl.lit("950,18 €")).otherwise(pl.lit("1.5"))
+    files = _write(tmp_path, old.with_columns(price=text), new.with_columns(price=1.5))
+    with pytest.raises(daband.InvalidInput, match=r"'price' of the source table is not numeric.*'950,18 €' in row 4"):
+        load("files", **files, **LOG, number=["price"])
 
 
 def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_out():

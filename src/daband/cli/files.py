@@ -111,8 +111,9 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
 def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
     read = read_files(path, path, ColumnRoles(**named))
-    _show(read, {"source": path, "target": path, "shift": "covariate", "units": []})
-    pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
+    with read.errors_name_rows_of_the_file():
+        pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
@@ -176,9 +177,8 @@ def _check_units(read: FilesRead, units: list[str]) -> None:
 
 def _show(read: FilesRead, files: dict[str, Any]) -> list[str]:
     """Print what columns are read as; returns what differs between the files."""
-    table = Table(
-        title=escape(f"{files['source']}: {len(read.source):,} rows; {files['target']}: {len(read.target):,}")
-    )
+    target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
+    table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
     for heading in ("column", "read as", "why"):
         table.add_column(heading, overflow="fold")
     for column in read.types:
@@ -192,12 +192,6 @@ def _show(read: FilesRead, files: dict[str, Any]) -> list[str]:
     for line in differences:
         say(line, style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")
-    if read.columns.arm and read.columns.propensity is None:
-        say(
-            "The log has no propensities: they are estimated from which arms it chose. What corrects for the logging "
-            "policy (evaluate-log, weights in training) is as right as that estimate; --propensity names a column.",
-            style="yellow",
-        )
     if files["shift"] is None and not files["units"]:
         say(
             "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "

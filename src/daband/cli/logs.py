@@ -14,7 +14,7 @@ from rich.markup import escape
 import daband
 from daband.cli import options
 from daband.cli.files import table_as_log
-from daband.cli.progress_and_tables import console, say, warnings_on
+from daband.cli.progress_and_tables import console, say
 from daband.cli.run_progress import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
@@ -146,7 +146,7 @@ def learn_command(
 def _fit_table(log: str, out: Path, method: str, named: dict[str, Any]) -> None:
     """Fit a new policy to one table, whose columns are inferred and shown."""
     checked_method(method)
-    with warnings_on(), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         pair, columns = table_as_log(log, Path(folder) / "log.parquet", named)
         settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)

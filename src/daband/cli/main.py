@@ -58,6 +58,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     plugin: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,6 +70,7 @@ def _common(
     ] = False,
 ) -> None:
     """Options before any command."""
+    context.with_resource(warnings_on())
     name_plugins(plugin or ())
 
 
@@ -256,7 +258,7 @@ def _compare(
 
 def _assess_finished(out: Path, methods: Sequence[str]) -> list[experiments.AssessedRun]:
     """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
-    with warnings_on(), console.status("Assessing without labels ..."):
+    with console.status("Assessing without labels ..."):
         try:
             return experiments.assess_runs(out, methods=methods)
         except DabandError as error:

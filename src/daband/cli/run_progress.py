@@ -23,7 +23,7 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, TrustInPrior, number_or_name
-from daband.cli.progress_and_tables import CONTINUING, console, errors, say, warnings_on, watch
+from daband.cli.progress_and_tables import CONTINUING, console, errors, say, watch
 from daband.report import Mean
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def run_all(
     """
     executor = None if ray is None else experiments.on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
-        with warnings_on(), watch(specs) as drawing, interruptible(drawing) as listener:
+        with watch(specs) as drawing, interruptible(drawing) as listener:
             return experiments.bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
     except experiments.BenchError as error:
         if error.records:
@@ -106,7 +106,7 @@ def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
 def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     """A bar over the rows of a log, and warnings as lines above it."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with warnings_on(), Progress(*columns, console=console, transient=True) as drawing:
+    with Progress(*columns, console=console, transient=True) as drawing:
         task = drawing.add_task(name, rows="0 rows")
 
         def show(record: dict[str, float]) -> None:
@@ -137,7 +137,7 @@ def continue_command(
     """
     specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
     try:
-        with warnings_on(), watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
+        with watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
             trust = number_or_name(prior_trust)
             records = experiments.continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except experiments.BenchError as error:

@@ -18,7 +18,7 @@ from rich.table import Table
 import daband
 from daband import experiments
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.progress_and_tables import console, say, warnings_on
+from daband.cli.progress_and_tables import console, say
 from daband.cli.run_progress import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
@@ -50,7 +50,7 @@ def assess_command(
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, required)
         return
-    with warnings_on(), console.status(_SCORING):
+    with console.status(_SCORING):
         runs = experiments.assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
@@ -73,7 +73,7 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
         options["transform"] = policy.table
-    with warnings_on(), console.status(_SCORING):
+    with console.status(_SCORING):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
@@ -147,8 +147,7 @@ def audit_command(
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
-        with warnings_on():
-            answered = answer_audit(place, answers, replace=replace)
+        answered = answer_audit(place, answers, replace=replace)
         _show(answered, folder)
         return
     if replace:
@@ -225,12 +224,11 @@ def choose_command(
         # Before the training: a folder that cannot be made should not cost it.
         place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         options = pairs.get(pair_name).resolved(experiment.pair_options)
-        with warnings_on():
-            pair = load(pair_name, **options)
+        pair = load(pair_name, **options)
         whole = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with warnings_on(), candidates_bar() as draw, interruptible(draw) as progress:
+            with candidates_bar() as draw, interruptible(draw) as progress:
                 choice = choose(
                     pair,
                     episodes=None if episodes is None else int(episodes),

@@ -308,6 +308,12 @@ def _checked(
             f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds that training does not "
             "use; build the pair with source_test=.1, say"
         )
+    if len(pair.domains.targets) > 1:
+        first, *_ = pair.domains.targets
+        raise InvalidInput(
+            f"a choice is for one target, and the pair has {', '.join(pair.domains.targets)}: choose for each, with "
+            f'daband.domains.restrict_pair(pair, targets=["{first}"]), or --target {first}'
+        )
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
         if len(domain) < _FEWEST_CONTEXTS:  # said before minutes of training, not after
             raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_FEWEST_CONTEXTS} or more")

@@ -7,8 +7,10 @@ old.csv --target new.csv ...`` writes such a file.
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,19 @@ class FilesRead:
     target: pl.DataFrame
     columns: Columns
     types: list[ColumnType]
+    rows: list[int]
+    """Where each row of ``source`` stands in its file."""
+
+    @contextmanager
+    def errors_name_rows_of_the_file(self) -> Iterator[None]:
+        """Errors that name a row of the source, from which rows were left out, name that of the file."""
+        try:
+            yield
+        except (DataError, InvalidInput) as error:
+            if "target" in str(error):
+                raise
+            text = re.sub(r"\brow (\d+)", lambda row: f"row {self.rows[int(row[1])]}", str(error))
+            raise type(error)(text) from None
 
 
 def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
@@ -48,16 +63,17 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     Source rows whose reward or label is missing, which may come later, are left out; the column's reason says so.
     """
     old = read_table(_existing(source, "source"))
+    rows = np.arange(len(old))
     if domain:
         if domain not in old.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
-        of_target = [str(value) in _targets(target) for value in old[domain].to_list()]
-        new, old = old.filter(of_target), old.filter([not one for one in of_target])
+        of_target = np.array([str(value) in _targets(target) for value in old[domain].to_list()])
+        new, old, rows = old.filter(of_target), old.filter(~of_target), rows[~of_target]
         if not len(old) or not len(new):
             raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
-        roles = replace(roles, drop=(*roles.drop, domain))
+        roles = replace(roles, domain=domain)
     else:
-        new = read_table(_existing(target, "target"))
+        new = old if target == source else read_table(_existing(target, "target"))
     for path, frame in ((source, old), (target, new)):
         if not len(frame):
             raise DataError(f"{path} has no rows")
@@ -65,10 +81,10 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     answer = str(columns.reward or columns.label)
     missing = old[answer].null_count()
     if missing:
-        old = old.filter(pl.col(answer).is_not_null())
+        rows, old = rows[old[answer].is_not_null().to_numpy()], old.filter(pl.col(answer).is_not_null())
         why = f"as you say; {missing:,} rows have none yet and are left out"
         types = [replace(column, why=why) if column.name == answer else column for column in types]
-    return FilesRead(old, new, columns, types)
+    return FilesRead(old, new, columns, types, rows.tolist())
 
 
 def _targets(target: str) -> list[str]:
@@ -170,20 +186,21 @@ def _files(
             for line in left_out + column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
-        pair = from_table(
-            **(
-                {"source": pl.concat([read.source, read.target]), "domain": domain, "targets": _targets(target)}
-                if domain
-                else {"source": read.source, "target": read.target}
-            ),
-            columns=columns,
-            shift=shift,
-            units=units,
-            transform=transform,
-            reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
-            name="files",
-            **common,
-        )
+        with read.errors_name_rows_of_the_file():
+            pair = from_table(
+                **(
+                    {"source": pl.concat([read.source, read.target]), "domain": domain, "targets": _targets(target)}
+                    if domain
+                    else {"source": read.source, "target": read.target}
+                ),
+                columns=columns,
+                shift=shift,
+                units=units,
+                transform=transform,
+                reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
+                name="files",
+                **common,
+            )
     new_name = f"{domain} {target}" if domain else paths[1].name
     return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from daband.errors import InvalidInput, did_you_mean
 from daband.lazy_polars import pl
-from daband.table_transform import category_texts, parses_as_dates
+from daband.table_transform import category_texts, numbers, parses_as_dates
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ class ColumnRoles:
     number: Sequence[str] = ()
     date: Sequence[str] = ()
     drop: Sequence[str] = ()
+    domain: str | None = None
 
     def __post_init__(self) -> None:
         for role in ("id", "category", "number", "date", "drop"):
@@ -118,6 +119,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         )
     given = {
         **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
+        **({roles.domain: ("left out", "it names the domain, as you say")} if roles.domain else {}),
         **dict.fromkeys(roles.id, ("left out", "an id, as you say")),
         **dict.fromkeys(roles.category, ("category", "as you say")),
         **dict.fromkeys(roles.number, ("number", "as you say")),
@@ -130,6 +132,10 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
     _check_answers(source, roles)
+    for name in roles.number:
+        for where, frame in (("source", source), ("target", target)):
+            if name in frame.columns:
+                numbers(frame, name, where=where)
     types = []
     for name in source.columns:
         role, why = given.get(name) or _infer(name, source, target)
@@ -169,14 +175,14 @@ def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
 
 
 def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, str]:
-    parts = [frame[name].drop_nulls() for frame in (source, target) if name in frame.columns]
-    parts = [part for part in parts if len(part)]
+    tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
+    parts = [part for part in (frame[name].drop_nulls() for frame in tables) if len(part)]
     rows = sum(len(part) for part in parts)
     if not parts:
         return "left out", "it has no value at all"
     numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
     different = len({text for part in parts for text in category_texts(part.to_frame(), name)})
-    gaps = sum(frame[name].null_count() for frame in (source, target) if name in frame.columns)
+    gaps = sum(frame[name].null_count() for frame in tables)
     if different == 1 and not gaps:
         return "left out", "it has the same value in every row"
     names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE

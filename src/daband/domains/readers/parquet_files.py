@@ -22,6 +22,7 @@ from daband.table_transform import category_texts, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
+_THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 
@@ -132,7 +133,7 @@ class PlainLog:
         named = self._named
         text = path.suffix.lower() in _TEXT
         try:
-            rows = pl.scan_csv(path, **csv_options(path)) if text else pl.scan_parquet(path)
+            rows = scan_csv(path) if text else pl.scan_parquet(path)
             schema = dict(rows.collect_schema())
             absent = next((name for name in (named.arm, named.reward, named.propensity) if name not in schema), None)
             if absent is not None:
@@ -170,24 +171,34 @@ class PlainLog:
         return copy
 
 
-def csv_options(path: Path) -> dict[str, Any]:
-    """How polars reads this CSV file: gaps, its separator, and a decimal comma where ; separates and numbers have one.
+def scan_csv(path: Path) -> pl.LazyFrame:
+    """The rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
 
-    The beginning of the file tells. A spreadsheet writes ; and decimal commas in much of Europe.
+    The beginning of the file tells its separator. Where ; separates, as in much of Europe, numbers may have a decimal
+    comma, and points between their thousands: 3.854,17.
     """
-    options: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None}
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
-        lines = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines()
-    header = lines[0] if lines else ""
+        *lines, last = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines() or [""]
+        lines += [] if file.read(1) else [last]  # the sample may end within a line
+    skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
+    header = lines[skipped] if len(lines) > skipped else last
+    options: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None, "skip_rows": int(skipped)}
     if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv" or header.count("\t") > len(
         re.findall("[,;]", header)
     ):
-        return {**options, "separator": "\t"}
+        return pl.scan_csv(path, separator="\t", **options)
     if header.count(";") <= header.count(","):
-        return {**options, "separator": ","}
+        return pl.scan_csv(path, **options)
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
-    commas, points = (any(re.fullmatch(rf"[+-]?\d+{mark}\d+", cell) for cell in cells) for mark in (",", r"\."))
-    return {**options, "separator": ";", "decimal_comma": commas and not points}
+    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
+    if points or not any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells):
+        return pl.scan_csv(path, separator=";", **options)
+    rows = pl.scan_csv(path, separator=";", decimal_comma=True, **options)
+    texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
+    amounts = rf"^([+-]?\d+(,\d+)?|{_THOUSANDS})$"
+    every = rows.select(pl.col(texts).str.contains(amounts).all() & (pl.col(texts).count() > 0)).collect()
+    numeric = [name for name in texts if every[name].item()]
+    return rows.with_columns(pl.col(numeric).str.replace_all(r"\.", "").str.replace(",", ".").cast(pl.Float64))
 
 
 def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:

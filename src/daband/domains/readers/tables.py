@@ -24,7 +24,7 @@ from daband.domains.readers.logs import (
     log_reward_range,
     warn_of_estimated_propensities,
 )
-from daband.domains.readers.parquet_files import csv_options
+from daband.domains.readers.parquet_files import scan_csv
 from daband.domains.splits import split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
@@ -250,10 +250,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".arrow": pl.read_ipc,
         ".feather": pl.read_ipc,
         ".jsonl": pl.read_ndjson,
-        **dict.fromkeys(
-            (".csv", ".tsv"),
-            lambda at: pl.read_csv(at, **csv_options(at)),
-        ),
+        **dict.fromkeys((".csv", ".tsv"), lambda at: scan_csv(at).collect()),
     }
     kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
     if kind not in readers:
