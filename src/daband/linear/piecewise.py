@@ -162,11 +162,13 @@ class Piecewise:
         """Take what ``state`` returned."""
         if state:
             shape = state["column"].shape
-            arrays = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
             column = restored_array(state, "column", np.zeros(shape, np.int64))
+            numbers = [restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]]
             inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
-            each = zip(column, *arrays.values(), strict=True)
-            self._steps = [PiecewiseStep(*rows, inputs) for rows in each]
+            self._steps = [
+                PiecewiseStep(column[domain], *(rows[domain] for rows in numbers), n_inputs=inputs)
+                for domain in range(len(column))
+            ]
             if self._steps[0].n_features > self.n_features((inputs,)):
                 raise ValueError(f"{self._steps[0].n_features} features of {inputs} numbers are too many")
 

@@ -293,11 +293,11 @@ def _first(member: Member, n_inputs: int) -> _First:
         return _First(np.eye(n_inputs + 1, n_inputs), -high, high, 0.0, [])
     if isinstance(step, PiecewiseStep):
         slope, least = step.scale / step.width, -step.scale * step.centre
-        weight = np.zeros((n_inputs + 1, step.n_features))
-        weight[step.column, np.arange(1, step.n_features)] = slope
-        weight[-1] = np.append(1.0, least - slope * step.start)
-        low, high = np.append(1.0, least), np.append(1.0, least + step.scale)
-        return _First(weight, low, high, float(np.abs(step.start / step.width).max(initial=0.0)), [])
+        ramps = np.zeros((n_inputs + 1, step.n_features))
+        ramps[step.column, np.arange(1, step.n_features)] = slope
+        ramps[-1] = np.append(1.0, least - slope * step.start)
+        offset = float(np.abs(step.start / step.width).max(initial=0.0))
+        return _First(ramps, np.append(1.0, least), np.append(1.0, least + step.scale), offset, [])
     weight = np.eye(n_inputs + 1) * np.append(step.scale / step.deviation, 1.0)
     weight[-1, :-1] = -step.scale * step.mean / step.deviation
     high = np.append(np.full(n_inputs, step.clip * step.scale), 1.0)
