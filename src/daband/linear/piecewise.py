@@ -163,11 +163,11 @@ class Piecewise:
         if state:
             shape = state["column"].shape
             column = restored_array(state, "column", np.zeros(shape, np.int64))
-            numbers = [restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]]
+            numbers = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
             inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
             self._steps = [
-                PiecewiseStep(column[domain], *(rows[domain] for rows in numbers), n_inputs=inputs)
-                for domain in range(len(column))
+                PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in numbers.items()})
+                for domain, row in enumerate(column)
             ]
             if self._steps[0].n_features > self.n_features((inputs,)):
                 raise ValueError(f"{self._steps[0].n_features} features of {inputs} numbers are too many")
