@@ -6,10 +6,12 @@ objective adds the terms of the target-regret bound to the source regret; with a
 Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
-the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
-every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
-trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
-it predicted rounds before it learned them (``linear/expert_shares.py``).
+the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, on up
+to 64 numbers with disjoint arms another one on pieces of them (``linear/piecewise.py``), and every arm's mean. A
+network overfits a small table, and extrapolates badly where contexts are far from those it was trained on; ridge
+regression does neither, but misses what is not linear. On pieces it follows what is not linear in a number, and beyond
+the contexts that were seen it stays as it is at their edge. What an expert counts is decided by how well it predicted
+rounds before it learned them (``linear/expert_shares.py``).
 
 Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
@@ -542,7 +544,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def expert_shares(self) -> dict[str, float]:
-        """What each expert counts in predictions, by name: network, ridge, constant; with many features also others."""
+        """What each expert counts in predictions, by name: network, ridge, piecewise, constant; of many features others."""
         acting = self._acting
         return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
 
