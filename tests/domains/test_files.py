@@ -67,6 +67,21 @@ def test_types_are_told_from_values_and_each_has_a_reason():
     )
 
 
+@pytest.mark.parametrize("name", ["propensity", "pscore", "Logged_Propensity", "action_prob"])
+def test_a_column_of_propensities_is_known_by_its_name_and_is_no_context(name):
+    """It tells the logging policy, which a policy cannot look at where it decides."""
+    old, _ = frames()
+    old = old.rename({"p": name}).with_columns(pl.Series(name, np.linspace(0.1, 0.9, N)))
+    columns, types = infer_columns(old, old, ColumnRoles(arm="offer", reward="euros"))
+    assert (columns.propensity, name in columns.context) == (name, False)
+    assert next(one for one in types if one.name == name).why.startswith("by its name")
+    for settled, is_context in (({"number": [name]}, True), ({"drop": [name]}, False)):
+        columns, _ = infer_columns(old, old, ColumnRoles(arm="offer", reward="euros", **settled))
+        assert (columns.propensity, name in columns.context) == (None, is_context)
+    columns, _ = infer_columns(old, old, ColumnRoles(label="offer"))  # no log
+    assert name in columns.context
+
+
 def test_what_the_user_says_wins():
     old, new = frames()
     settled = {"category": ["age"], "number": ["row_id"], "drop": ["joined", "seen", "income"]}

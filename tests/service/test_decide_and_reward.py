@@ -169,6 +169,10 @@ def test_a_reward_outside_a_range_that_was_estimated_is_taken(tmp_path, sqlite_l
         event = client.post("/decide", json={"context": [0.1, 0.2]}).json()["event_id"]
         given = client.post(f"/events/{event}/reward", json={"reward": 3.0 * largest})
         assert (given.status_code, given.json()["reward"]) == (200, 3.0 * largest)
+        far = client.post(f"/events/{event}/reward", json={"reward": 1e12})
+        assert far.status_code == 422
+        assert "reward must lie within" in far.text
+        assert "got 1e+12" in far.text
         assert "maximum" not in str(client.get("/openapi.json").json()["paths"]["/events/{event_id}/reward"])
         store = Store(sqlite_log)
         worker = Worker(store, Settings())

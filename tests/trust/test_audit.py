@@ -208,6 +208,10 @@ def test_questions_out_and_answers_in(trained, tmp_path):
     with pytest.raises(InvalidInput, match="12 of 20 questions have no reward yet"):
         answer_audit(tmp_path / "a", write(tmp_path / "part.csv", rows[:8]))
     assert read_audit(tmp_path / "a").answered == 8
+    lines = [f"{row['id']};{row['arm']};{float(row['reward']):.0f},0" for row in rows[8:12]]
+    (tmp_path / "european.csv").write_text("\n".join(["id;arm;reward", *lines]))  # as spreadsheets save it in Europe
+    with pytest.raises(InvalidInput, match="8 of 20 questions have no reward yet"):
+        answer_audit(tmp_path / "a", tmp_path / "european.csv")
     found = answer_audit(tmp_path / "a", write(tmp_path / "all.csv", rows))  # those of before are in it again
     asked = daband.audit(trained.policy, target=trained.pair.target, budget=20, ask=trained.ask)
     assert (found.value, found.low, found.high) == (asked.value, asked.low, asked.high)

@@ -24,6 +24,8 @@ from daband.serving import Deployed, load_deployed
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 _HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
+_MOST_RANGES = 100.0
+"""How far outside an estimated range a reward may lie, in widths of that range: further out it is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -226,10 +228,12 @@ def checked_id(event_id: Any) -> str:
 
 
 def checked_reward(reward: Any, deployed: Deployed, name: str = "reward") -> float:
-    """A reward in the policy's unit, within its range unless that was only estimated."""
+    """A reward in the policy's unit, within its range, or not far outside one that was only estimated."""
     low, high = deployed.reward_range
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
         raise InvalidInput(f"{name} must be a number, got {reward!r}")
-    if not (low <= reward <= high or deployed.frozen.range_estimated):
+    if deployed.frozen.range_estimated:
+        low, high = low - _MOST_RANGES * (high - low), high + _MOST_RANGES * (high - low)
+    if not low <= reward <= high:
         raise InvalidInput(f"{name} must lie within {low:g} and {high:g}, got {reward:g}")
     return float(reward)

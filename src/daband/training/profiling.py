@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -129,8 +130,12 @@ class Profile:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=activities)
-        self._profiler.start()
+        profiler = profile(activities=activities)
+        with warnings.catch_warnings():
+            # Torch 2.11 says of every profile that its next cycle will clear it; this one has a single cycle.
+            warnings.filterwarnings("ignore", "(Warning: )?Profiler clears events", UserWarning)
+            profiler.start()
+        self._profiler = profiler
 
     def _stop(self) -> None:
         if self._profiler is None:

@@ -85,7 +85,9 @@ def read_answers(
     path = checked_path(path, "answers")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            european = file.readline().count(";") > 1  # as spreadsheets save it in much of Europe, with decimal commas
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=";" if european else ",")
             names = list(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
@@ -121,7 +123,7 @@ def read_answers(
         if row["reward"] is None or not row["reward"].strip():
             continue
         try:
-            reward = float(row["reward"])
+            reward = float(row["reward"].replace(",", ".") if european else row["reward"])
         except ValueError:
             raise InvalidInput(f"{where}: the reward {row['reward']!r} of id {identity} is no number") from None
         if not math.isfinite(reward):

@@ -63,6 +63,9 @@ class Columns:
 
 
 _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
+_PROPENSITY_NAME = re.compile(
+    r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
+)
 _MOST_CATEGORIES = 50
 _ROWS_PER_CATEGORY = 20
 """More than 50 categories with fewer rows than this for each are too many to learn from."""
@@ -89,8 +92,8 @@ class ColumnType:
 class ColumnRoles:
     """What a user says of columns; what is not said is inferred.
 
-    ``label``, or ``arm`` and ``reward`` (and ``propensity`` where the log has one) say what arms pay. The others settle
-    what inference would decide otherwise: each is a column's name, or several.
+    ``label``, or ``arm`` and ``reward`` (and ``propensity`` where the log has one, which is known by its usual names)
+    say what arms pay. The others settle what inference would decide otherwise: each is a column's name, or several.
     """
 
     label: str | None = None
@@ -127,6 +130,14 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     }
     answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity")}
     given |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
+    if roles.arm is not None and roles.propensity is None:
+        named = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in given]
+        if len(named) == 1 and source[named[0]].dtype.is_numeric():
+            answers["propensity"] = named[0]
+            given[named[0]] = (
+                "propensity",
+                f"by its name; --number {named[0]} takes it as context, --drop leaves it out",
+            )
     for name in given:
         if name not in source.columns:
             hint = did_you_mean(name, source.columns)
