@@ -544,7 +544,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def expert_shares(self) -> dict[str, float]:
-        """What each expert counts in predictions, by name: network, ridge, piecewise, constant; of many features others."""
+        """What each expert counts in predictions, by name: network, ridge, ...; few features have others than many."""
         acting = self._acting
         return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
 
