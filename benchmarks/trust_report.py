@@ -59,7 +59,7 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
-    if kind.startswith(("fresh", "third")):
+    if kind.startswith(("fresh", "third", "fourth")):
         from fresh import load
 
         return load(kind, name)
@@ -197,7 +197,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     import daband
     from daband.evaluation.policy_scores import scores_of
     from daband.trust import assess_each
-    from daband.trust.choose import _without_rewards
+    from daband.trust.choose import AVERAGE, _without_rewards, with_average
     from daband.trust.estimate import ADAPTED, ALONE, MISSED, estimate_target
     from daband.trust.explanations import explanations_of
 
@@ -214,6 +214,11 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     loaded = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
     as_trained = trained_as(pair)
     firsts = [loaded[seed, place] for place in as_trained]
+    n_trained = len(options)
+    options, averaged = with_average(options, firsts[:n_trained])
+    both, firsts = [*options, *extra], [*averaged, *firsts[n_trained:]]
+    if len(options) > n_trained:
+        as_trained.insert(n_trained, -1)
     low, high = firsts[0].reward_range
     span = high - low
     truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
@@ -227,6 +232,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         "train_seconds": {
             option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
             for place, option in zip(as_trained, both, strict=True)
+            if place >= 0
         },
     }  # fmt: skip
     record["constants"] = [ALONE, MISSED, ADAPTED]
@@ -243,7 +249,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         seeds = [seeds[i] for i in _distinct(seeds, pair)]
         scores, _, _ = scores_of(seeds, **scored)
         for how, found in (("seeds", daband.assess(seeds, **asked)), ("kinds", by_kinds.get(index))):
-            if found is None:  # the same policy as one before
+            if found is None or (how == "seeds" and both[place].method == AVERAGE):  # one before, or several methods
                 continue
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
             unit |= {
@@ -567,7 +573,7 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "report", "third"], default="development")
+    parser.add_argument("--half", choices=["development", "report", "third", "fourth"], default="development")
     parser.add_argument("--export", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import fresh
+from pictures import read_pictures
 
 
 @pytest.fixture
@@ -91,3 +92,44 @@ def test_windows_of_signals_are_means_of_eight_samples(tmp_path):
     assert frame.shape == (2, 96 + 3)
     assert frame["mean 0"].tolist() == [signal[:8, 0].mean(), signal[128:136, 0].mean()]
     assert frame["exercise"].tolist() == [3, 3]
+
+
+def test_pictures_are_told_apart_by_their_columns(declare, tmp_path):
+    draw = np.random.default_rng(0)
+    (tmp_path / "wear").mkdir()
+    for piece in range(2):  # the second piece has light at the bottom; the last picture is broken
+        pictures = draw.integers(1, 100, (60, 28, 28))
+        pictures[30:] += 100
+        pictures[:, 14:] = pictures[:, 14:] * piece
+        rows = [*pictures.reshape(60, -1).tolist(), [1, 2, 3]]
+        (tmp_path / "wear" / f"{piece}.json").write_text(json.dumps({"data": rows}))
+    pair = declare(table="npm:wear.clothes", source="light < 100", target="light >= 100", arm="piece")
+    assert pair.context_shape == (1, 28, 28)
+    assert (len(pair.source) + len(pair.source_test), len(pair.target) + len(pair.target_test)) == (60, 60)
+    bottom = pair.target_test.read(0, 30)[:, 0, 14:].any(axis=(1, 2))
+    np.testing.assert_array_equal(bottom, pair.target_test.read_expected(0, 30)[:, 1] == 1.0)
+
+
+def test_a_typeface_without_the_characters_is_left_out(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    for name in ("DejaVuSans.ttf", "DejaVuSans-Oblique.ttf"):
+        (tmp_path / name).write_bytes((fonts / name).read_bytes())
+    frame = read_pictures(tmp_path / "ABC.glyphs")
+    assert frame.groupby("slanted").size().to_dict() == {False: 3, True: 3}
+    assert frame["picture"].map(lambda one: one.shape == (1, 28, 28) and one.max() > 200).all()
+    boxes = read_pictures(tmp_path / "\ue000\ue001.glyphs")  # what no typeface has is drawn as one box
+    assert boxes.empty
+
+
+def test_a_row_a_sentence(declare, tmp_path):
+    rows = [
+        {"party": party, "year": year, "text": " ".join(["We meet. Who asks?"] * 10)}
+        for party in "ab"
+        for year in (1, 2)
+    ]
+    (tmp_path / "speeches.json").write_text(json.dumps(rows))
+    pair = declare(
+        table="npm:speeches.json", explode="text", source="year == 1", target="year == 2", arm="party", text="text"
+    )
+    assert len(pair.source) + len(pair.source_test) == 40

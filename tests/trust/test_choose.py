@@ -221,6 +221,22 @@ def test_choose_on_a_log_sees_that_contexts_help():
     assert values["linucb"] > 8 > values["constant"]
 
 
+def test_without_rewards_vectors_get_the_average_of_what_assumes_the_same(monkeypatch, tmp_path):
+    small = {"base": "small", "learning": {"steps": 1}}
+    monkeypatch.setattr(
+        sys.modules["daband.trust.choose"], "default_candidates", lambda pair: default_candidates(pair, recipe=small)
+    )
+    choice = daband.choose(inverted_pair(), episodes=4, episode_length=32, device="cpu")
+    names = [row["candidate"] for row in choice.table]
+    assert (choice.candidate, names[-1]) == ("average", "average")
+    assert choice.rule.endswith("nothing tells the candidates apart: the average of linucb, trees and daband")
+    assert [member.name for member in choice.policy.members] == ["linucb", "trees", "daband"]
+    choice.policy.save(tmp_path / "policy.safetensors")
+    assert daband.load(tmp_path / "policy.safetensors").domain == "target"
+    style = daband.choose(daband.domains.load("synthetic", tiny=True), episodes=2, episode_length=32, device="cpu")
+    assert style.candidate == "daband"  # networks align by themselves: they see other numbers than LinUCB
+
+
 def _small_candidates():
     recipe = {"base": "small", "learning": {"steps": 1}}
     return [

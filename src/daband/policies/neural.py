@@ -60,6 +60,7 @@ from daband.learning import (
     Recipe,
     ReplayBuffers,
     RoundBuffer,
+    device_turn,
     encode_ahead,
     start_steps,
 )
@@ -733,23 +734,23 @@ class NeuralLinUCB(Policy):
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
         with self._locks.state:
-            scores = [EpisodeScores(expert.head, part) for expert, part in zip(experts, features, strict=True)]
-        decisions = []
+            scores = EpisodeScores([expert.head for expert in experts], features)
+        mixture, decisions = self._acting.mixture(), []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture().mix([(score.mean[one], score.variance[one]) for score in scores])
+            mixed = mixture.mix(list(zip(scores.mean[:, one], scores.variance[:, one], strict=True)))
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                means = np.stack([score.mean[one] for score in scores], axis=2)
+                means = scores.mean[:, one].transpose(1, 2, 0)
                 noted = means[:, arm], rewards[one, arm]
                 if self._counts_every_arm:
                     noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
                 if self._shares.add(*noted):
                     self._publish()
-            for score in scores:
-                score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+                    mixture = self._acting.mixture()
+            scores.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
         weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
@@ -1261,9 +1262,10 @@ def sums_on_device(
 
 def _take_steps(members: Sequence[NeuralLinUCB], steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:
     """What the policies' steps measured, and what ``encode_expected`` returns: a GPU has begun with it by then."""
-    finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
-    hand_over = encode_expected(members)
-    return finish(), hand_over
+    with device_turn(members[0]._device):
+        finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
+        hand_over = encode_expected(members)
+        return finish(), hand_over
 
 
 def encode_expected(members: Sequence[Policy]) -> Callable[[], None]:

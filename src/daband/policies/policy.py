@@ -29,6 +29,7 @@ its own (``policies/thread_locks.py``).
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -676,7 +677,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_range=self.reward_range,
-                range_estimated=self.settings()["reward_range"] == "auto",
+                range_estimated=self.estimates_reward_range,
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 seed=self.seed,
@@ -727,6 +728,11 @@ class Policy(ABC, metaclass=_PolicyType):
     def knows_reward_range(self) -> bool:
         """Whether predictions are in the user's units: always, but before ``reward_range="auto"`` has its estimate."""
         return self._scale.known
+
+    @property
+    def estimates_reward_range(self) -> bool:
+        """Whether ``reward_range`` is an estimate ("auto")."""
+        return self._scale.automatic
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
@@ -793,13 +799,13 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))
-        settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
+        settings = {name: value for name, value in self.settings().items() if name not in ("reward_range", "n_arms")}
         shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
         low, high = self.reward_range
         if (low, high) != (0.0, 1.0):
             given.append(f"reward_range=({low:g}, {high:g})")
-        arguments = ", ".join([f"context_shape={self.context_shape}", *given])
+        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *given])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         if self._pending.n_rounds:
             counts += f", {self._pending.n_rounds} kept back until the range of rewards is known"
@@ -1112,9 +1118,12 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
-    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    name, table = arguments.pop("policy"), arguments.pop("table", None)
     arm_names = arguments.pop("arm_names", None)
-    arguments["context_shape"] = tuple(arguments["context_shape"])
+    if name == "average":  # made of trained policies, so that no name alone builds it
+        kind: type[Policy] = importlib.import_module("daband.policies.average").Average
+    else:
+        kind, arguments["context_shape"] = policies.get(name), tuple(arguments["context_shape"])
     if isinstance(arguments.get("reward_range"), list):
         arguments["reward_range"] = tuple(arguments["reward_range"])
     if "transform" in arguments:
@@ -1153,8 +1162,9 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
             "weights alone; pass the module: daband.load(path, encoder=module)"
         )
     try:
-        if device is not None and "device" in saved.settings:
-            saved.settings["device"] = device
+        for settings in (saved.settings, *saved.settings.get("members", ())):
+            if device is not None and "device" in settings:
+                settings["device"] = device
         policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:

@@ -335,8 +335,8 @@ def audit(
     plan = (plan_draws if anytime else plan_strata)(predicted, budget=budget, seed=seed)
     settings = {
         "format": _FORMAT, "budget": budget, "confidence": confidence, "rule": rule, "seed": seed,
-        "anytime": plan.anytime, "contexts": len(contexts), "reward_range": policy.settings()["reward_range"],
-        "estimated_range": [low, high],
+        "anytime": plan.anytime, "contexts": len(contexts), "estimated_range": [low, high],
+        "reward_range": "auto" if policy.estimates_reward_range else [low, high],
     }  # fmt: skip
     settings["predicted"] = low + (high - low) * float(predicted.mean())
     with nullcontext() if directory is None else Folder(directory, what=_WHAT) as folder:

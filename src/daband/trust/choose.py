@@ -17,7 +17,7 @@ from daband.domains import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.evaluation import Scores, scores_of
 from daband.files import make_folder, write_text
-from daband.policies import Policy, default_transform, policies, setting_defaults
+from daband.policies import Average, Policy, default_transform, policies, same_transform, setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import CLEARLY, Assessment
@@ -32,6 +32,7 @@ from daband.trust.explanations import explanations_of
 _PCA_SUFFIX = "-p"
 _COMPONENTS = 64
 _IMAGE_DIMENSIONS = 3
+AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Candidate:
     """Whether this one is chosen as long as no target reward says otherwise."""
 
     def __post_init__(self) -> None:
-        policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
+        if self.method != AVERAGE:  # which is made of others, once they are trained
+            policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
         """The policy for a pair."""
@@ -93,6 +95,23 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
             Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}),
         ]
     return candidates
+
+
+def with_average(options: Sequence[Candidate], trained: Sequence[Policy]) -> tuple[list[Candidate], list[Policy]]:
+    """Candidates for vectors with one more, preferred: the average of those that assume what the pair's ``shift`` says.
+
+    Where nothing tells which of them is right, it is seldom far below the best: docs/results/choose.md. Those that see
+    other numbers than the rest (``shift="style"``: networks align by themselves) have no average.
+    """
+    places = [i for i, option in enumerate(options) if option.uses_contexts and "shift" not in option.settings]
+    members = [trained[place] for place in places]
+    alike = all(same_transform(member, members[0]) for member in members)
+    if len(members) < 2 or len(members[0].context_shape) > 1 or not alike:
+        return list(options), list(trained)
+    explore, epsilon = members[0].explore, min(member.epsilon for member in members)  # type: ignore[attr-defined]
+    one = Candidate(AVERAGE, AVERAGE, {"members": [options[place].name for place in places]}, preferred=True)
+    average = Average(members, explore=explore, epsilon=epsilon)
+    return [*(replace(option, preferred=False) for option in options), one], [*trained, average]
 
 
 _CONTEXTS = 2000
@@ -170,12 +189,12 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
-    ``preferred`` candidate (DABand with the pair's ``shift``). Where a constant arm was as good on held-out source
-    rounds, and is estimated to be clearly better in the target, it is the best in the source of those that assume
-    nothing else. **With 20 or more** (``budget``) these decide: contexts are asked for where the best candidates
-    disagree, candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then
-    learns from the same rewards.
+    **Without target rewards** nothing can tell which candidate is right, so the choice is the ``preferred`` one: for
+    vectors the average of those with the pair's ``shift`` (LinUCB, trees and DABand), for images DABand. Where a
+    constant arm was as good on held-out source rounds, and is estimated to be clearly better in the target, it is the
+    best in the source of those that assume nothing else. **With 20 or more** (``budget``) these decide: contexts are
+    asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
+    answer is known. The chosen policy then learns from the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -218,6 +237,8 @@ def choose(
         progress=progress,
     )
     trained = [policies[0] for policies in members]
+    if candidates is None:
+        options, trained = with_average(options, trained)
     assert pair.source_test is not None
     scores, source_contexts, target_contexts = scores_of(
         trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
@@ -348,11 +369,11 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
         return int(values.argmax()), "no candidate looks at contexts; the best in the source"
     wanted = [index for index in uses if options[index].preferred]
     place = wanted[0] if wanted else max(uses, key=lambda index: estimates[index].value)
-    why = (
-        "without target rewards nothing tells the candidates apart: the preferred one"
-        if wanted
-        else "the largest estimated value without target rewards"
-    )
+    why = "the largest estimated value without target rewards"
+    if wanted:
+        names = options[place].settings.get("members")
+        of = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
+        why = f"without target rewards nothing tells the candidates apart: {of}"
     constants = [index for index in range(len(options)) if index not in uses]
     behind = estimates[place].constant - estimates[place].value
     if constants and max(values[constants]) >= values[place] and behind >= CLEARLY:
