@@ -322,7 +322,9 @@ def _keep_device() -> Callable[[], None] | None:
     """What gives a new thread the GPU that is torch's current one here: each thread has its own, the first at first."""
     import torch
 
-    return partial(torch.cuda.set_device, torch.cuda.current_device()) if torch.cuda.is_initialized() else None
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def _adapt_alone(trainer: Trainer) -> None:
