@@ -126,9 +126,12 @@ def cases(folder: Path) -> list[Case]:
         policy.update(rows, arms, rewards)
         deployed = exported(policy, folder / f"{name}.daband", rows, table)
         found.append(Case(name, decider(deployed, given), selecter(policy, table, given), bare_linear(policy, given)))
-    network = daband.DABand(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0)
+    network = daband.DABand(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=daband.Standardise())
     network.prepare(rows)
-    network.update(rows, arms, rewards)
+    for part in np.array_split(np.arange(ROUNDS), 8):
+        network.update(rows[part], arms[part], rewards[part])
+    network.observe_target(rows)
+    network.adapt()  # from here on every expert has a share, as in a policy that a user exports
     table = TableTransform(tuple(numeric))
     deployed = exported(network, folder / "daband.daband", rows, table)
     bare = bare_dense(deployed, rows[0])
@@ -180,8 +183,8 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 
 
 def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
-    """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy."""
-    network, beside = deployed.frozen.members
+    """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy; no further experts."""
+    network, beside, *_ = deployed.frozen.members
     layers = network.network.layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
@@ -189,12 +192,12 @@ def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
         return member.theta @ z + ALPHA * np.sqrt((member.inverse @ z) @ z)
 
     def run() -> int:
-        hidden = row.astype(np.float32)
+        standard = np.append((row - mean) / deviation, 1.0)
+        hidden = standard.astype(np.float32)
         for weight, bias in layers[:-1]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
         weight, bias = layers[-1]
         latent = (hidden @ weight + bias).astype(np.float64)
-        standard = np.append((row - mean) / deviation, 1.0)
         both = scores(network, latent / np.sqrt(latent @ latent)), scores(beside, standard)
         return int((0.5 * both[0] + 0.5 * both[1]).argmax())
 

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
-from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -34,9 +33,7 @@ FAR = 8.0
 _FAR_SQUARE = FAR * FAR
 _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
-_KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
 _LARGE = 1e100
-_PLAIN_NUMBERS = frozenset((float, int))
 _TRUTHS = ("true", "false", "yes", "no")
 _MOST_NAMED = 8
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
@@ -377,10 +374,10 @@ class TableRows:
             return None
         try:
             values = self._values_of(row)
-            # With larger numbers a warning of numpy might follow, and NaN is a missing value.
-            if not (_PLAIN_NUMBERS.issuperset(map(type, values)) and math.hypot(*values) < _LARGE):
+            # With larger numbers a warning of numpy might follow, and NaN is a missing value. What is no number raises.
+            if not math.hypot(*values) < _LARGE:
                 return None
-        except (KeyError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
         scaled: FloatArray = np.frombuffer(self._pack(*values)) - self._mean
         scaled /= self._deviation
@@ -436,13 +433,13 @@ def _number(value: Any, name: str) -> float | None:
     """A number of a row; None where it is missing."""
     if value is None or type(value).__name__ in _KINDS_OF_MISSING:
         return None
-    if not isinstance(value, _KINDS_OF_NUMBER):
+    try:
+        number = math.fsum((value,))  # takes what is a real number, and no text
+    except (TypeError, ValueError):
         truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
         wanted = "a number, True or False, or None" if truth else "a number or None"
         text = "; rows that polars or pandas read from a file have numbers" if isinstance(value, str) else ""
-        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__}){text}")
-    try:
-        number = float(value)
+        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__}){text}") from None
     except OverflowError:
         raise InvalidInput(f"{name!r} is too large for double precision") from None
     return None if math.isnan(number) else number

@@ -31,6 +31,9 @@ def _average(**settings):
     return Average([daband.LinUCB(**settings), daband.Trees(**settings), daband.DABand(**settings, recipe=BESIDE)])
 
 
+_average.name = Average.name
+
+
 KINDS = {
     "constant": (daband.Constant, _vector()),
     "constant-shared": (daband.Constant, _vector(arms="shared")),

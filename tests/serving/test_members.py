@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,14 +16,19 @@ from daband.serving.members import Member, RowScorer
 from daband.serving.numpy_networks import network_from
 
 
-@pytest.fixture(params=["tables", "large offsets", "paper"])
+@pytest.fixture(params=["tables", "large offsets", "paper", "trained"])
 def deployed(request, tmp_path):
     rng = np.random.default_rng(3)
     recipe = {"recipe": "paper"} if request.param == "paper" else {}
     contexts = rng.normal(size=(300, 7)) + (1e5 if request.param == "large offsets" else 0.0)
-    policy = daband.DABand(context_shape=(7,), n_arms=4, seed=0, **recipe)
+    transform = {"transform": daband.Standardise()} if request.param == "trained" else {}
+    policy = daband.DABand(context_shape=(7,), n_arms=4, seed=0, **recipe, **transform)
     policy.prepare(contexts)
-    policy.update(contexts, rng.integers(0, 3, 300), rng.random(300))
+    for part in np.split(contexts, 6):
+        policy.update(part, rng.integers(0, 3, 50), rng.random(50))
+    if request.param == "trained":  # as users export it: every expert has a share, the constant too
+        policy.adapt()
+        contexts[:5] *= 20.0  # beyond what the transform clips
     policy.deploy("target")
     daband.export(policy, tmp_path / "p.daband")
     return load_deployed(tmp_path / "p.daband"), contexts
@@ -58,6 +64,19 @@ def test_an_image_has_the_scores_of_its_batch(encoder, dtype, tmp_path):
     np.testing.assert_allclose([row.mean for row in rows], batch.mean, atol=2e-6)
     np.testing.assert_allclose([row.width for row in rows], batch.width, atol=2e-6)
     assert [row.arm for row in rows] == batch.arm.tolist()
+    constant = Member(np.array([[0.3], [0.1], [0.2]]), np.zeros((3, 0, 0)), share=0.5, width_share=0.0, constant=True)
+    frozen = replace(deployed.frozen, members=(*deployed.frozen.members, constant))
+    assert frozen._row_scorer is not None
+    np.testing.assert_allclose(frozen.decide_row(contexts[:1], 0)[0], frozen.score(contexts[:1])[0][0], atol=2e-6)
+
+
+def test_every_expert_of_a_trained_policy_is_in_the_scorer(deployed, request):
+    policy, _ = deployed
+    if request.node.callspec.params["deployed"] == "trained":
+        assert policy.frozen.transform is not None
+        assert any(member.constant for member in policy.frozen.members)
+        assert sum(member.network is None for member in policy.frozen.members) >= 3
+    assert policy.frozen._row_scorer is not None
 
 
 def test_small_widths_keep_their_accuracy():

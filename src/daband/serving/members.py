@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
-from daband.linear import StandardiseStep, TransformStep, kernels_numpy, ridge_scores
+from daband.linear import PiecewiseStep, StandardiseStep, TransformStep, kernels_numpy, ridge_scores
 from daband.serving.numpy_networks import ConvNetwork, Float32Array, MlpNetwork, Network
 
 __all__ = ["Member", "RowScorer"]
@@ -128,7 +128,7 @@ class RowScorer:
                 raise OverflowError("a column has numbers too large for single precision")
             bias = weight[-2:].sum(axis=0) - (before.mean * slope) @ weight[:-2]  # a feature of 1, and the 1 of a bias
             weight = np.vstack([slope[:, None] * weight[:-2], bias])
-            offset += float(np.abs(before.mean / before.deviation).max())
+            offset = max(offset, 1.0) * max(float(np.abs(before.mean / before.deviation).max()), 1.0)
         if not np.abs(weight).max(initial=0.0) < _LARGEST_WEIGHT:
             raise OverflowError("a column has a deviation of almost nothing")
         kind = np.float32 if offset <= _LARGEST_OFFSET else np.float64
@@ -325,6 +325,14 @@ def _first(member: Member, n_inputs: int) -> _First:
     if step is None:
         high = np.full(n_inputs, np.inf)
         return _First(np.eye(n_inputs + 1, n_inputs), -high, high, 0.0, [])
+    if isinstance(step, PiecewiseStep):
+        slope, least = step.scale / step.width, -step.scale * step.centre
+        ramps = np.zeros((n_inputs + 1, step.n_features))
+        ramps[step.column, np.arange(1, step.n_features)] = slope
+        ramps[-1] = np.append(1.0, least - slope * step.start)
+        effect = step.scale * member.share * np.abs(member.theta[:, 1:]).max(axis=0)  # of a whole ramp on means
+        offset = float((effect * (1.0 + np.abs(step.start)) / step.width).max(initial=0.0))
+        return _First(ramps, np.append(1.0, least), np.append(1.0, least + step.scale), offset, [])
     weight = np.eye(n_inputs + 1) * np.append(step.scale / step.deviation, 1.0)
     weight[-1, :-1] = -step.scale * step.mean / step.deviation
     high = np.append(np.full(n_inputs, step.clip * step.scale), 1.0)
