@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daband.linear import DualRidge, Exploration, PrimalRidge, RidgeHead
+from daband.linear.dual_ridge import ContextStore, inner_products
 
 from .dense import DenseReference
 
@@ -238,3 +239,33 @@ class TestLargeBatches:
         variance = ridge.score(contexts)[1]
         parts = np.concatenate([ridge.score(part)[1] for part in np.array_split(contexts, 4)])
         np.testing.assert_allclose(variance, parts, rtol=1e-9)
+
+
+@pytest.mark.parametrize("axis", [1, 2], ids=["channels first", "channels last"])
+def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
+    draw = np.random.default_rng(0)
+    grey, colour = draw.integers(0, 256, (300, 784), np.uint8), draw.integers(0, 256, (70, 2352), np.uint8)
+    images = np.repeat(np.expand_dims(grey, axis), 3, axis=axis).reshape(300, 2352)
+    store = ContextStore(2352)
+
+    def check(rows):
+        np.testing.assert_array_equal(store.array(), rows)
+        exact = (colour.astype(np.int64) @ rows.T.astype(np.int64)) / 255.0 / 255.0
+        np.testing.assert_array_equal(store.products(colour), exact)
+        np.testing.assert_allclose(store.products(colour / 255.0), exact, rtol=1e-12)
+
+    store.append(images[:100])
+    store.append(images[100:])
+    check(images)
+    assert {chunk.shape[1] for chunk in store._chunks} == {784}
+    store.append(colour[:5])  # from now on all channels
+    check(np.concatenate([images, colour[:5]]))
+    store.truncate(0)
+    store.append(images[:3])
+    store.append(images[:3] / 255.0)
+    np.testing.assert_array_equal(store.array(), np.concatenate([images[:3]] * 2) / 255.0)
+
+
+def test_products_of_the_largest_bytes_are_exact():
+    white = np.full((3, 150_528), 255, np.uint8)
+    np.testing.assert_array_equal(inner_products(white, white), np.full((3, 3), 150_528.0))

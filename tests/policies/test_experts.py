@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.linear import DualRidge, PrimalRidge
+from daband.linear import DualRidge, Piecewise, PrimalRidge
 
 DIM = 6
 
@@ -34,25 +34,28 @@ def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
         policy.adapt()
     shares = beside.expert_shares
     assert alone.expert_shares == {"network": 1.0}
-    assert list(shares) == ["network", "ridge", "constant"]
+    assert list(shares) == ["network", "ridge", "piecewise", "constant"]
     np.testing.assert_allclose(sum(shares.values()), 1.0)
-    network, linear, constant = shares.values()
     alpha = beside._experts[1].head.exploration.alpha
     settings = {"alpha": alpha, "ridge": beside._experts[1].head.ridge, "transform": daband.Standardise()}
     ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, **settings, seed=0)
     ridge.prepare(contexts)
     ridge.update(contexts, arms, rewards)
-    third = daband.Constant(context_shape=(DIM,), n_arms=2, alpha=alpha, seed=0)
-    third.update(contexts, arms, rewards)
-    single = [policy.decide(contexts, rule="ucb") for policy in (alone, ridge, third)]
+    pieces = Piecewise(daband.Standardise()).fit(contexts)
+    cut = daband.LinUCB(context_shape=(8 * DIM + 1,), n_arms=2, alpha=alpha, ridge=4 * settings["ridge"], seed=0)
+    cut.update(pieces(contexts), arms, rewards)
+    last = daband.Constant(context_shape=(DIM,), n_arms=2, alpha=alpha, seed=0)
+    last.update(contexts, arms, rewards)
+    single = [policy.decide(contexts, rule="ucb") for policy in (alone, ridge, last)]
+    single.insert(2, cut.decide(pieces(contexts), rule="ucb"))
     both, means = beside.decide(contexts, rule="ucb"), beside.expert_means(contexts)
-    weights, alphas = (network, linear, constant), (beside.alpha, alpha, alpha)
+    weights, alphas = tuple(shares.values()), (beside.alpha, alpha, alpha, alpha)
     for one, mean in zip(single, means.values(), strict=True):
         np.testing.assert_allclose(one.mean, mean, atol=1e-6)
     mixed = sum(share * one.mean for share, one in zip(weights, single, strict=True))
     np.testing.assert_allclose(both.mean, mixed, atol=1e-6)
     # Widths count by shares of their own, which stay: what predicts well need not explore well.
-    exploring = (1 / 3, 2 / 3, 0.0)
+    exploring = (1 / 3, 2 / 3, 0.0, 0.0)
     widths = sum(share * a * one.width for share, a, one in zip(exploring, alphas, single, strict=True))
     np.testing.assert_allclose(beside.alpha * both.width, widths, atol=1e-6)
     np.testing.assert_array_equal(both.arm, (mixed + widths).argmax(axis=1))
@@ -101,7 +104,24 @@ def test_shares_follow_what_predicted_new_contexts_well():
     for start in range(0, 1200, 40):
         part = slice(start, start + 40)
         policy.update(contexts[part], arms[part], rewards[part])
-    assert policy.expert_shares["ridge"] > 2 / 3  # no step was taken: the network's latent is that of random weights
+    shares = policy.expert_shares  # no step was taken: the network's latent is that of random weights
+    assert shares["ridge"] > 1 / 2
+    assert shares["network"] < 1 / 4
+
+
+def test_pieces_count_where_a_reward_is_not_linear_in_a_number():
+    draw = np.random.default_rng(4)
+    contexts = draw.standard_normal((2000, DIM))
+    arms = draw.integers(2, size=2000)
+    rewards = np.where(arms == 1, np.abs(contexts[:, 0]) < 0.7, np.abs(contexts[:, 0]) >= 0.7).astype(float)
+    policy = _policy(linear_weight=0.5)
+    policy.prepare(contexts)
+    for start in range(0, 2000, 40):
+        part = slice(start, start + 40)
+        policy.update(contexts[part], arms[part], rewards[part])
+    assert policy.expert_shares["piecewise"] > 0.8
+    chosen = policy.decide(contexts, rule="greedy").arm
+    assert (chosen == (np.abs(contexts[:, 0]) < 0.7)).mean() > 0.95
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(DIM, 100 + 2 * 60), (80, 100)])
@@ -189,6 +209,21 @@ def test_on_a_table_of_lines_it_is_about_as_good_as_the_better_of_its_experts():
     linear = daband.LinUCB.for_pair(pair, seed=2)
     daband.train(linear, source=pair.source, target=pair.target, episodes=12, episode_length=64)
     assert found[1] > max(found[0], daband.evaluate(linear, pair.target_test).accuracy) - 0.02, found
+
+
+def test_a_file_of_before_there_were_pieces_goes_on_without(tmp_path):
+    policy = _policy(linear_weight=0.5)
+    contexts, arms, rewards = _taught(policy)
+    state = policy._state()
+    old = {name: array for name, array in state.items() if not name.startswith("piecewise.")}
+    kept = [0, 1, 3]
+    old["shares.gram"], old["shares.moment"] = state["shares.gram"][np.ix_(kept, kept)], state["shares.moment"][kept]
+    old["shares.shares"] = np.array([0.25, 0.75, 0.0])
+    restored = _policy(linear_weight=0.5)
+    restored._restore(old)
+    assert restored.expert_shares == {"network": 0.25, "ridge": 0.75, "constant": 0.0}
+    restored.update(contexts + 1.0, arms, rewards)
+    assert sum(restored.expert_shares.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("dim", [DIM, 140])

@@ -1,13 +1,13 @@
 """Forgetting: a round counts half after ``half_life``, exactly, in linear heads, in buffers and in files."""
 
 import numpy as np
-import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 import daband
 from daband.errors import InvalidInput
 
+pl = pytest.importorskip("polars")
 HALF_LIFE = 40.0
 
 

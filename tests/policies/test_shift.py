@@ -75,6 +75,7 @@ def test_a_candidate_of_other_units_is_another_policy():
 
 @pytest.mark.parametrize("components", [None, 11])
 def test_with_the_units_of_a_market_named_a_linear_policy_comes_close_to_the_best(components):
+    pytest.importorskip("polars")
     pair = daband.domains.load("market", kind="units", data_seed=1)
     names = list(pair.feature_names)
     amounts = [names.index(name) for name in ("basket", "spent_last_year", "last_order")]

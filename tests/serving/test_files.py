@@ -50,6 +50,7 @@ def test_nothing_that_was_trained_on_is_inside(kind, tmp_path):
 
 
 def test_nothing_of_a_table_but_its_categories_is_inside(tmp_path):
+    pytest.importorskip("polars")
     policy, pair = make_files.table_policy()
     path = tmp_path / "p.daband"
     daband.export(policy, path, pair=pair)

@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +12,7 @@ import daband
 from daband.domains import Framing
 from tests.serving import make_files
 
+pl = pytest.importorskip("polars")
 FULL = {"age": 41, "income": 20_000.0, "city": "Oslo", "member": True}
 
 

@@ -6,6 +6,7 @@ from daband.linear.expert_shares import ExpertShares, revealed_predictions
 from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, join_decisions, seeded_draws
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
+from daband.linear.piecewise import Piecewise, PiecewiseStep
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
 from daband.linear.pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
 from daband.linear.reward_model import (
@@ -33,11 +34,11 @@ from daband.linear.transforms import (
 
 __all__ = [
     "DISCOUNTS", "LARGEST_SQUARE", "PCA", "TILE", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
-    "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "PseudoLabelRegression", "RewardModel", "RidgeHead",
-    "RidgeSums", "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
-    "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
-    "count_numbers", "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels",
-    "flat_features",
+    "Exploration", "HeadMixture", "OutlierWarning", "Piecewise", "PiecewiseStep", "PrimalRidge",
+    "PseudoLabelRegression", "RewardModel", "RidgeHead", "RidgeSums", "Standardise", "StandardiseStep", "Transform",
+    "TransformStep", "UniformDraws", "UnsavedPartWarning", "arm_probabilities", "as_transform", "build_transform",
+    "calibrated_scale", "check_head_memory", "count_numbers", "cross_fitted_rewards", "draw_key", "feature_map",
+    "feature_scale", "fit_pseudo_labels", "flat_features",
     "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components",
     "revealed_predictions", "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from",
     "tile_sums", "toom_cook", "transform_settings", "uniforms",

@@ -19,24 +19,27 @@ from daband.linear.primal_ridge import PrimalRidge, check_norm, squared_norms
 
 
 _ROWS = 256
-_EXACT_COLUMNS = 256
-"""255 * 255 * 256 < 2^24: a float32 product over so many uint8 dimensions has no rounding error at all."""
+_EXACT = 1 << 24
+"""Whole numbers up to here have no rounding error in float32."""
 _WIDE_COLUMNS = 2048
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: bytes count as 0..1.
 
-    Values are widened tile by tile, into one small buffer. ``uint8`` contexts are multiplied exactly: as float32 over
-    so few dimensions at a time that the whole numbers fit, and summed in float64, with the scale last. That is faster
-    than products in float64 as well.
+    Values are widened tile by tile, into one small buffer. Bytes, and sums of bytes on the left, are multiplied
+    exactly: as float32 over so few dimensions at a time that the whole numbers fit, those on the right less 128 for
+    that, and summed in float64, with the scale last. That is faster than products in float64 as well.
     """
-    exact = left.dtype == right.dtype == np.uint8
+    exact = left.dtype.kind == right.dtype.kind == "u"
     kind: type[np.floating[Any]] = np.float32 if exact else np.float64
-    columns = _EXACT_COLUMNS if exact else _WIDE_COLUMNS
-    total = np.zeros((len(left), len(right)))
     wide = left.astype(kind)
+    total = np.zeros((len(left), len(right)))
+    columns = _WIDE_COLUMNS
+    if exact:
+        columns = _EXACT // (128 * int(left.max(initial=1)))
+        total += 128.0 * wide.sum(axis=1, dtype=np.float64)[:, None]
     dim = left.shape[1]
     rows, columns = min(_ROWS, len(right)), min(columns, dim)
     buffer = np.empty((rows, columns), kind)
@@ -45,58 +48,67 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
             part = right[top : top + rows, start : start + columns]
             tile = buffer[: part.shape[0], : part.shape[1]]
             np.copyto(tile, part)
+            if exact:
+                tile -= 128.0
             total[:, top : top + rows] += wide[:, start : start + columns] @ tile.T
     for side in (left, right):
-        if side.dtype == np.uint8:
+        if side.dtype.kind == "u":
             total /= 255.0
     return total
 
 
 class ContextStore:
-    """Contexts in the type they came in, in chunks, so that growing never copies what is stored."""
+    """Contexts in the type they came in, in chunks, so that growing never copies what is stored.
+
+    Of images in grey, as long as all are, one of the three equal channels is stored: a third to keep and to multiply.
+    """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._chunks: list[AnyArray] = []
         self._filled = 0  # rows in the last chunk
         self._rows_per_chunk = 0
+        self._channels: int | None = None  # the axis of equal channels in (n, 3, d / 3) or (n, d / 3, 3)
 
     def __len__(self) -> int:
         return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
-
-    @property
-    def dtype(self) -> np.dtype[np.generic] | None:
-        """The type of what is stored, None while empty."""
-        return self._chunks[0].dtype if self._chunks else None
 
     def append(self, rows: AnyArray) -> None:
         """Add rows (B, d). A second type turns the store into float64."""
         rows = rows.reshape(len(rows), self.dim)
         if rows.dtype not in (np.uint8, np.float32, np.float64):
             rows = rows.astype(np.float64)
-        if self._chunks and rows.dtype != self._chunks[0].dtype:
-            self._widen()
-            rows = unit_scale(rows)
         if not self._chunks:
-            self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, self.dim * rows.dtype.itemsize))
+            self._channels = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
+        elif rows.dtype != self._chunks[0].dtype:
+            self._replace(unit_scale(self.array()))
+            rows = unit_scale(rows)
+        elif self._channels is not None and not self._is_grey(rows, self._channels):
+            self._replace(self.array())
+        if self._channels is not None:
+            rows = self._by_channel(rows, self._channels).take(0, axis=self._channels)
+        self._add(rows)
+
+    def _add(self, rows: AnyArray) -> None:
+        if not self._chunks:
+            self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, rows.shape[1] * rows.dtype.itemsize))
         while len(rows):
             if not self._chunks or self._filled == self._rows_per_chunk:
-                self._chunks.append(np.empty((self._rows_per_chunk, self.dim), rows.dtype))
+                self._chunks.append(np.empty((self._rows_per_chunk, rows.shape[1]), rows.dtype))
                 self._filled = 0
             n = min(len(rows), self._rows_per_chunk - self._filled)
             self._chunks[-1][self._filled : self._filled + n] = rows[:n]
             self._filled += n
             rows = rows[n:]
 
-    def chunks(self) -> list[AnyArray]:
-        """The stored contexts, in order."""
-        return [*self._chunks[:-1], self._chunks[-1][: self._filled]] if self._chunks else []
-
     def products(self, contexts: AnyArray) -> FloatArray:
         """Products of contexts (B, d) with everything stored, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
-        return np.concatenate([inner_products(contexts, chunk) for chunk in self.chunks()], axis=1)
+        if self._channels is not None:
+            kind = np.uint16 if contexts.dtype == np.uint8 else np.float64
+            contexts = self._by_channel(contexts, self._channels).sum(axis=self._channels, dtype=kind)
+        return np.concatenate([inner_products(contexts, chunk) for chunk in self._filled_chunks()], axis=1)
 
     def truncate(self, n: int) -> None:
         """Drop all rows but the first ``n``."""
@@ -106,14 +118,29 @@ class ContextStore:
 
     def array(self) -> AnyArray:
         """All rows as one array (a copy)."""
-        return np.concatenate(self.chunks()) if self._chunks else np.zeros((0, self.dim))
+        if not self._chunks:
+            return np.zeros((0, self.dim))
+        rows = np.concatenate(self._filled_chunks())
+        if self._channels is None:
+            return rows
+        return np.repeat(np.expand_dims(rows, self._channels), 3, axis=self._channels).reshape(-1, self.dim)
 
-    def _widen(self) -> None:
-        n = len(self)
-        wide = np.concatenate([unit_scale(chunk) for chunk in self.chunks()])
-        self._chunks, self._filled = [], 0
-        assert len(wide) == n
-        self.append(wide)
+    def _filled_chunks(self) -> list[AnyArray]:
+        return [*self._chunks[:-1], self._chunks[-1][: self._filled]]
+
+    def _by_channel(self, rows: AnyArray, axis: int) -> AnyArray:
+        third = self.dim // 3
+        return rows.reshape((-1, 3, third) if axis == 1 else (-1, third, 3))
+
+    def _is_grey(self, rows: AnyArray, axis: int) -> bool:
+        if rows.dtype != np.uint8 or self.dim % 3:
+            return False
+        channels = np.moveaxis(self._by_channel(rows, axis), axis, 0)
+        return np.array_equal(channels[0], channels[1]) and np.array_equal(channels[0], channels[2])
+
+    def _replace(self, rows: AnyArray) -> None:
+        self._chunks, self._filled, self._channels = [], 0, None
+        self._add(rows)
 
 
 _BLOCK = 256

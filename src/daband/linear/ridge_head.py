@@ -382,27 +382,31 @@ def _weigh(features: AnyArray, rewards: FloatArray, weights: Weights) -> tuple[A
 
 
 class EpisodeScores:
-    """Predicted rewards and squared widths, (B, K) each, of rounds under a head, while the rounds before are learned.
+    """Predicted rewards and squared widths of rounds under several heads, (heads, B, K) each, while rounds are learned.
 
     The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
-    products, and every round that is learned corrects those to come by a rank-one update; the head itself learns all of
-    them at the end. For heads of disjoint arms without prior trust.
+    products, and every round that is learned corrects those to come by a rank-one update; the heads themselves learn
+    all of them at the end. For heads of disjoint arms without prior trust.
     """
 
-    def __init__(self, head: RidgeHead, features: AnyArray) -> None:
-        products, contexts, direct = head.statistics.products(features)
-        self.mean, self.variance = head.statistics.score_products(products, contexts, direct)
-        self._covariance = products if direct else np.matmul(products, contexts.T)
+    def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
+        n_rounds, n_arms = len(features[0]), heads[0].n_arms
+        self.mean, self.variance = np.empty((2, len(heads), n_rounds, n_arms))
+        self._covariance = np.empty((len(heads), n_arms, n_rounds, n_rounds))
+        for place, (head, part) in enumerate(zip(heads, features, strict=True)):
+            products, contexts, direct = head.statistics.products(part)
+            self.mean[place], self.variance[place] = head.statistics.score_products(products, contexts, direct)
+            self._covariance[place] = products if direct else np.matmul(products, contexts.T)
 
     def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
         """Correct the rows behind ``row``, in which this arm was played, and which counts ``weight`` times."""
         rest = slice(row + 1, None)
-        covariance = self._covariance[arm]
-        column = covariance[row, rest].copy()
-        gain = weight * column / (1.0 + weight * covariance[row, row])
-        self.mean[rest, arm] += gain * (reward - self.mean[row, arm])
-        covariance[rest, rest] -= gain[:, None] * column
-        self.variance[rest, arm] = np.maximum(covariance.diagonal()[rest], 0.0)
+        covariance = self._covariance[:, arm]
+        column = covariance[:, row, rest]
+        gain = weight * column / (1.0 + weight * covariance[:, row, row, None])
+        self.mean[:, rest, arm] += gain * (reward - self.mean[:, row, arm, None])
+        covariance[:, rest, rest] -= gain[:, :, None] * column[:, None, :]
+        self.variance[:, rest, arm] = np.maximum(covariance.diagonal(axis1=1, axis2=2)[:, rest], 0.0)
 
 
 @dataclass(frozen=True)
@@ -456,7 +460,7 @@ class HeadMixture:
             variance = width * width
         return mean if self.offset is None else mean + self.offset, variance
 
-    @property
+    @functools.cached_property
     def width_shares(self) -> tuple[float, ...]:
         """What each head's width counts, in units of the first one's alpha."""
         alpha = self.heads[0].exploration.alpha

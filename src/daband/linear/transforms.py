@@ -17,16 +17,19 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, FloatArray, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA, PcaStep
+from daband.linear.piecewise import PIECEWISE_ARRAYS, PiecewiseStep
 from daband.linear.standardise import Standardise, StandardiseStep
 from daband.shift import Shift
 
-TransformStep = StandardiseStep | PcaStep
+TransformStep = StandardiseStep | PcaStep | PiecewiseStep
 
 
 def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
     """The step that a file describes: ``settings`` of its header, ``arrays`` by name."""
     if settings["kind"] == "pca":
         return PcaStep(arrays["centre"], arrays["axes"])
+    if settings["kind"] == "piecewise":
+        return PiecewiseStep(**{name: arrays[name] for name in PIECEWISE_ARRAYS}, n_inputs=int(settings["inputs"]))
     if settings["kind"] != "standardise":
         raise ValueError(f"the transform is of the unknown kind {settings['kind']!r}")
     mean, deviation, axes = arrays["mean"], arrays["deviation"], arrays.get("axes")

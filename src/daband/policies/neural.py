@@ -6,10 +6,12 @@ objective adds the terms of the target-regret bound to the source regret; with a
 Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
-the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
-every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
-trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
-it predicted rounds before it learned them (``linear/expert_shares.py``).
+the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, on up
+to 64 numbers with disjoint arms another one on pieces of them (``linear/piecewise.py``), and every arm's mean. A
+network overfits a small table, and extrapolates badly where contexts are far from those it was trained on; ridge
+regression does neither, but misses what is not linear. On pieces it follows what is not linear in a number, and beyond
+the contexts that were seen it stays as it is at their edge. What an expert counts is decided by how well it predicted
+rounds before it learned them (``linear/expert_shares.py``).
 
 Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
@@ -58,6 +60,7 @@ from daband.learning import (
     Recipe,
     ReplayBuffers,
     RoundBuffer,
+    device_turn,
     encode_ahead,
     start_steps,
 )
@@ -68,6 +71,7 @@ from daband.linear import (
     ExpertShares,
     Exploration,
     HeadMixture,
+    Piecewise,
     PrimalRidge,
     PseudoLabelRegression,
     RidgeHead,
@@ -126,7 +130,11 @@ class ContextFeatures:
     """The features of a ridge expert: contexts of this shape behind ``transform``, as they are without one, or a 1."""
 
     def __init__(
-        self, context_shape: tuple[int, ...], transform: Standardise | None = None, *, constant: bool = False
+        self,
+        context_shape: tuple[int, ...],
+        transform: Standardise | Piecewise | None = None,
+        *,
+        constant: bool = False,
     ) -> None:
         self.context_shape = context_shape
         self.transform = transform
@@ -167,7 +175,7 @@ class ContextFeatures:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         if self.transform is not None:
-            self.transform = Standardise(**self.transform.settings())  # one that was not fitted has no state
+            self.transform = type(self.transform)(**self.transform.settings())  # one that was not fitted has no state
             self.transform.restore(state)
 
 
@@ -419,6 +427,9 @@ class NeuralLinUCB(Policy):
         # By name: features, the ridge, the share in predictions before the first round, and that in widths.
         usual = ridge * standardised_ridge(every.dimension)
         parts = {"ridge": (every, usual, 0.75, 2 / 3)}
+        if dim <= _COMPONENTS and arms == "disjoint":
+            piecewise = ContextFeatures(shape, Piecewise(shift_transform(Standardise(), shift, dim)))
+            parts = {"ridge": (every, usual, 0.5, 2 / 3), "piecewise": (piecewise, 4 * usual, 0.25, 0.0)}
         if dim > _COMPONENTS:
             components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
             parts = {
@@ -534,7 +545,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def expert_shares(self) -> dict[str, float]:
-        """What each expert counts in predictions, by name: network, ridge, constant; with many features also others."""
+        """What each expert counts in predictions, by name: network, ridge, ...; few features have others than many."""
         acting = self._acting
         return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
 
@@ -622,7 +633,9 @@ class NeuralLinUCB(Policy):
                 network = freeze_encoder(encoder, name=settings.name, options=settings.options, domain=domain)
                 members.append(replace(member, network=network))
             elif expert.features.transform is not None:
-                members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen(domain))))
+                step = copy.deepcopy(expert.features.transform.frozen(domain))
+                theta = np.ascontiguousarray(member.theta[:, : step.n_features])  # without features that are left over
+                members.append(replace(member, theta=theta, transform=step))
             else:
                 members.append(replace(member, constant=expert.features.constant))
         if acting.offset is not None and in_target:
@@ -721,23 +734,23 @@ class NeuralLinUCB(Policy):
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
         with self._locks.state:
-            scores = [EpisodeScores(expert.head, part) for expert, part in zip(experts, features, strict=True)]
-        decisions = []
+            scores = EpisodeScores([expert.head for expert in experts], features)
+        mixture, decisions = self._acting.mixture(), []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture().mix([(score.mean[one], score.variance[one]) for score in scores])
+            mixed = mixture.mix(list(zip(scores.mean[:, one], scores.variance[:, one], strict=True)))
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                means = np.stack([score.mean[one] for score in scores], axis=2)
+                means = scores.mean[:, one].transpose(1, 2, 0)
                 noted = means[:, arm], rewards[one, arm]
                 if self._counts_every_arm:
                     noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
                 if self._shares.add(*noted):
                     self._publish()
-            for score in scores:
-                score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+                    mixture = self._acting.mixture()
+            scores.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
         weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
@@ -1112,6 +1125,9 @@ class NeuralLinUCB(Policy):
                 "an older version of daband wrote the file: it averaged a network and one linear part, where several "
                 "experts have shares by their predictions now; train the policy anew"
             )
+        if not below("piecewise.", state):  # or an older version wrote the file: what it had goes on
+            self._experts = _without_pieces(self._experts)
+            self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._head.restore(below("head.", state))
         self._learner.restore(below("learner.", state))
         self._experts = (replace(self._experts[0], features=self._learner.acting_copy()), *self._experts[1:])
@@ -1152,6 +1168,13 @@ class DABand(NeuralLinUCB):
     """
 
     source_terms_only = False
+
+
+def _without_pieces(experts: tuple[Expert, ...]) -> tuple[Expert, ...]:
+    """The experts without that on pieces of numbers, whose share the ridge regression on numbers has."""
+    prior = sum(expert.prior for expert in experts if expert.name in ("ridge", "piecewise"))
+    others = (expert for expert in experts if expert.name != "piecewise")
+    return tuple(replace(expert, prior=prior) if expert.name == "ridge" else expert for expert in others)
 
 
 def device_named(name: str) -> torch.device:
@@ -1239,9 +1262,10 @@ def sums_on_device(
 
 def _take_steps(members: Sequence[NeuralLinUCB], steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:
     """What the policies' steps measured, and what ``encode_expected`` returns: a GPU has begun with it by then."""
-    finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
-    hand_over = encode_expected(members)
-    return finish(), hand_over
+    with device_turn(members[0]._device):
+        finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
+        hand_over = encode_expected(members)
+        return finish(), hand_over
 
 
 def encode_expected(members: Sequence[Policy]) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
-from daband.linear import TransformStep, kernels_numpy, ridge_scores
+from daband.linear import PiecewiseStep, TransformStep, kernels_numpy, ridge_scores
 from daband.serving.numpy_networks import ConvNetwork, Float32Array, MlpNetwork, Network
 
 __all__ = ["Member", "RowScorer"]
@@ -291,6 +291,13 @@ def _first(member: Member, n_inputs: int) -> _First:
     if step is None:
         high = np.full(n_inputs, np.inf)
         return _First(np.eye(n_inputs + 1, n_inputs), -high, high, 0.0, [])
+    if isinstance(step, PiecewiseStep):
+        slope, least = step.scale / step.width, -step.scale * step.centre
+        ramps = np.zeros((n_inputs + 1, step.n_features))
+        ramps[step.column, np.arange(1, step.n_features)] = slope
+        ramps[-1] = np.append(1.0, least - slope * step.start)
+        offset = float(np.abs(step.start / step.width).max(initial=0.0))
+        return _First(ramps, np.append(1.0, least), np.append(1.0, least + step.scale), offset, [])
     weight = np.eye(n_inputs + 1) * np.append(step.scale / step.deviation, 1.0)
     weight[-1, :-1] = -step.scale * step.mean / step.deviation
     high = np.append(np.full(n_inputs, step.clip * step.scale), 1.0)
