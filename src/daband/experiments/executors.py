@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -34,7 +33,7 @@ from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import Prepared, Progress, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
-from daband.files import TURNS_VARIABLE, environment_variables
+from daband.files import environment_variables
 from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
@@ -99,11 +98,7 @@ def _in_processes(
     # Libraries read these variables when a worker starts; what the user has set stays.
     share = str(max(1, processors() // workers))
     threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        environment_variables({**threads, TURNS_VARIABLE: str(Path(folder) / "device")}),
-        context.Manager() as manager,
-    ):
+    with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
