@@ -111,18 +111,3 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
     monkeypatch.setattr(files.Path, "mkdir", refuse)
     with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):
         make_folder(tmp_path / "new")
-
-
-def test_who_waits_for_a_turn_gets_it_when_the_other_is_done_or_dead(tmp_path):
-    script = (
-        "import sys, time\nfrom daband.files import turn\n"
-        "with turn(sys.argv[1]):\n    print('mine', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
-    )
-    for seconds, kill in (("0.5", False), ("60", True)):
-        command = [sys.executable, "-c", script, str(tmp_path / "device"), seconds]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-            assert other.stdout.readline() == "mine\n"
-            if kill:
-                other.kill()
-            with files.turn(tmp_path / "device"):
-                assert other.wait(timeout=5) == (-9 if kill else 0)  # it held the turn to its end

@@ -24,8 +24,6 @@ from daband.errors import DataError, FolderInUse, InvalidInput
 _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
 _DONE = "done"
-TURNS_VARIABLE = "DABAND_DEVICE_TURNS"
-"""Names a file whose lock lets one process at a time take gradient steps on a GPU."""
 _TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
 _swept: set[str] = set()
 _ORPHAN_SECONDS = 60.0
@@ -252,17 +250,6 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
         # Removed while it is still held: whoever waits with the old file open sees that it is gone, and opens anew.
         _remove(path)
         os.close(handle)
-
-
-@contextlib.contextmanager
-def turn(path: str | Path) -> Iterator[None]:
-    """Hold a file's lock for this block; who waits gets it at once. Where there are no locks, nobody waits."""
-    with open(path, "ab") as file:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _acquired(path: Path) -> int | None:

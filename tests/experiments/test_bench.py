@@ -13,6 +13,8 @@ from daband.errors import InvalidInput
 from daband.experiments import BenchError, bench, execute, load_experiment, preset_names, read_results
 from daband.experiments.executors import _in_worker, in_processes, in_turn
 from daband.experiments.methods import build_policy
+from daband.experiments.run import conclude, prepare
+from daband.training import run_phase
 
 FIELDS = {
     "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_regret", "per_class",
@@ -135,6 +137,16 @@ def test_interrupted_and_completed(sent, unbroken, tmp_path):
     assert sent != signal.SIGINT or "the same command resumes" in errors
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
+
+
+def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_path):
+    """Before: results.json had the wall_seconds of one process, the run's folder those of the other: "damaged"."""
+    (spec,) = small.runs(["linucb"], [0])
+    first, second = prepare(spec, tmp_path), prepare(spec, tmp_path)
+    record = conclude(first, run_phase(first.phase()))
+    files = {path: path.read_bytes() for path in first.folder.iterdir()}
+    assert conclude(second, run_phase(second.phase())) == record
+    assert {path: path.read_bytes() for path in first.folder.iterdir()} == files
 
 
 AT_ONCE = """

@@ -88,3 +88,21 @@ def test_its_members_explain_the_target_for_it():
     beside = daband.assess([Average(parts), *parts], source=pair.source_test, target=pair.target)
     assert beside.value == found.value
     assert beside.low > 0
+
+
+def test_contexts_lie_outside_where_they_do_for_one_of_the_members():
+    """An average would else be handed over where its network has seen nothing like half of the target."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(600, 4))
+    pair = daband.domains.from_arrays(
+        source=(x, (x[:, 0] > 0).astype(int)), target=1.6 * x, n_arms=2, source_test=0.3, shift="covariate"
+    )
+    small = {"recipe": {"base": "small", "learning": {"steps": 2}}, "device": "cpu"}
+    parts = [daband.LinUCB.for_pair(pair, seed=0), daband.DABand.for_pair(pair, seed=0, **small)]
+    for part in parts:
+        daband.train(part, source=pair.source, target=pair.target, episodes=6, episode_length=64)
+    found = [daband.assess(one, source=pair.source_test, target=pair.target) for one in (*parts, Average(parts))]
+    outside = [one.outside_support for one in found]
+    assert outside[0] != outside[1]
+    assert outside[2] == max(outside[:2])
+    assert found[2].shift == found[outside.index(outside[2])].shift

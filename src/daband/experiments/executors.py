@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -30,16 +29,18 @@ from typing import Any, TypeAlias
 from daband.arrays import processors
 from daband.domains import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse
-from daband.experiments.methods import policy_class
+from daband.experiments.methods import on_components, policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import Prepared, Progress, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
-from daband.files import TURNS_VARIABLE, environment_variables
+from daband.files import environment_variables
 from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
 _LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
+_LARGEST_ON_COMPONENTS = 3
+"""The same behind principal components: there the host's part takes longest, which processes share."""
 
 
 class WorkerDied(DabandError, RuntimeError):
@@ -99,11 +100,7 @@ def _in_processes(
     # Libraries read these variables when a worker starts; what the user has set stays.
     share = str(max(1, processors() // workers))
     threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        environment_variables({**threads, TURNS_VARIABLE: str(Path(folder) / "device")}),
-        context.Manager() as manager,
-    ):
+    with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
@@ -204,7 +201,8 @@ def groups_of(specs: Sequence[RunSpec], *, on_gpu: Callable[[RunSpec], bool] | N
     groups: list[list[RunSpec]] = []
     for spec in specs:
         key = spec.model_dump_json(exclude={"seed"} if on_gpu(spec) else None)
-        if len(stacks.get(key, ())) in (0, _LARGEST_STACK):
+        largest = _LARGEST_ON_COMPONENTS if on_components(spec.method) else _LARGEST_STACK
+        if len(stacks.get(key, ())) in (0, largest):
             stacks[key] = []
             groups.append(stacks[key])
         stacks[key].append(spec)

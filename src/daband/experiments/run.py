@@ -150,9 +150,18 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     }  # fmt: skip
     if run.note:
         record["note"] = run.note
-    gather(spec, pair, policy, folder, recorder)
-    write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
-    finish_folder(folder, _FILES)
+    return _finish(folder, record, lambda: gather(spec, pair, policy, folder, recorder))
+
+
+def _finish(folder: Path, record: Record, write_more: Callable[[], object] = bool) -> Record:
+    """Write the record and mark the folder as done; where another process was faster, its record is the run's."""
+    with locked(folder, wait=True):
+        if (folder / "done").exists():
+            finished: Record = read_json(folder / "result.json")
+            return finished
+        write_more()
+        write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
+        finish_folder(folder, _FILES)
     return record
 
 
@@ -303,9 +312,7 @@ def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prio
         "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds, "config_hash": spec.config_hash,
         "folder": folder.name,
     }  # fmt: skip
-    write_text(place / "result.json", json.dumps(record, indent=2) + "\n")
-    finish_folder(place, _FILES)
-    return record
+    return _finish(place, record)
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:

@@ -9,10 +9,9 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.learning.step_runners import encode_ahead, start_steps, take_steps
-from daband.learning.torch_settings import device_turn
 
 __all__ = [
     "CUSTOM", "ContextBuffer", "EncoderSettings", "FlatStatistics", "Learner", "LearningSettings", "Recipe",
-    "ReplayBuffers", "ReplaySettings", "RoundBuffer", "device_turn", "encode_ahead", "recipe_from", "start_steps",
+    "ReplayBuffers", "ReplaySettings", "RoundBuffer", "encode_ahead", "recipe_from", "start_steps",
     "take_steps",
 ]  # fmt: skip

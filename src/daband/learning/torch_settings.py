@@ -15,8 +15,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from daband.files import TURNS_VARIABLE, turn
-
 _ENOUGH_WORK = 1e9
 """Multiplications of a forward pass from which on it is shared among threads."""
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -71,17 +69,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def device_turn(device: torch.device) -> Iterator[None]:
-    """Within this block no other process that has the same ``DABAND_DEVICE_TURNS`` takes steps on a GPU.
-
-    A GPU gives several processes slices of a few milliseconds, one after the other, and loses time at every change.
-    """
-    file = os.environ.get(TURNS_VARIABLE)
-    if device.type != "cuda" or not file:
-        yield
-        return
-    with turn(f"{file}.{device.index or 0}"):
-        yield

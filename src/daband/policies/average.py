@@ -135,6 +135,11 @@ class Average(Policy):
 
     # Learning.
 
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        others = [member.propensity_weightings for member in self.members[1:]]
+        return tuple(one for one in self.members[0].propensity_weightings if all(one in other for other in others))
+
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         for member in self.members:
             member._check_unit_rewards(rewards)

@@ -60,7 +60,6 @@ from daband.learning import (
     Recipe,
     ReplayBuffers,
     RoundBuffer,
-    device_turn,
     encode_ahead,
     start_steps,
 )
@@ -1262,10 +1261,9 @@ def sums_on_device(
 
 def _take_steps(members: Sequence[NeuralLinUCB], steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:
     """What the policies' steps measured, and what ``encode_expected`` returns: a GPU has begun with it by then."""
-    with device_turn(members[0]._device):
-        finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
-        hand_over = encode_expected(members)
-        return finish(), hand_over
+    finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
+    hand_over = encode_expected(members)
+    return finish(), hand_over
 
 
 def encode_expected(members: Sequence[Policy]) -> Callable[[], None]:
