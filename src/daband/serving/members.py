@@ -6,7 +6,7 @@ With one row at a time the calls of numpy take longer than its arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -152,12 +152,12 @@ class RowScorer:
                 self._roots.append((place, root, slice(end, end + root.shape[1])))
                 end += root.shape[1]
         self._starts, self._n_products = np.array(starts), end
-        self._sums = np.ones((3, 1 + len(with_widths)), np.float32)
+        self._sums = np.ones((3, 1 + len(with_widths)))
         self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, min(optimism, _LARGEST_WEIGHT)
-        self._free: list[_Workspace] = []
+        self._free: list[Callable[[AnyArray], FloatArray]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without workspaces: in a copy of one, arrays would not be parts of each other."""
+        """Without functions that have arrays of their own."""
         return {**self.__dict__, "_free": []}
 
     @classmethod
@@ -202,97 +202,77 @@ class RowScorer:
     def __call__(self, context: AnyArray) -> FloatArray:
         """Means, widths and scores, (3, K), of numbers, or of an image (channels, height, width)."""
         try:
-            space = self._free.pop()  # threads share the scorer; nobody else has this workspace until it is put back
+            score = self._free.pop()  # threads share the scorer; nobody else has these arrays until they are put back
         except IndexError:
-            space = self._workspace()
-        place, row, first, bounded, single, layers, latents, roots, features, products, stacked, mean, widths = space
-        if self._convolutions is not None:
-            place[...] = self._convolutions(context)
-        else:
-            flat = context if context.ndim == 1 else context.reshape(-1)
-            if self._range is None:
-                place[...] = flat
-            else:
-                _minimum(_maximum(flat, self._range[0]), self._range[1], out=place)
-            row.dot(self._weight, first)
-            _maximum(first, self._low, out=first)
-            if bounded is not None:
-                _minimum(bounded, self._high, out=bounded)
-            if single is not None:
-                single[...] = first
-        for inputs, weight, outputs, low in layers:
-            inputs.dot(weight, outputs)
-            if low is not None:
-                _maximum(outputs, low, out=outputs)
-        for latent, norm in latents:
-            norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
-            _divide(latent, norm, latent)
-        for inputs, weight, outputs in roots:
-            inputs.dot(weight, outputs)
-        features.dot(self._theta, mean)
-        _multiply(products, products, products)
-        _sqrt(_sums(products, self._starts), widths)
-        scores: FloatArray = self._sums.dot(stacked).astype(np.float64)
-        self._free.append(space)
+            score = self._with_arrays()
+        scores = score(context)
+        self._free.append(score)
         return scores
 
-    def _workspace(self) -> _Workspace:
-        kind = self._weight.dtype
+    def _with_arrays(self) -> Callable[[AnyArray], FloatArray]:
+        """``__call__`` on arrays and parts of them that are its own: they take longer to make than to fill."""
+        kind, convolutions, n_first = self._weight.dtype, self._convolutions, len(self._low)
         n_hidden = sum(n for n, _ in self._networks)
-        n_first = len(self._low)
         outputs = np.ones(n_hidden + len(self._theta), np.float32)  # where images are read, constants stay as they are
         single: Any = outputs[:n_first]
         first = single if kind == np.float32 else np.empty(n_first, kind)
-        row = first[:n_hidden] if self._convolutions is not None else np.empty(len(self._weight), kind)
+        row = first[:n_hidden] if convolutions is not None else np.empty(len(self._weight), kind)
         row[-1] = 1.0
         layers, latents, start, end = [], [], 0, n_first
         for n, steps in self._networks:
             inputs, start = outputs[start : start + n], start + n
-            for weight, low in steps:
+            for weight, least in steps:
                 hidden = np.empty(weight.shape[1], np.float32)
-                if low is None:
+                if least is None:
                     hidden, end = outputs[end : end + len(hidden)], end + len(hidden)
                     latents.append((hidden, np.empty((), np.float32)))
-                layers.append((inputs, weight, hidden, low))
+                layers.append((inputs.dot, weight, hidden, least))
                 inputs = hidden
         features, products = outputs[n_hidden:], np.empty(self._n_products, np.float32)
-        roots = [(features[place], root, products[where]) for place, root, where in self._roots]
-        stacked = np.empty((self._sums.shape[1], self._theta.shape[1]), np.float32)
-        bounded = first[self._bounded :] if len(self._high) else None
-        copied = None if single is first else single
-        return _Workspace(
-            row[:-1], row, first, bounded, copied, layers, latents, roots, features, products,
-            stacked, stacked[0], stacked[1:].reshape(-1),
-        )  # fmt: skip
+        roots = [(features[place].dot, root, products[where]) for place, root, where in self._roots]
+        stacked, mean = (
+            np.empty((self._sums.shape[1], self._theta.shape[1])),
+            np.empty(self._theta.shape[1], np.float32),
+        )
+        place, means, widths, bounded = row[:-1], stacked[0], stacked[1:].reshape(-1), first[self._bounded :]
+        low, high, span, starts = self._low, self._high, self._range, self._starts
+        read, predict, add, weights, theta = row.dot, features.dot, self._sums.dot, self._weight, self._theta
+
+        def score(context: AnyArray) -> FloatArray:
+            if convolutions is not None:
+                place[...] = convolutions(context)
+            else:
+                flat = context if context.ndim == 1 else context.reshape(-1)
+                if span is None:
+                    place[...] = flat
+                else:
+                    _minimum(_maximum(flat, span[0]), span[1], out=place)
+                read(weights, first)
+                _maximum(first, low, out=first)
+                if len(high):
+                    _minimum(bounded, high, out=bounded)
+                if single is not first:
+                    single[...] = first
+            for multiply, weight, outputs, least in layers:
+                multiply(weight, outputs)
+                if least is not None:
+                    _maximum(outputs, least, out=outputs)
+            for latent, norm in latents:
+                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
+                _divide(latent, norm, latent)
+            for multiply, weight, outputs in roots:
+                multiply(weight, outputs)
+            means[...] = predict(theta, mean)
+            _multiply(products, products, products)
+            _sqrt(_sums(products, starts), widths)
+            scores: FloatArray = add(stacked)
+            return scores
+
+        return score
 
 
 _maximum, _minimum, _divide, _multiply, _sqrt = np.maximum, np.minimum, np.divide, np.multiply, np.sqrt
 _sums = np.add.reduceat
-
-
-class _Workspace(NamedTuple):
-    """The arrays of one call and their parts, which take longer to make than to fill."""
-
-    context: AnyArray
-    row: AnyArray
-    first: AnyArray
-    bounded: AnyArray | None
-    """Those of its outputs that are not to exceed a bound."""
-    single: Float32Array | None
-    """The first product in single precision where it is not."""
-    layers: list[tuple[Float32Array, Float32Array, Float32Array, Float32Array | None]]
-    """Inputs, weights, outputs and least outputs."""
-    latents: list[tuple[Float32Array, Float32Array]]
-    """Latents and their norms."""
-    roots: list[tuple[Float32Array, Float32Array, Float32Array]]
-    """Features, R and R'z of a member with widths."""
-    features: Float32Array
-    products: Float32Array
-    stacked: Float32Array
-    """Means, and the widths of each member with widths: (1 + W, K)."""
-    mean: Float32Array
-    widths: Float32Array
-
 
 _Layer = tuple[Float32Array, Float32Array | None]
 """Weights (inputs + 1, outputs), the bias last, and the least that outputs may be: None for the last layer."""

@@ -95,7 +95,11 @@ class RowReader:
         """One row or several, by what they are."""
         if type(row) is np.ndarray:
             return self._array(row)
-        if type(row) is dict or isinstance(row, Mapping):
+        if type(row) is dict and self.table is not None:  # the usual case
+            context, odd = self.table.read(row)
+            if not odd:
+                return ReadRows(context[None], [odd], True)
+        if isinstance(row, Mapping):
             context, odd = self._mapping(row)
             return ReadRows(context[None], [odd], True)
         if isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None):
