@@ -43,7 +43,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "audit": (audit_page, ("audit",)),
     "baselines": (baselines, ("baselines",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("third", "fresh", "trust")),
+    "choose": (rewards_page, ("fourth", "third", "fresh", "trust")),
     "digit": (digit, ("attribution", "linear-readings", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -57,14 +57,14 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("third", "fresh", "trust", "default-development")),
-    "trust": (trust_page, ("third", "fresh", "trust", "fresh-development", "trust-development")),
+    "tables": (tables_page, ("fourth", "third", "fresh", "trust", "default-development")),
+    "trust": (trust_page, ("fourth", "third", "fresh", "trust", "fresh-development", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
 TRAINED = (
-    "audit", "baselines", "choose", "choose-cost", "fresh", "fresh-development", "prior-trust", "sources", "third",
-    "trust", "trust-development",
+    "audit", "baselines", "choose", "choose-cost", "fourth", "fresh", "fresh-development", "prior-trust", "sources",
+    "third", "trust", "trust-development",
 )  # fmt: skip
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 

@@ -175,7 +175,7 @@ def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytes
     assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
-@pytest.mark.parametrize("name", ["trust", "fresh", "third"])
+@pytest.mark.parametrize("name", ["trust", "fresh", "third", "fourth"])
 def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")

@@ -1,6 +1,6 @@
 """The pages of ``assess``, of ``choose`` with rewards, and of adaptation on tables; first from what is read once.
 
-That is the third set (``benchmarks/fresh.toml``); the fresh data sets and those in the shared data follow.
+That is the fourth set (``benchmarks/fresh.toml``); the third, the fresh data sets and those in the shared data follow.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ KINDS = {
     "office31_features": "Office-31 features", "warfarin": "warfarin", "sat12": "SAT12 solvers",
     "handwritten": "handwritten digits", "images": "DIGIT", "synthetic": "synthetic", "markets": "made markets",
     "fresh_tables": "fresh tables", "fresh_patients": "fresh patients", "fresh_texts": "fresh texts",
-    "fresh_features": "fresh features", "fresh_digits": "fresh digits", "third_tables": "tables",
-    "third_patients": "patients", "third_texts": "texts", "third_features": "features", "all": "**all**",
+    "fresh_features": "fresh features", "fresh_digits": "fresh digits",
 }  # fmt: skip
+READ_ONCE = ("tables", "patients", "texts", "features", "images")
+KINDS |= {f"{half}_{kind}": kind for half in ("third", "fourth") for kind in READ_ONCE} | {"all": "**all**"}
 WAYS = {"kinds": "with candidates of other kinds", "seeds": "one method, its seeds"}
 
 
@@ -93,8 +94,9 @@ def _is_fresh(kind: str) -> bool:
 
 
 def _title(record: Record) -> str:
-    if record["half"] == "third":
-        return "The third set, read once"
+    if record["half"] in ("third", "fourth"):
+        state = "read once" if record["half"] == "fourth" else "which serves development since"
+        return f"The {record['half']} set, {state}"
     if not _is_fresh(record["runs"][0]["data"]):
         return f"The {record['half']} half"
     if record["half"] == "development":
@@ -159,7 +161,7 @@ def tables_page(*records: Record) -> str:
     methods = ("linucb", "nlinucb", "daband", "daband, other units", "daband, other style")
     tables: dict[str, list[Record]] = {}
     prefixes = {"natural_tables": "", "warfarin": "", "markets": "market ", "fresh_tables": "", "fresh_patients": ""}
-    prefixes |= {"third_tables": "", "third_patients": ""}
+    prefixes |= {f"{half}_{kind}": "" for half in ("third", "fourth") for kind in READ_ONCE[:2]}
     *halves, tried = records
     for run in [run for record in halves for run in record["runs"]]:
         if run["data"] in prefixes:

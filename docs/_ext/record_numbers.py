@@ -60,7 +60,7 @@ def numbers() -> dict[str, Any]:
         name: number(value, sign=True) if isinstance(value, float) else str(value)
         for name, value in read("unseen-tables").items()
     }
-    for name, record in (("report_half", "trust"), ("fresh", "fresh"), ("third", "third")):
+    for name, record in (("report_half", "trust"), ("fresh", "fresh"), ("third", "third"), ("fourth", "fourth")):
         found[name] = {row["data"]: number(row["daband"], sign=True) for row in read(record)["default"]}
     front = shown_in_front(*map(read, ("attribution", "linear-readings", "paper-digit")))
     second = "paper ablation, P on the policy's own choice"
