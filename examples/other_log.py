@@ -7,8 +7,8 @@ A log of another policy
 .. image:: images/sphx_glr_other_log_001.png
    :alt: what the policy learned from the log would earn, by five estimators with their intervals, beside the truth
 
-A log has, for every round, the context, the arm that was pulled, its reward, and the *propensity*: the probability
-with which that arm was pulled. From it a policy can be learned, and valued before it ever acts: in the domain of the
+A log has, for every round, the context, the arm that was chosen, its reward, and the *propensity*: the probability
+with which that arm was chosen. From it a policy can be learned, and valued before it ever acts: in the domain of the
 log, and in another one. The visitors are made up, so that the truth can stand beside the estimates.
 """
 
@@ -64,7 +64,7 @@ print(policy)
 # --------------------------
 #
 # ``"dr"``, doubly robust, is the default. The others are there to compare. Read the warnings: they name rounds that
-# carry most of the weight, arms that the log never pulled, and a target that the log has no contexts of.
+# carry most of the weight, arms that the log never chose, and a target that the log has no contexts of.
 
 estimators = ("dr", "snips", "ips", "switch-dr", "dm")
 found = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}

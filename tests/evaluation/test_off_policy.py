@@ -359,7 +359,7 @@ class TestWarnings:
     def test_an_arm_that_was_never_pulled(self):
         x, arm, reward, p = logged()
         arm = np.where(arm == 2, 1, arm)
-        assert "never pulled arm 2" in self.said(valued, (x, arm, reward, p))
+        assert "never chose arm 2" in self.said(valued, (x, arm, reward, p))
 
     def test_propensities_of_another_log(self):
         x, arm, reward, p = logged()
@@ -472,7 +472,7 @@ def test_support_that_is_lost_beside_an_unseen_arm_is_told():
         return np.tile([0.0, 0.95, 0.05], (len(contexts), 1))
 
     warnings = daband.evaluate_log(policy, log, estimator="snips").warnings
-    assert any("never pulled arm 2" in text for text in warnings)
+    assert any("never chose arm 2" in text for text in warnings)
     assert any("instead of 0.95" in text and "where the log never does" in text for text in warnings)
 
     even = (x, rng.integers(0, 2, len(x)), rng.normal(size=len(x)), np.full(len(x), 0.5))

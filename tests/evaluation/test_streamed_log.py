@@ -112,7 +112,7 @@ def test_an_arm_that_was_never_pulled_and_a_constant_column(tmp_path):
     log = x, np.where(arms == 2, 0, arms), rewards, chances
     policy = fitted((x, arms, rewards, chances), transform=daband.Standardise())
     expected = compare_estimators(policy, log)
-    assert any("never pulled arm 2" in warning for warning in expected["dr"].warnings)
+    assert any("never chose arm 2" in warning for warning in expected["dr"].warnings)
     assert_same(compare_estimators(policy, write(tmp_path / "log", log)), expected)
 
 

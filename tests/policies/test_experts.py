@@ -109,6 +109,13 @@ def test_shares_follow_what_predicted_new_contexts_well():
     assert shares["network"] < 1 / 4
 
 
+@pytest.mark.parametrize("transform", [daband.PCA(4), daband.Standardise(components=4)])
+def test_principal_components_are_not_cut_into_pieces(transform):
+    policy = daband.DABand(context_shape=(DIM,), n_arms=2, transform=transform, seed=0)
+    policy.prepare(np.random.default_rng(0).standard_normal((50, DIM)))
+    assert list(policy.expert_shares) == ["network", "ridge", "constant"]
+
+
 def test_pieces_count_where_a_reward_is_not_linear_in_a_number():
     draw = np.random.default_rng(4)
     contexts = draw.standard_normal((2000, DIM))

@@ -263,11 +263,9 @@ def choose_command(
         say(f"Without these rewards: {choice.assessment.sentence}" if choice.rewards else choice.assessment.sentence)
         say(
             "The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices,"
-            " with the constant among the explanations."
+            " with the constant among the explanations, of which the worst counts for a third."
         )
-        for reason in choice.assessment.reasons:
-            if reason.startswith("Required is "):
-                say(reason)
+        say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
         say(f"Written: {place}")
         folder_name = shlex.quote(str(place))
         if choice.questions is not None:

@@ -3,7 +3,7 @@
 Three things, kept apart by type, because the whole project rests on the difference:
 
 * ``Contexts``: a stream of contexts and nothing else. It is all that training ever gets of the target.
-* ``RewardDomain``: contexts for which a pulled arm pays. The source; and the target once its rewards may be seen.
+* ``RewardDomain``: contexts for which a chosen arm pays. The source; and the target once its rewards may be seen.
 * ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
@@ -36,7 +36,7 @@ class Rounds:
     """Some rounds of a reward domain: contexts, and what each arm pays.
 
     ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
-    the training loop alone holds them, a policy observes that of the arm it pulled. ``expected`` (B, K) are the
+    the training loop alone holds them, a policy observes that of the arm it chose. ``expected`` (B, K) are the
     expected rewards where they are known (then regret is exact), else None.
     """
 
@@ -152,7 +152,7 @@ class Contexts(ABC):
 
 
 class RewardDomain(Contexts):
-    """Contexts for which a pulled arm pays.
+    """Contexts for which a chosen arm pays.
 
     >>> source = daband.domains.load("synthetic", tiny=True).source
     >>> rounds = source.rounds(0, 4, seed=0)
@@ -178,7 +178,7 @@ class RewardDomain(Contexts):
 
 
 class LoggedDomain(Contexts):
-    """Contexts with the arm that was pulled, its reward and its propensity: the log of another policy."""
+    """Contexts with the arm that was chosen, its reward and its propensity: the log of another policy."""
 
     n_arms: int
     _order_key = 2
@@ -267,7 +267,7 @@ class Pair:
     arms: str = "disjoint"
     """"disjoint": one context a round; "shared": one context per arm."""
     feedback: str = "bandit"
-    """What a reward tells: "bandit", of the pulled arm alone; "one_hot": exactly one arm pays 1 and all others 0,
+    """What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
     without noise, so that a reward of 1 tells of every arm."""
     reward_range: RewardRange = (0.0, 1.0)
     """The smallest and largest reward, in the user's units; "auto" where nobody knows them."""

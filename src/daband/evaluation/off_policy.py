@@ -174,7 +174,7 @@ def compare_estimators(
     if rounds.propensities is None and needing:
         raise InvalidInput(
             f"log has no propensities, which estimator={needing[0]!r} needs: log the probability with which each arm "
-            "was pulled; estimator='dm' does without, and is biased as far as its reward model is wrong"
+            "was chosen; estimator='dm' does without, and is biased as far as its reward model is wrong"
         )
     other = None if target is None else read_target(target, rounds.contexts)
     shares = probabilities(policy, rounds.contexts, where, rule, "log")
@@ -278,7 +278,7 @@ class _Facts:
         if len(unseen):
             names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
             reasons.append(
-                f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of "
+                f"support is missing: the log never chose arm {names}, which the policy takes in {share:.1%} of "
                 "rounds; nothing is known of what that pays"
             )
         ratio = self.log.fitted.ratio

@@ -7,7 +7,7 @@ Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
 the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, on up
-to 64 numbers with disjoint arms another one on pieces of them (``linear/piecewise.py``), and every arm's mean. A
+to 64 columns with disjoint arms another one on pieces of them (``linear/piecewise.py``), and every arm's mean. A
 network overfits a small table, and extrapolates badly where contexts are far from those it was trained on; ridge
 regression does neither, but misses what is not linear. On pieces it follows what is not linear in a number, and beyond
 the contexts that were seen it stays as it is at their edge. What an expert counts is decided by how well it predicted
@@ -64,6 +64,7 @@ from daband.learning import (
     start_steps,
 )
 from daband.linear import (
+    PCA,
     ArmModel,
     Decision,
     EpisodeScores,
@@ -426,7 +427,9 @@ class NeuralLinUCB(Policy):
         # By name: features, the ridge, the share in predictions before the first round, and that in widths.
         usual = ridge * standardised_ridge(every.dimension)
         parts = {"ridge": (every, usual, 0.75, 2 / 3)}
-        if dim <= _COMPONENTS and arms == "disjoint":
+        # Principal components are no columns, and pieces of them were measured nowhere.
+        of_columns = not (isinstance(self.transform, PCA) or getattr(self.transform, "components", None) is not None)
+        if dim <= _COMPONENTS and arms == "disjoint" and of_columns:
             piecewise = ContextFeatures(shape, Piecewise(shift_transform(Standardise(), shift, dim)))
             parts = {"ridge": (every, usual, 0.5, 2 / 3), "piecewise": (piecewise, 4 * usual, 0.25, 0.0)}
         if dim > _COMPONENTS:

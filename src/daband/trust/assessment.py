@@ -259,9 +259,8 @@ def requirement(value: float, *, stated: bool) -> str:
     if stated:
         return f"A value of {value:.3g} is required."
     return (
-        f"Required is what the best constant arm is worth in the target by the mean of all explanations, at least what "
-        f"it is worth in the source: {value:.3g}. A candidate's own estimate, also a constant's, counts the worst "
-        "explanation for a third, and may be lower."
+        "Required is what the best constant arm is worth in the target by the mean of all explanations, at least what "
+        f"it is worth in the source: {value:.3g}."
     )
 
 

@@ -100,7 +100,7 @@ def from_log(
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
             fixed split by arm; of Parquet files, by blocks of rows), or None.
-        n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been pulled.
+        n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been chosen.
         class_names: a name per arm; by default "0", "1", ...
         feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
         reward_range: the smallest and largest reward, or "auto"; by default (0, 1) for a log within it, else "auto".

@@ -326,11 +326,11 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
 
 
 def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
-    """What the split of the source balances: the best arm of every row, or the arm that a log pulled."""
+    """What the split of the source balances: the best arm of every row, or the arm that a log chose."""
     if columns.arm is None:
         return _strata(frame, columns)
-    pulled: IntArray = np.unique([str(value) for value in _values(frame, columns.arm)], return_inverse=True)[1]
-    return pulled
+    chosen: IntArray = np.unique([str(value) for value in _values(frame, columns.arm)], return_inverse=True)[1]
+    return chosen
 
 
 def _source_rewards(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
