@@ -52,8 +52,8 @@ class DomainNames:
             return self.first_target
         if name == "target" and name not in self.names:
             raise InvalidInput(
-                f"there are {len(self.targets)} targets, {', '.join(self.targets)}, and each is judged by itself: say "
-                f'policy.deploy("{self.targets[0]}"), or take one of them, restrict_pair(pair, targets=[...])'
+                f"there are {len(self.targets)} targets, {', '.join(self.targets)}: name one of them, as in "
+                f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
             )
         if not isinstance(name, str) or name not in self.names:
             *most, last = map(repr, self.names)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 import daband
+from daband.domain_names import DomainNames
 from daband.policies import Average
 
 SIZES = {"context_shape": (4,), "n_arms": 3, "seed": 1}
@@ -106,3 +108,51 @@ def test_contexts_lie_outside_where_they_do_for_one_of_the_members():
     assert outside[0] != outside[1]
     assert outside[2] == max(outside[:2])
     assert found[2].shift == found[outside.index(outside[2])].shift
+
+
+def test_a_member_with_an_encoder_of_the_users_is_loaded_with_it(tmp_path):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    parts = [daband.LinUCB(**SIZES), daband.DABand(**SIZES, encoder=module, device="cpu")]
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(60, 4))
+    for part in parts:
+        part.update(x, np.arange(60) % 3, draw.random(60))
+    Average(parts).save(tmp_path / "policy.safetensors")
+    with pytest.raises(daband.InvalidInput, match="pass the module"):
+        daband.load(tmp_path / "policy.safetensors")
+    again = daband.load(tmp_path / "policy.safetensors", encoder=module, device="cpu")
+    np.testing.assert_array_equal(again.decide(x).mean, Average(parts).decide(x).mean)
+
+
+def test_members_that_know_no_range_yet_take_that_of_the_average():
+    parts = [daband.LinUCB(**SIZES, reward_range="auto", alpha=alpha) for alpha in (0.1, 0.2)]
+    policy, draw = Average(parts), np.random.default_rng(4)
+    x, rewards = draw.normal(size=(300, 4)), 50.0 + 100.0 * draw.random(300)
+    alone = daband.LinUCB(**SIZES, reward_range="auto")
+    for one in (policy, alone):
+        one.update(x, np.arange(300) % 3, rewards)
+    np.testing.assert_allclose(policy.decide(x).mean, alone.decide(x).mean)
+
+
+def test_what_forgets_is_not_averaged():
+    with pytest.raises(daband.InvalidInput, match=r"members\[1\] has half_life=10"):
+        Average([daband.LinUCB(**SIZES), daband.LinUCB(**SIZES, half_life=10.0)])
+
+
+def test_its_members_act_in_the_target_it_is_deployed_to():
+    names = DomainNames(("de",), ("pl", "cz"))
+    parts = [kind(**SIZES) for kind in (daband.LinUCB, daband.Trees)]
+    for part in parts:
+        part.domains = names
+    policy = Average(parts)
+    policy.deploy("cz")
+    assert [part.domain for part in (policy, *parts)] == ["cz"] * 3
+
+
+def test_an_arm_that_one_member_refuses_is_added_to_none():
+    parts = [kind(context_shape=(4,), n_arms=128, seed=0) for kind in (daband.LinUCB, daband.Trees)]
+    policy = Average(parts)
+    with pytest.raises(daband.InvalidInput, match="at most 128 arms"):
+        policy.add_arm()
+    assert {part.n_arms for part in parts} == {128}
+    assert policy.decide(np.ones((2, 4))).mean.shape == (2, 128)

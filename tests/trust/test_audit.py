@@ -13,6 +13,7 @@ import daband
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.files import locked
 from daband.trust import answer_audit, read_audit
+from daband.trust.audit import read_answers
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +216,16 @@ def test_questions_out_and_answers_in(trained, tmp_path):
     found = answer_audit(tmp_path / "a", write(tmp_path / "all.csv", rows))  # those of before are in it again
     asked = daband.audit(trained.policy, target=trained.pair.target, budget=20, ask=trained.ask)
     assert (found.value, found.low, found.high) == (asked.value, asked.low, asked.high)
+
+
+@pytest.mark.parametrize(("text", "reward"), [("3.854,17", 3854.17), ("0,5", 0.5), ("12", 12.0), ("1.200", None)])
+def test_amounts_of_a_european_spreadsheet(text, reward, tmp_path):
+    (tmp_path / "answers.csv").write_text(f"id;arm;reward\n0;1;{text}\n")
+    if reward is None:  # 1.2 or 1200
+        with pytest.raises(InvalidInput, match=r"the reward '1\.200' of id 0 is no number"):
+            read_answers(tmp_path / "answers.csv", {0: 1})
+    else:
+        assert read_answers(tmp_path / "answers.csv", {0: 1}) == {0: reward}
 
 
 def test_a_sequence_takes_answers_in_parts(trained, tmp_path):

@@ -272,6 +272,8 @@ def test_a_pair_without_held_out_source_rounds_is_refused():
     tiny = daband.domains.load("synthetic", tiny=True)
     with pytest.raises(daband.InvalidInput, match="candidates"):
         daband.choose(tiny, candidates=["linucb"])
+    with pytest.raises(daband.InvalidInput, match="choose makes its average itself"):
+        daband.choose(tiny, candidates=[Candidate("linucb", "linucb"), Candidate("both", "average")])
 
 
 def test_candidates_of_every_kind_of_pair_can_be_built():

@@ -123,9 +123,9 @@ class Piecewise:
         numbers = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
         free = self.n_features((dim,)) - 1 - int((~numbers).sum())
         most = max(1, min(_MOST_PIECES, free // max(1, int(numbers.sum()))))
-        found = [_pieces(rows[:, place], most if numbers[place] else 1) for place in range(dim)]
-        column = np.repeat(np.arange(dim), [len(pieces[0]) for pieces in found])
-        start, width, centre, scale = np.concatenate(found, axis=1)
+        pieces = [_pieces(rows[:, place], most if numbers[place] else 1) for place in range(dim)]
+        column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
+        start, width, centre, scale = np.concatenate(pieces, axis=1)
         scale = scale * feature_scale(dim)
         self._steps = [
             PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)

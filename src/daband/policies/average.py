@@ -92,9 +92,9 @@ class Average(Policy):
     def _shares(self) -> tuple[list[float], list[float], float]:
         """What each member's means and widths count, and what is added: ranges that were estimated differ."""
         low, high = self.reward_range
-        spans = [(own[1] - own[0]) / (high - low) / len(self.members) for own in self._ranges()]
+        spans = [(top - bottom) / (high - low) / len(self.members) for bottom, top in self._ranges()]
         widths = [span * member.exploration.alpha for span, member in zip(spans, self.members, strict=True)]  # type: ignore[attr-defined]
-        return spans, widths, float(np.mean([(own[0] - low) / (high - low) for own in self._ranges()]))
+        return spans, widths, float(np.mean([(bottom - low) / (high - low) for bottom, _ in self._ranges()]))
 
     def _ranges(self) -> list[tuple[float, float]]:
         return [member.reward_range for member in self.members]
@@ -102,7 +102,7 @@ class Average(Policy):
     def _score(self, contexts: AnyArray, domain: int, rule: str | None) -> tuple[FloatArray, FloatArray]:
         scores = []
         for member in self.members:
-            with _reading(member):
+            with _state_lock(member):
                 decision = member._decide(contexts, domain, None, 0, "greedy" if rule == "greedy" else "ucb")
             scores.append((decision.mean, decision.width))
         spans, widths, offset = self._shares()
@@ -146,8 +146,11 @@ class Average(Policy):
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         low, high = self.reward_range
-        for member in self.members:
-            with _reading(member):
+        # A network goes first: where memory is short it fails, and the others have learned nothing yet.
+        for member in sorted(self.members, key=lambda member: not member.learns_by_gradients):
+            if not member.knows_reward_range:  # "auto", and these are the first rewards
+                member._scale.restore(self._scale.state())
+            with _state_lock(member):
                 member._learn(contexts, arms, member._scale.to_unit(low + (high - low) * rewards), domain, weights)
                 member.rounds_learned += len(arms)
 
@@ -158,8 +161,13 @@ class Average(Policy):
     def _adapt(self, steps: int | None) -> dict[str, float]:
         return {name: value for member in self.members for name, value in member.adapt(steps).items()}
 
-    def _grow(self) -> None:
+    def deploy(self, domain: str) -> None:
+        super().deploy(domain)
         for member in self.members:
+            member.deploy(domain)
+
+    def _grow(self) -> None:
+        for member in sorted(self.members, key=lambda member: member.name != "trees"):  # who may refuse goes first
             member.add_arm()
 
     # Files.
@@ -167,10 +175,10 @@ class Average(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays: dict[str, AnyArray] = {}
         for place, member in enumerate(self.members):
-            own = member._arrays(replay=replay)
+            parts = member._arrays(replay=replay)
             if member.transform is not None:
-                own |= {f"transform/{name}": array for name, array in member.transform.state().items()}
-            arrays |= {f"{place}/{name}": array for name, array in own.items()}
+                parts |= {f"transform/{name}": array for name, array in member.transform.state().items()}
+            arrays |= {f"{place}/{name}": array for name, array in parts.items()}
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -178,7 +186,7 @@ class Average(Policy):
             member.restore(below(f"{place}/", state))
 
 
-def _reading(member: Policy) -> AbstractContextManager[Any]:
+def _state_lock(member: Policy) -> AbstractContextManager[Any]:
     """The member's own state lock, where its hooks do not take it themselves."""
     return member._locks.state if member.locks_state else nullcontext()
 
@@ -189,9 +197,11 @@ def _check_members(members: Sequence[Policy]) -> None:
     first = members[0]
     for at, member in enumerate(members):
         for what in ("n_arms", "context_shape", "arms", "domains", "knows_reward_range"):
-            own, other = getattr(member, what), getattr(first, what)
-            if own != other:
-                raise InvalidInput(f"members[{at}] has {what}={own!r}, members[0] has {other!r}")
+            value, expected = getattr(member, what), getattr(first, what)
+            if value != expected:
+                raise InvalidInput(f"members[{at}] has {what}={value!r}, members[0] has {expected!r}")
+        if member.half_life is not None:
+            raise InvalidInput(f"members[{at}] has half_life={member.half_life:g}; an average forgets nothing")
         if not hasattr(member, "exploration"):
             raise InvalidInput(f"members[{at}] ({member.name}) has no width to explore by")
         if not same_transform(member, first):

@@ -1122,6 +1122,11 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     arm_names = arguments.pop("arm_names", None)
     if name == "average":  # made of trained policies, so that no name alone builds it
         kind: type[Policy] = importlib.import_module("daband.policies.average").Average
+        module = arguments.pop("encoder", None)
+        arguments["members"] = [
+            build(one, encoder=module if _has_custom_encoder(one) else None, transform=transform)
+            for one in arguments["members"]
+        ]
     else:
         kind, arguments["context_shape"] = policies.get(name), tuple(arguments["context_shape"])
     if isinstance(arguments.get("reward_range"), list):
@@ -1140,6 +1145,10 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     return policy
 
 
+def _has_custom_encoder(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("recipe", {}).get("encoder", {}).get("name") == "custom")
+
+
 def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
     """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
@@ -1155,12 +1164,12 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     True
     """
     saved = read_checkpoint(path)
-    network = saved.settings.get("recipe", {}).get("encoder", {})
-    if encoder is None and network.get("name") == "custom":
-        raise InvalidInput(
-            f"{path} was saved with a custom encoder ({network['options'].get('module')}), of which a file holds the "
-            "weights alone; pass the module: daband.load(path, encoder=module)"
-        )
+    for settings in (saved.settings, *saved.settings.get("members", ())):
+        if encoder is None and _has_custom_encoder(settings):
+            raise InvalidInput(
+                f"{path} was saved with a custom encoder ({settings['recipe']['encoder']['options'].get('module')}), "
+                "of which a file holds the weights alone; pass the module: daband.load(path, encoder=module)"
+            )
     try:
         for settings in (saved.settings, *saved.settings.get("members", ())):
             if device is not None and "device" in settings:

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -123,13 +124,20 @@ def read_answers(
         if row["reward"] is None or not row["reward"].strip():
             continue
         try:
-            reward = float(row["reward"].replace(",", ".") if european else row["reward"])
+            reward = _european_number(row["reward"]) if european else float(row["reward"])
         except ValueError:
             raise InvalidInput(f"{where}: the reward {row['reward']!r} of id {identity} is no number") from None
         if not math.isfinite(reward):
             raise InvalidInput(f"{where}: the reward of id {identity} is {row['reward']}; leave it empty where unknown")
         answers[identity] = reward
     return answers
+
+
+def _european_number(text: str) -> float:
+    """3.854,17 as a number; 1.200 may be a decimal or a thousand, and is a ``ValueError``."""
+    if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text.strip()):
+        raise ValueError(text)
+    return float(text.replace(".", "").replace(",", ".") if "," in text else text)
 
 
 def _whole(text: str | None, where: str) -> int:

@@ -143,8 +143,8 @@ class Choice:
     """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_value`` (the mean
     reward on held-out source rounds), ``estimated_value`` in the target without rewards, ``value`` with them (None
     without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``. They are of
-    greedy choices; ``assessment`` is of the policy as it is deployed: with its exploration bonus,
-    unless it explores greedily."""
+    greedy choices; ``assessment`` is of the policy as it is deployed, with its exploration bonus unless it explores
+    greedily."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
@@ -350,6 +350,8 @@ def _checked(
     options = list(default_candidates(pair) if candidates is None else candidates)
     if not options or not all(isinstance(one, Candidate) for one in options):
         raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
+    if any(one.method == AVERAGE for one in options):
+        raise InvalidInput("choose makes its average itself, of its own candidates: leave candidates= out for it")
     return options
 
 
@@ -372,8 +374,8 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
     why = "the largest estimated value without target rewards"
     if wanted:
         names = options[place].settings.get("members")
-        of = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
-        why = f"without target rewards nothing tells the candidates apart: {of}"
+        chosen = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
+        why = f"without target rewards nothing tells the candidates apart: {chosen}"
     constants = [index for index in range(len(options)) if index not in uses]
     behind = estimates[place].constant - estimates[place].value
     if constants and max(values[constants]) >= values[place] and behind >= CLEARLY:
