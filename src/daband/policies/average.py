@@ -1,7 +1,7 @@
 """The mean of what several trained policies predict, as a policy: for when nothing tells which of them is right.
 
-Policies of different kinds err on different contexts. The mean of their predictions is seldom far below the best of
-them, and nobody has to know which one that is: ``daband.choose`` hands it over where no target reward decides.
+Policies of different kinds err on different contexts, so the mean of their predictions often has more reward than
+one of them; it may still be far below the best. ``daband.choose`` hands it over where no target reward decides.
 """
 
 from __future__ import annotations
