@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 from daband.arrays import processors
 from daband.domains import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse
-from daband.experiments.methods import on_components, policy_class
+from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import Prepared, Progress, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
@@ -39,8 +39,6 @@ from daband.training import Run, train_stacked
 
 _LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
-_LARGEST_ON_COMPONENTS = 3
-"""The same behind principal components: there the host's part takes longest, which processes share."""
 
 
 class WorkerDied(DabandError, RuntimeError):
@@ -201,8 +199,7 @@ def groups_of(specs: Sequence[RunSpec], *, on_gpu: Callable[[RunSpec], bool] | N
     groups: list[list[RunSpec]] = []
     for spec in specs:
         key = spec.model_dump_json(exclude={"seed"} if on_gpu(spec) else None)
-        largest = _LARGEST_ON_COMPONENTS if on_components(spec.method) else _LARGEST_STACK
-        if len(stacks.get(key, ())) in (0, largest):
+        if len(stacks.get(key, ())) in (0, _LARGEST_STACK):
             stacks[key] = []
             groups.append(stacks[key])
         stacks[key].append(spec)

@@ -100,11 +100,6 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     return kind.for_pair(pair, seed=seed, **arguments)
 
 
-def on_components(method: str) -> bool:
-    """Whether principal components stand in front of a method's policy."""
-    return _parts(method)[1] == "p"
-
-
 def policy_class(method: str) -> type[Policy]:
     """The class behind a method, without what stands in front."""
     return policies.get(_parts(method)[0])
