@@ -81,7 +81,7 @@ def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
         path = Path(folder) / name
         if path.is_file():
             digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    write_text(Path(folder) / _DONE, json.dumps({"sha256": digests}, indent=2, sort_keys=True) + "\n")
+    write_json(Path(folder) / _DONE, {"sha256": digests}, sort_keys=True)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -160,6 +160,18 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
 def write_text(path: str | Path, content: str) -> None:
     """``write_bytes`` for text, in UTF-8."""
     write_bytes(path, content.encode())
+
+
+def write_json(path: str | Path, content: Any, *, sort_keys: bool = False) -> None:
+    """``write_text`` for what JSON can hold."""
+    write_text(path, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
+    """``write_bytes`` for named arrays, which ``read_npz`` reads."""
+    table = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(table, **arrays)
+    write_bytes(path, table.getvalue())
 
 
 def check_writable(path: str | Path) -> None:

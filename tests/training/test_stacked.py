@@ -313,7 +313,7 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
         )
         for seed in range(4)
     ]
-    monkeypatch.setattr(trainer, "write_bytes", write)
+    monkeypatch.setattr(trainer, "write_npz", write)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     runs = train_stacked(trainings)
     # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.

@@ -16,11 +16,11 @@ from daband.domain_names import DomainNames
 from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.encoders.encoder import Features, encoders
 from daband.errors import InvalidInput
+from daband.image_layout import IMAGENET_DEVIATION, IMAGENET_MEAN
 from daband.linear import TILE, tile_sums, toom_cook
 
 PIXELS = ("unit", "symmetric", "imagenet")
 """How pixels in [0, 1] can be normalised."""
-_IMAGENET_MEAN, _IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
@@ -70,7 +70,7 @@ class ConvFeatures(Features):
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
         one_of("pixels", pixels, PIXELS)
-        if pixels == "imagenet" and context_shape[0] != len(_IMAGENET_MEAN):
+        if pixels == "imagenet" and context_shape[0] != len(IMAGENET_MEAN):
             raise InvalidInput(
                 f"pixels='imagenet' needs images of three channels, got contexts of shape {context_shape}"
             )
@@ -130,7 +130,7 @@ def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
         return 2 * images - 1
     if how == "imagenet":
         # Channel by channel with plain numbers: a tensor of them would be sent to the device in every step.
-        moments = zip(images.unbind(-3), _IMAGENET_MEAN, _IMAGENET_DEVIATION, strict=True)
+        moments = zip(images.unbind(-3), IMAGENET_MEAN, IMAGENET_DEVIATION, strict=True)
         return torch.stack([(channel - mean) / deviation for channel, mean, deviation in moments], dim=-3)
     return images
 

@@ -9,7 +9,6 @@ itself is a question for ``daband sweep`` (``--grid pseudo_labels=0,0.5``).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
 from daband.experiments.records import Metric, Record, metric_of, results_locked, seed_means
 from daband.experiments.settings import Experiment, RunSpec
-from daband.files import write_text
+from daband.files import write_json
 
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 """What is left on; the last is the full method."""
@@ -133,5 +132,5 @@ def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:
     letters = {base: {letter: list(terms) for letter, terms in BASES[base].items()} for base in BASES if base in used}
     content = {"full": COMBINATIONS[-1], "letters": letters, "rows": [row.as_dict() for row in rows]}
     with results_locked(Path(out)):
-        write_text(path, json.dumps(content, indent=2) + "\n")
+        write_json(path, content)
     return path

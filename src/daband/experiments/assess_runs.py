@@ -10,14 +10,13 @@ from pathlib import Path
 
 from daband.domains import load
 from daband.errors import InvalidInput, NotFitted
+from daband.experiments.methods import WITHOUT_CONTEXTS
 from daband.experiments.records import Record, group_by
 from daband.experiments.run import CHOICE_FILE, finished_runs, read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json
 from daband.policies import load_policy
 from daband.trust import Assessment, assess_each, read_assessment
-
-_WITHOUT_CONTEXTS = ("constant", "random")
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,15 @@ def with_committees(specs: Sequence[RunSpec], size: int, *, methods: Sequence[st
     ``methods`` limits that to some methods. Seeds of one method are trained stacked on a GPU, as in every bench.
     """
     committees = []
-    for group in group_by(specs, _without_seed).values():
+    for group in group_by(specs, lambda spec: spec.without_seed).values():
         committees += group
         method = group[0].method
-        if method in _WITHOUT_CONTEXTS or (methods and method not in methods):
+        if method in WITHOUT_CONTEXTS or (methods and method not in methods):
             continue
         taken = {spec.seed for spec in group}
         fresh = (seed for seed in count(min(taken)) if seed not in taken)
         committees += [group[0].model_copy(update={"seed": next(fresh)}) for _ in range(size - len(group))]
     return committees
-
-
-def _without_seed(spec: RunSpec) -> str:
-    return spec.model_dump_json(exclude={"seed"})
 
 
 def assess_runs(folder: str | Path, *, required: float | None = None, methods: Sequence[str] = ()) -> list[AssessedRun]:
@@ -73,8 +68,8 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
         return [_of_choice(folder, required)]
     siblings = _siblings(folder) if alone else asked
     runs = [(path, read_spec(path)) for path in siblings]
-    runs = [(p, s) for p, s in runs if s.method not in _WITHOUT_CONTEXTS and (not methods or s.method in methods)]
-    groups = group_by(runs, lambda run: _without_seed(run[1]))
+    runs = [(p, s) for p, s in runs if s.method not in WITHOUT_CONTEXTS and (not methods or s.method in methods)]
+    groups = group_by(runs, lambda run: run[1].without_seed)
     assessed: list[AssessedRun] = []
     refused: dict[str, InvalidInput | NotFitted] = {}
     for members in groups.values():

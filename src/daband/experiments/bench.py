@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.experiments.executors import Executor, Listener, RunEvent, in_processes, in_turn, stacked
+from daband.experiments.executors import Executor, Group, Listener, Outcome, RunEvent, attempt, local
 from daband.experiments.records import Record, results_locked
 from daband.experiments.run import (
     CONTINUED_FOLDER,
-    Progress,
     continue_run,
     continued_record,
     finished_record,
@@ -20,7 +19,7 @@ from daband.experiments.run import (
     read_spec,
 )
 from daband.experiments.settings import RunSpec
-from daband.files import make_folder, read_json, write_text
+from daband.files import make_folder, read_json, write_json
 
 
 class BenchError(DabandError, RuntimeError):
@@ -54,9 +53,8 @@ def bench(
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     out = make_folder(out, "out")
     results = _Results(out, specs)
-    if executor is None:
-        executor = stacked(lambda work: partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work))
-    records, failures = _run_all(specs, out, lambda spec: finished_record(spec, out), executor, results.write, on_event)
+    read = partial(finished_record, out=out)
+    records, failures = _run_all(specs, out, read, executor or local(jobs), results.write, on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
@@ -103,11 +101,10 @@ def continue_bench(
                     name = Path(places[spec.folder_name]).name
                     listed.append({**record, "rounds_file": f"{name}/{CONTINUED_FOLDER}/rounds.npz"})
             content = {"rounds": rounds, "records": listed}
-            write_text(folder / "continued.json", json.dumps(content, indent=2) + "\n")
+            write_json(folder / "continued.json", content)
 
-    work = partial(_continue_spec, places=places, rounds=rounds, prior_trust=prior_trust)
-    executor = partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work)
-    records, failures = _run_all(specs, folder, read, executor, write, on_event)
+    work = partial(_continue_group, places=places, rounds=rounds, prior_trust=prior_trust)
+    records, failures = _run_all(specs, folder, read, local(jobs, work=work, stacks=False), write, on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
@@ -116,16 +113,8 @@ def continue_bench(
     return records
 
 
-def _continue_spec(
-    spec: RunSpec,
-    _out: Path,
-    *,
-    progress: Progress,
-    places: dict[str, str],
-    rounds: int,
-    prior_trust: float | str | None,
-) -> Record:
-    return continue_run(places[spec.folder_name], rounds=rounds, prior_trust=prior_trust, progress=progress)
+def _continue_group(group: Group, out: Path, *, places: dict[str, str], **settings: Any) -> list[Outcome]:  # noqa: ARG001
+    return [attempt(continue_run, places[spec.folder_name], **settings) for spec in group]
 
 
 def _run_all(
@@ -148,7 +137,9 @@ def _run_all(
         else:
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
-    for spec, outcome in executor(todo, out, listener) if todo else ():
+    for spec, told in executor(todo, out, listener) if todo else ():
+        # A worker may have died over another run of its group.
+        outcome = read(spec) or told if isinstance(told, Exception) else told
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
@@ -170,7 +161,7 @@ class _Results:
     def __init__(self, out: Path, specs: Sequence[RunSpec]) -> None:
         self.out, self.specs = out, specs
         self._own = {spec.folder_name for spec in specs}
-        self._settings = {_method(spec): _without_seed(spec) for spec in specs}
+        self._settings = {_method(spec): spec.without_seed for spec in specs}
         self._budgets = {_budget(spec) for spec in specs}
         self._others: dict[str, Record | None] = {}
         """By folder, what is finished and not asked for here; None for what is of another experiment."""
@@ -183,7 +174,7 @@ class _Results:
                     self._others[name] = self._companion(done.parent)
             companions = [record for _, record in sorted(self._others.items()) if record is not None]
             ready = [records[spec.folder_name] for spec in self.specs if spec.folder_name in records]
-            write_text(self.out / "results.json", json.dumps([*companions, *ready], indent=2) + "\n")
+            write_json(self.out / "results.json", [*companions, *ready])
 
     def _companion(self, folder: Path) -> Record | None:
         """The record of a finished run, if it belongs to this experiment: same budget, and same settings if asked."""
@@ -192,7 +183,7 @@ class _Results:
         except DataError:  # not a run of an experiment
             return None
         asked = self._settings.get(_method(other))
-        belongs = _budget(other) in self._budgets and asked in (None, _without_seed(other))
+        belongs = _budget(other) in self._budgets and asked in (None, other.without_seed)
         return record if belongs else None
 
 
@@ -203,7 +194,3 @@ def _method(spec: RunSpec) -> tuple[str, str, str]:
 def _budget(spec: RunSpec) -> str:
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)
-
-
-def _without_seed(spec: RunSpec) -> str:
-    return spec.model_dump_json(exclude={"seed"})

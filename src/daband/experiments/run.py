@@ -19,7 +19,7 @@ from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
-from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
+from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_json
 from daband.policies import Average, Policy, load_policy, read_notes
 from daband.training import Phase, Profile, Run, TrainSettings, as_json, continue_on_target, run_phase, source_phase
 from daband.trust import Audit, Choice, audit, read_assessment
@@ -160,7 +160,7 @@ def _finish(folder: Path, record: Record, write_more: Callable[[], object] = boo
             finished: Record = read_json(folder / "result.json")
             return finished
         write_more()
-        write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
+        write_json(folder / "result.json", record)
         finish_folder(folder, _FILES)
     return record
 
@@ -172,16 +172,7 @@ def _target_fields(result: Evaluation | None) -> Record:
     return {**fields, "per_class": None if result is None else result.per_class}
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """Where the time of a run went, and the trace that shows it."""
-
-    seconds: dict[str, float]
-    """Wall seconds of "step", "features", "head" and "host", the rest."""
-    trace: Path
-
-
-def profile_run(spec: RunSpec, out: Path) -> Profiled:
+def profile_run(spec: RunSpec, out: Path) -> Profile:
     """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
     if finished_record(spec, out) is not None:
         raise InvalidInput(
@@ -193,7 +184,7 @@ def profile_run(spec: RunSpec, out: Path) -> Profiled:
     with profile.running(phase.episodes):
         run = run_phase(phase)
     conclude(prepared, run)
-    return Profiled(profile.stopwatch.seconds, profile.path)
+    return profile
 
 
 def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
@@ -206,36 +197,30 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
     folder = out / spec.folder_name
     if folder.exists() or isinstance(spec.episodes, str):
         return None
-    shorter_runs: list[tuple[int, Path]] = []
-    for config in out.glob("*/config.json"):
+    shorter: dict[int, Path] = {}
+    for path in sorted(config.parent for config in out.glob("*/config.json")):
         try:
-            other, settings = read_spec(config.parent), read_json(config)
+            other, settings = read_spec(path), read_json(path / "config.json")
         except DataError:  # not a run of an experiment
             continue
-        if _depends_on_length(settings.get("policy", {})):
-            continue
-        shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
-        if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:
-            shorter_runs.append((int(other.episodes), config.parent))
-    complete = [
-        (episodes, path) for episodes, path in shorter_runs if all((path / name).is_file() for name in _CONTINUABLE)
-    ]
-    if not complete:
+        extends = not isinstance(other.episodes, str) and other.episodes < spec.episodes
+        extends = extends and other.model_copy(update={"episodes": spec.episodes}) == spec
+        complete = all((path / name).is_file() for name in _CONTINUABLE)
+        if extends and complete and not _depends_on_length(settings.get("policy", {})):
+            shorter[int(other.episodes)] = path
+    if not shorter:
         return None
-    _, source = max(complete)
-    aside = Path(tempfile.mkdtemp(dir=out, prefix=".extending-"))
-    try:
+    source = shorter[max(shorter)]
+    with tempfile.TemporaryDirectory(dir=out, prefix=".extending-") as aside:
+        copied = Path(aside) / spec.folder_name
+        copied.mkdir()
         with locked(source, wait=True):
             for name in _CONTINUABLE:
-                shutil.copyfile(source / name, aside / name)
-        config = read_json(aside / "config.json")
+                shutil.copyfile(source / name, copied / name)
+        config = read_json(copied / "config.json")
         config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
-        write_text(aside / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        aside.chmod(0o755)
-        aside.rename(folder)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+        write_json(copied / "config.json", config, sort_keys=True)
+        copied.rename(folder)
     return source
 
 
@@ -328,7 +313,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
     about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
-    write_text(folder / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
+    write_json(folder / CHOICE_FILE, {**about, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
     trained = policy.members[-1] if isinstance(policy, Average) else policy  # its rounds stand for those of all members
     wanted = _trained_settings({**trained.settings(), "name": trained.name})
@@ -339,7 +324,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
             for name in ("rounds.npz", "episodes.jsonl"):
                 write_bytes(folder / name, read_bytes(path.parent / name))
             config["run"] = spec.model_dump(mode="json")
-            write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+            write_json(folder / "config.json", config, sort_keys=True)
             conclude(Prepared(spec, pair, policy, folder), run)
             return
 

@@ -8,7 +8,6 @@ them up as one process would.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections import deque
@@ -18,10 +17,10 @@ from typing import Any
 
 from daband.arrays import one_blas_thread
 from daband.domains import LoggedRounds, LogPart, ParquetLog
-from daband.errors import DabandError, DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
-from daband.ray_cluster import connected, import_ray
+from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
 
 _ATTEMPTS = 5
 """How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
@@ -93,10 +92,6 @@ def sums_in_turn(
             yield part, summed
 
 
-class WorkersLost(DabandError, RuntimeError):
-    """Every worker that tried a part died."""
-
-
 def sums_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
@@ -119,39 +114,27 @@ def sums_on_ray(
         def submit(number: int) -> None:
             waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
 
+        def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
+            for _ in range(_ATTEMPTS):
+                try:
+                    sums: RidgeSums = task_result(ray, waiting[number])
+                    return sums
+                except DataError as error:  # of the rows themselves
+                    return error
+                except WorkerDied:
+                    submit(number)
+            raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")
+
         try:
             for number in range(min(ahead, len(parts))):
                 submit(number)
             for number, part in enumerate(parts):
-                attempts = 1
-                while (outcome := _outcome(ray, waiting[number])) is None:
-                    if attempts == _ATTEMPTS:
-                        raise WorkersLost(f"{part.label}: {attempts} workers died over it; see the cluster's logs")
-                    attempts += 1
-                    submit(number)
-                yield part, outcome
+                yield part, outcome(number, part)
                 del waiting[number]
                 if number + ahead < len(parts):
                     submit(number + ahead)
         finally:
-            for reference in waiting.values():
-                with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
-                    ray.cancel(reference, force=True)
-
-
-def _outcome(ray: Any, reference: Any) -> RidgeSums | DataError | None:
-    """What became of a task: sums, the error of the rows themselves, or None where its worker is gone."""
-    try:
-        sums: RidgeSums = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, DataError):
-            return error.cause
-        raise (error.cause if isinstance(error.cause, Exception) else error) from None
-    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError):
-        raise
-    except ray.exceptions.RayError:
-        return None
-    return sums
+            cancel_tasks(ray, waiting.values())
 
 
 def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:

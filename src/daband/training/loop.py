@@ -19,6 +19,11 @@ from daband.policies import Policy, check_prior_trust
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
+MEASURED_EPISODES = 2
+"""Episodes of every group that are played before any other: they tell slow groups from fast."""
+_RECENT = 0.2
+"""The share of the last episode in the seconds that one is expected to take."""
+
 
 @overload
 def train(policy: Policy, *, source: RewardDomain | LoggedDomain, **settings: Any) -> Run: ...
@@ -155,8 +160,9 @@ def continue_on_target(
     check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
+    episodes = math.ceil(rounds / episode_length)
     settings = TrainSettings(
-        episodes=math.ceil(rounds / episode_length),
+        episodes=episodes,
         episode_length=episode_length,
         seed=seed,
         directory=directory,
@@ -165,7 +171,6 @@ def continue_on_target(
         progress=progress,
     )
     order = settings.order_seed(policy)
-    episodes = math.ceil(rounds / episode_length)
     return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
 
 
@@ -217,7 +222,12 @@ class RunGroup:
     ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
     """
 
-    def __init__(self, phases: Sequence[Phase]) -> None:
+    def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
+        self.name, self.phases = name, phases
+        self.seconds = 0.0
+        """What its episodes have taken so far."""
+        self.episode_seconds: float | None = None
+        """What an episode of it takes, a running mean; None before the first."""
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)
@@ -272,6 +282,20 @@ class RunGroup:
         """What ended the first run that failed."""
         return next(iter(self._failed.values()), None)
 
+    @property
+    def episodes(self) -> int:
+        """Episodes of each run."""
+        return self.phases[0].episodes
+
+    def note_episode(self, seconds: float) -> None:
+        """An episode took so long."""
+        self.seconds += seconds
+        # The first episode compiles kernels and begins with empty buffers: the second replaces it.
+        if self.episode_seconds is None or self.episode <= MEASURED_EPISODES:
+            self.episode_seconds = seconds
+        else:
+            self.episode_seconds = (1 - _RECENT) * self.episode_seconds + _RECENT * seconds
+
     def step(self) -> None:
         """Play the next episode."""
         trainers = self._trainers
@@ -284,7 +308,7 @@ class RunGroup:
             trainers[index].announce(behind + 1)
         if self._size == 1:
             for index in present:
-                self._attempt(index, partial(_adapt_alone, trainers[index]))
+                self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
         from daband.policies import adapt_stacked
 
@@ -327,23 +351,17 @@ def _keep_device() -> Callable[[], None] | None:
     return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
-def _adapt_alone(trainer: Trainer) -> None:
-    trainer.close(trainer.policy.adapt())
-
-
 def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
     if isinstance(measured, Exception):
         raise measured
     trainer.close(measured)
 
 
-def run_groups(
-    groups: Sequence[RunGroup], *, first: int = 0, after: Callable[[RunGroup, float], None] | None = None
-) -> None:
-    """Play groups to their ends, one after the other; the ``first`` episodes of every group before any other.
+def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
+    """Play groups to their ends, one after the other; the first episodes of every group before any other.
 
-    ``after`` is called with the group and the seconds after every episode. Ctrl-C and SIGTERM wait for the end of the
-    episode and save every run, where one has a folder.
+    ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
+    every run, where one has a folder.
     """
 
     def save() -> None:
@@ -352,13 +370,14 @@ def run_groups(
 
     with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
         try:
-            for until in (first, math.inf):
+            for until in (MEASURED_EPISODES, math.inf):
                 for group in groups:
                     while not group.over and group.episode < until:
                         begun = time.perf_counter()
                         group.step()
+                        group.note_episode(time.perf_counter() - begun)
                         if after is not None:
-                            after(group, time.perf_counter() - begun)
+                            after(group)
                         request.obey(save)
         finally:
             for group in groups:

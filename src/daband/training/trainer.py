@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
 import json
 import math
 import os
@@ -30,7 +29,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, mixed
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
-from daband.files import read_bytes, read_npz, write_bytes, write_text
+from daband.files import read_bytes, read_npz, write_npz, write_text
 from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
 from daband.training.source_weights import measured_source_weights
@@ -251,22 +250,15 @@ class Phase:
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        weighting = self.settings.propensity_weighting
+        weighting, weights = self.settings.propensity_weighting, self.settings.source_weights
         training = {
+            "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
+            "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
             **({"propensity_weighting": weighting} if weighting else {}),
-            **({} if self.settings.source_weights is None else {"source_weights": dict(self.settings.source_weights)}),
-            "domain": self.domain_name,
-            "episodes": self.episodes,
-            "episode_length": self.episode_length,
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "data": self._fingerprint(),
-        }
-        return {
-            "policy": {**self.policy.settings(), "name": self.policy.name},
-            **(self.settings.config or {}),
-            "training": training,
-        }
+            **({} if weights is None else {"source_weights": dict(weights)}),
+        }  # fmt: skip
+        policy = {**self.policy.settings(), "name": self.policy.name}
+        return {"policy": policy, **(self.settings.config or {}), "training": training}
 
     def _fingerprint(self) -> str:
         """A short mark of the data, so that a folder of other data is not taken for this run's."""
@@ -289,25 +281,20 @@ class Trainer:
         self.progress = settings.progress
         self.folder = None if settings.directory is None else Folder(settings.directory, save_every=settings.save_every)
         self.history = History()
-        if self.folder is not None:
-            try:
+        try:
+            if self.folder is not None:
                 self._claim(self.folder)
-                self._trust_prior()  # only now: a folder that is refused must leave the policy as it was
+            if phase.prior_trust != 1.0:  # only now: a folder that is refused must leave the policy as it was
+                policy.trust_prior(phase.prior_trust)
+            if self.folder is not None:
                 self.history = self._resume(self.folder)
-                if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
-                    raise InvalidInput(
-                        f"{settings.directory} holds a run whose transform the file cannot hold; pass the fitted "
-                        "transform, as what was learned rests on it"
-                    )
-                self._weigh_sources()
-                self._fit_transform()
-            except BaseException:
-                self.folder.release()
-                raise
-        else:
-            self._trust_prior()
             self._weigh_sources()
-            self._fit_transform()
+            if not policy.prepared:
+                _prepare(self.phase)
+        except BaseException:
+            if self.folder is not None:
+                self.folder.release()
+            raise
         phase = self.phase
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
@@ -320,10 +307,6 @@ class Trainer:
         self._unlabelled: ByDomain = []
         self._coming: tuple[ByDomain, ByDomain] | None = None
 
-    def _trust_prior(self) -> None:
-        if self.phase.prior_trust != 1.0:
-            self.policy.trust_prior(self.phase.prior_trust)
-
     def _weigh_sources(self) -> None:
         """Leave sources that count for nothing out, so that the run is the one without them."""
         if self.phase.weighs_sources:
@@ -331,10 +314,6 @@ class Trainer:
                 self.policy.source_weights = self.phase.source_weights()
             weights = self.policy.source_weights
             self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
-
-    def _fit_transform(self) -> None:
-        if not self.policy.prepared:
-            _prepare(self.phase)
 
     @property
     def episode(self) -> int:
@@ -396,10 +375,8 @@ class Trainer:
         if self.folder is None:
             return
         begun = time.perf_counter()
-        table = io.BytesIO()
-        columns: dict[str, Any] = {name: self.history.column(name) for name in _COLUMNS}
-        np.savez(table, **columns)
-        write_bytes(self.folder.path / "rounds.npz", table.getvalue())
+        columns = {name: self.history.column(name) for name in _COLUMNS}
+        write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.lines())
         notes = {
             "episodes": str(len(self.history.episodes)),
@@ -468,6 +445,11 @@ class Trainer:
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
+        if history.episodes and policy.transform is not None and not policy.transform.fitted:
+            raise InvalidInput(
+                f"{folder.path} holds a run whose transform the file cannot hold; pass the fitted transform, as what "
+                "was learned rests on it"
+            )
         return history
 
     def stop(self) -> None:
@@ -616,6 +598,14 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
     return source, episodes, length, note
 
 
+def check_unlabelled(target: Contexts | None) -> None:
+    """Refuse what is no stream of contexts, or brings rewards."""
+    if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
+        raise InvalidInput(
+            f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
+        )
+
+
 def check_domains(
     policy: Policy, domain: RewardDomain | LoggedDomain, target: Contexts | None, what: str = "source"
 ) -> None:
@@ -624,10 +614,7 @@ def check_domains(
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, RewardDomain | LoggedDomain):
         raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
-    if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
-        raise InvalidInput(
-            f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
-        )
+    check_unlabelled(target)
     for name, contexts in ((what, domain), ("target", target)):
         if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(

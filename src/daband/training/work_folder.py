@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from daband.errors import DataError, InvalidInput
-from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_text
+from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_json
 
 _SAVES_APART = 20.0
 """Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
@@ -73,7 +73,7 @@ class Folder:
 
     def write_settings(self, file: str, settings: Mapping[str, Any]) -> None:
         """Claim the folder with these settings from now on."""
-        write_text(self.path / file, json.dumps(as_json(settings), indent=2, sort_keys=True) + "\n")
+        write_json(self.path / file, as_json(settings), sort_keys=True)
 
     def due(self) -> bool:
         """Whether it is time to save."""

@@ -26,7 +26,7 @@ from daband.arguments import between_0_and_1, finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, EvaluationDomain
 from daband.errors import DataError, InvalidInput
-from daband.files import checked_path, read_json, write_text
+from daband.files import checked_path, read_json, write_json, write_text
 from daband.policies import Policy
 from daband.training import Folder
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
@@ -502,7 +502,7 @@ class _State:
     def conclude(self) -> Audit:
         result = self.result()
         if result.finished and self.path is not None:
-            write_text(self.path / _RESULT, json.dumps(result.as_dict(), indent=2) + "\n")
+            write_json(self.path / _RESULT, result.as_dict())
         return result
 
 
