@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,20 +32,9 @@ POLICY_CHECKS = Checks()
 T = TypeVar("T")
 
 
-class MakePolicy(Protocol):
-    """Makes a fresh policy; the same sizes and seed make the same policy."""
-
-    def __call__(
-        self,
-        *,
-        context_shape: tuple[int, ...],
-        n_arms: int,
-        arms: str,
-        seed: int,
-        reward_range: RewardRange = (0.0, 1.0),
-    ) -> Policy:
-        """A policy of these sizes."""
-
+MakePolicy: TypeAlias = Callable[..., Policy]
+"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms``, ``seed`` and ``reward_range``, by
+default (0.0, 1.0); the same sizes and seed make the same policy."""
 
 SHAPE = (3,)
 N_ARMS = 4
@@ -378,7 +367,7 @@ def check_bad_sizes_are_refused(make: MakePolicy) -> None:
     for name, values in bad.items():
         for value in values:
             try:
-                make(**{**good, name: value})  # type: ignore[arg-type]
+                make(**{**good, name: value})
             except InvalidInput as error:
                 assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
             else:

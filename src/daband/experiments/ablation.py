@@ -9,6 +9,7 @@ itself is a question for ``daband sweep`` (``--grid pseudo_labels=0,0.5``).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,12 +95,11 @@ def _recipe(base: str, letters: str, recipe: object) -> dict[str, Any]:
 
 def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     """The table of an ablation from records of its runs; other records are passed over."""
-    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = {}
+    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
-        base, colon, letters = str(record["variant"]).partition(":")
-        if record["method"] == "daband" and colon and base in BASES and letters in COMBINATIONS:
-            by_letters = groups.setdefault((record["pair"], base), {})
-            by_letters.setdefault(letters, {})[record["seed"]] = record
+        base, _, letters = str(record["variant"]).partition(":")
+        if record["method"] == "daband" and base in BASES and letters in COMBINATIONS:
+            groups[record["pair"], base][letters][record["seed"]] = record
     rows = []
     for (pair, base), by_letters in groups.items():
         full = by_letters.get(COMBINATIONS[-1], {})

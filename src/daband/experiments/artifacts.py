@@ -166,6 +166,8 @@ def _artifacts(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactReco
 
 def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
     """Latents of the same contexts before the first round and after the last, each by its own principal directions."""
+    from sklearn.decomposition import PCA
+
     target, target_arm = np.concatenate(recorder.contexts), np.concatenate(recorder.best)
     source = pair.source
     n = min(len(source), _LATENTS)
@@ -184,18 +186,10 @@ def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecord
     }
     for name, encoder in (("before", fresh), ("after", policy)):
         parts = [encoder.latent(rounds, "source"), encoder.latent(target, "target")]  # type: ignore[attr-defined]
-        columns[f"latent_{name}"] = _principal(np.concatenate(parts)).astype(np.float16)
+        latents = np.concatenate(parts)
+        principal = PCA(min(_LATENT_DIMENSIONS, *latents.shape), svd_solver="full").fit_transform(latents)
+        columns[f"latent_{name}"] = principal.astype(np.float16)
     return columns
-
-
-def _principal(latents: FloatArray) -> FloatArray:
-    """Latents (m, d) turned to their principal directions, the first few of them, centred."""
-    centred = latents - latents.mean(axis=0)
-    _, directions = np.linalg.eigh(centred.T @ centred)
-    strongest = directions[:, ::-1][:, :_LATENT_DIMENSIONS]
-    largest = strongest[np.abs(strongest).argmax(axis=0), np.arange(strongest.shape[1])]
-    turned: FloatArray = centred @ (strongest * np.sign(largest))  # a direction has no sign of its own
-    return turned
 
 
 def _picture(image: AnyArray) -> AnyArray:

@@ -80,15 +80,12 @@ def continue_bench(
     relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
     """
     folder = Path(folder)
-    places = {}
-    specs = []
-    for path in finished_runs(folder):
-        specs.append(read_spec(path))
-        places[specs[-1].folder_name] = str(path)
-    alone = list(places.values()) == [str(folder)]
+    runs = [(read_spec(path), path) for path in finished_runs(folder)]
+    specs, places = [spec for spec, _ in runs], {spec.folder_name: path for spec, path in runs}
+    alone = list(places.values()) == [folder]
 
     def read(spec: RunSpec) -> Record | None:
-        return continued_record(Path(places[spec.folder_name]), rounds, prior_trust)
+        return continued_record(places[spec.folder_name], rounds, prior_trust)
 
     def write(records: Mapping[str, Record]) -> None:
         if alone:
@@ -98,8 +95,8 @@ def continue_bench(
             for spec in specs:  # also what another process has continued in the meantime
                 record = records.get(spec.folder_name) or read(spec)
                 if record is not None:
-                    name = Path(places[spec.folder_name]).name
-                    listed.append({**record, "rounds_file": f"{name}/{CONTINUED_FOLDER}/rounds.npz"})
+                    rounds_file = f"{places[spec.folder_name].name}/{CONTINUED_FOLDER}/rounds.npz"
+                    listed.append({**record, "rounds_file": rounds_file})
             content = {"rounds": rounds, "records": listed}
             write_json(folder / "continued.json", content)
 
@@ -113,7 +110,7 @@ def continue_bench(
     return records
 
 
-def _continue_group(group: Group, out: Path, *, places: dict[str, str], **settings: Any) -> list[Outcome]:  # noqa: ARG001
+def _continue_group(group: Group, out: Path, *, places: dict[str, Path], **settings: Any) -> list[Outcome]:  # noqa: ARG001
     return [attempt(continue_run, places[spec.folder_name], **settings) for spec in group]
 
 
@@ -128,7 +125,7 @@ def _run_all(
     """Do what is not known yet, tell the listener, and write the summary after each; records, and what failed."""
     listener = on_event or (lambda _: None)
     records: dict[str, Record] = {}
-    failures: list[str] = []
+    failures: dict[str, str] = {}
     todo = []
     for spec in specs:
         record = read(spec)
@@ -141,14 +138,15 @@ def _run_all(
         # A worker may have died over another run of its group.
         outcome = read(spec) or told if isinstance(told, Exception) else told
         if isinstance(outcome, Exception):
-            failures.append(f"{spec.label}: {outcome}")
+            failures[spec.folder_name] = f"{spec.label}: {outcome}"
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
             continue
         records[spec.folder_name] = outcome
         listener(RunEvent("finished", spec, outcome))
         write(records)
     write(records)
-    return [records[spec.folder_name] for spec in specs if spec.folder_name in records], failures
+    names = [spec.folder_name for spec in specs]
+    return [records[name] for name in names if name in records], [failures[name] for name in names if name in failures]
 
 
 class _Results:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class Prepared:
     policy: Policy
     folder: Path
 
-    def phase(self, progress: Progress | None = None, *, save_every: float = 30.0) -> Phase:
+    def phase(self, progress: Progress | None = None) -> Phase:
         """The work; ``progress`` is called after every episode with its record, in which ``of`` says how many."""
         spec, source = self.spec, self.pair.source
         whole = max(1, source.rounds_available // spec.episode_length)
@@ -81,13 +81,10 @@ class Prepared:
             seed=spec.seed,
             directory=self.folder,
             config={"run": spec.model_dump(mode="json")},
-            save_every=save_every,
+            progress=None if progress is None else lambda record: progress({**record, "of": phase.episodes}),
         )
         phase = source_phase(self.policy, source, self.pair.target, settings)
-        if progress is None:
-            return phase
-        told = replace(phase.settings, progress=lambda record: progress({**record, "of": phase.episodes}))
-        return replace(phase, settings=told)
+        return phase
 
 
 def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
@@ -97,7 +94,7 @@ def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
     return Prepared(spec, pair, policy, out / spec.folder_name)
 
 
-def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_every: float = 30.0) -> Record:
+def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
     """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated.
 
     ``progress`` is called after every episode with its record, in which ``of`` says how many there will be.
@@ -106,7 +103,7 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_
 
     def work() -> Record:
         prepared = prepare(spec, out)
-        return conclude(prepared, run_phase(prepared.phase(progress, save_every=save_every)))
+        return conclude(prepared, run_phase(prepared.phase(progress)))
 
     return _done_once(folder, lambda: finished_record(spec, out), work)
 
@@ -374,12 +371,11 @@ class PolicyFolder:
 
     def versions(self) -> dict[int, Path]:
         """The policies that learned logs of the target, by their numbers."""
-        files = {}
-        for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors"):
-            number = path.stem.removeprefix("policy-")
-            if number.isdigit():
-                files[int(number)] = path
-        return files
+        files = {
+            path.stem.removeprefix("policy-"): path
+            for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors")
+        }
+        return {int(number): path for number, path in files.items() if number.isdigit()}
 
     def next_version(self) -> tuple[int, Path]:
         """The number and the file of the version that comes next; the trained policy is version 0."""
@@ -410,7 +406,11 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
-        policy = _of_choice(folder)
+        choice = read_json(folder / CHOICE_FILE)
+        try:
+            policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
         runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
         if len(runs) > 1:
@@ -420,14 +420,6 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     if not policy.policy_file.is_file():
         raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
     return policy
-
-
-def _of_choice(folder: Path) -> PolicyFolder:
-    choice = read_json(folder / CHOICE_FILE)
-    try:
-        return PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
 
 
 def begin_audit(

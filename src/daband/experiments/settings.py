@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,24 +102,12 @@ class Experiment(_Settings):
         for method in (*wanted, *self.methods):
             policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
         options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
-        return [
-            RunSpec(
-                pair=pair,
-                pair_options=options[pair],
-                method=method,
-                variant="default",
-                policy=self.policy_of(method),
-                components=self.components,
-                episodes=self.episodes,
-                episode_length=self.episode_length,
-                seed=seed,
-                rule=self.rule,
-                selection=self.selection,
-            )
-            for pair in options
-            for seed in (self.seeds if seeds is None else seeds)
-            for method in wanted
-        ]
+        common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
+        runs = []
+        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, wanted):
+            settings = {"pair_options": options[pair], "policy": self.policy_of(method), **common}
+            runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
+        return runs
 
     def policy_of(self, method: str) -> dict[str, Any]:
         """The settings of a method's policy: those for all methods, overridden by its own."""

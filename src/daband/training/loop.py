@@ -192,28 +192,21 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
     """
     if not phases:
         return []
-    from daband.policies import can_stack
-
-    if not can_stack([phase.policy for phase in phases]):
+    if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
             "only different neural policies of one shape and recipe can be stacked; train them one after another"
         )
-    return run_phases(phases)
+    group = RunGroup(phases)
+    run_groups([group])
+    return group.outcomes()
 
 
 def run_phase(phase: Phase) -> Run:
     """Play one phase; what goes wrong is raised."""
-    (outcome,) = run_phases([phase])
+    (outcome,) = train_stacked([phase])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def run_phases(phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play the phase of one policy, or those of several in step, and return what each did or what ended it."""
-    group = RunGroup(phases)
-    run_groups([group])
-    return group.outcomes()
 
 
 class RunGroup:

@@ -155,15 +155,15 @@ class Prefetcher(Generic[T]):
         self._read = read
         self._episodes = episodes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
-        self._next: tuple[int, Future[T]] | None = None
+        self._next: dict[int, Future[T]] = {}
 
     def take(self, episode: int) -> T:
         """What was read for this episode; the next one is begun."""
-        fetched, self._next = self._next, None
-        material = fetched[1].result() if fetched is not None and fetched[0] == episode else self._read(episode)
+        fetched = self._next.pop(episode, None)
+        material = self._read(episode) if fetched is None else fetched.result()
         if self._pool is not None:
             if episode + 1 < self._episodes:
-                self._next = (episode + 1, self._pool.submit(self._read, episode + 1))
+                self._next = {episode + 1: self._pool.submit(self._read, episode + 1)}
             else:
                 self.close()
         return material
@@ -378,12 +378,8 @@ class Trainer:
         columns = {name: self.history.column(name) for name in _COLUMNS}
         write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.lines())
-        notes = {
-            "episodes": str(len(self.history.episodes)),
-            "rounds": str(len(columns["arm"])),
-            "seconds": repr(self.history.seconds),
-            "digest": self.history.digest(),
-        }
+        reached = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
+        notes = {**reached, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
         self.folder.note_save(begun, turns=self._beside)
 
@@ -486,9 +482,7 @@ def _bound_so_far(
 
 def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     """Decisions whose means and widths are in the user's units, with both scaled as if rewards lay in [0, 1]."""
-    return Decision(
-        decision.arm, decision.propensity, (decision.mean - low) / (high - low), decision.width / (high - low)
-    )
+    return replace(decision, mean=(decision.mean - low) / (high - low), width=decision.width / (high - low))
 
 
 def _play_episode(
@@ -521,12 +515,8 @@ def _record(episode: int, history: History, measured: dict[str, float]) -> dict[
     before = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.regret[-1]
     total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
-    return {
-        "episode": episode + 1,
-        "regret": total,  # type: ignore[dict-item]
-        "reward": float(history.reward[-1].mean()),
-        **measured,
-    }
+    reward = float(history.reward[-1].mean())
+    return {"episode": episode + 1, "regret": total, "reward": reward, **measured}  # type: ignore[dict-item]
 
 
 def _prepare(phase: Phase) -> None:
