@@ -320,7 +320,7 @@ class Pair:
         return self.target_labelled
 
 
-def gather(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
     """Columns of rows that lie in several parts, in the order of ``parts`` (B,), the number of each row's part.
 
     ``read(part, rows)`` gives the columns of one part, for these rows of the result. A column that one part does not

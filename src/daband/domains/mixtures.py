@@ -17,7 +17,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
-from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, gather
+from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, gather_rows
 from daband.errors import InvalidInput
 
 P = ParamSpec("P")
@@ -97,7 +97,7 @@ class MixedContexts(Contexts):
         """The columns that ``read`` gives of every part, in the order of ``indices``."""
         which, positions = _locate(self.named, np.asarray(indices))
         parts = list(self.named.values())
-        return gather(which, lambda part, rows: read(parts[part], positions[rows]))
+        return gather_rows(which, lambda part, rows: read(parts[part], positions[rows]))
 
 
 class MixedRewards(MixedContexts, RewardDomain):

@@ -10,7 +10,7 @@ import numpy as np
 
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, gather
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, gather_rows
 from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
 from daband.domains.splits import EvaluatedRewards
@@ -46,7 +46,7 @@ class CallableContexts(Contexts):
 
     def _gather(self, indices: IntArray, block_of: Callable[[int], AnyArray]) -> AnyArray:
         block, place = np.divmod(np.asarray(indices, dtype=np.int64), _BLOCK)
-        return gather(block, lambda number, rows: [block_of(number)[place[rows]]])[0]
+        return gather_rows(block, lambda number, rows: [block_of(number)[place[rows]]])[0]
 
     def _draw_block(self, block: int) -> AnyArray:
         generator = np.random.default_rng([self._data_seed, block, 0])

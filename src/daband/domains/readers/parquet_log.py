@@ -20,7 +20,7 @@ import numpy as np
 from daband.arguments import one_of, whole
 from daband.arguments import share as checked_share
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import LoggedDomain, LoggedRounds, gather
+from daband.domains.contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.parquet_files import (
     LogFile,
@@ -229,7 +229,7 @@ class ParquetLog(LoggedDomain):
         def read(block: int, rows: IntArray) -> list[AnyArray]:
             return [column[place[rows]] for column in _columns_of(self._block(int(self._blocks[block])))]
 
-        return LoggedRounds(*gather(blocks, read))
+        return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: int) -> LoggedRounds:
         start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,9 @@ def from_table(
         test_frame, target_frame = target_frame[held], target_frame[seen]
     if test_frame is not None and not answers:
         raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
-    if source_test is None or isinstance(source_test, int | float | np.number):
-        used, held_rows = split_share(_strata(source_frame, columns, columns.arm), share=source_test, name=name)
+    if source_test is None or isinstance(source_test, Real):
+        part = None if source_test is None else float(source_test)
+        used, held_rows = split_share(_strata(source_frame, columns, columns.arm), share=part, name=name)
         held_frame = source_frame[held_rows] if len(held_rows) else None
         source_frame = source_frame[used]
     else:
