@@ -58,8 +58,7 @@ def imagenet_normalise(images: AnyArray) -> AnyArray:
     """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
     scaled = images.astype(np.float32) / np.float32(255.0)
     mean, deviation = (np.array(one, np.float32)[:, None, None] for one in (IMAGENET_MEAN, IMAGENET_DEVIATION))
-    normalised: AnyArray = (scaled - mean) / deviation
-    return normalised
+    return (scaled - mean) / deviation
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:

@@ -524,8 +524,7 @@ def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[s
     column = _column(frame, name, where)
     if column.dtype.is_float():
         return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
-    texts: list[str | None] = column.cast(pl.String).to_list()
-    return texts
+    return column.cast(pl.String).to_list()
 
 
 def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | None]:

@@ -163,8 +163,7 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     ]
 
     def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        values: dict[str, torch.Tensor] = functional_call(runs[0], of_run, (Batch(**fields),))
-        return values
+        return functional_call(runs[0], of_run, (Batch(**fields),))
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _WITH_GRADIENT]

@@ -175,8 +175,7 @@ def _arm_conv2d(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     if trains and len(maps) * positions * patch <= _MOST_NUMBERS_ON_ARM:
         fewer = weight.shape[1] >= _TOOM_COOK_CHANNELS and weight.shape[2] <= _TOOM_COOK_SIDE
         way = ToomCookConvolution if fewer else ConvolutionByProducts
-        out: torch.Tensor = way.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
-        return out
+        return way.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
     last = torch.channels_last
     return functional.conv2d(maps.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)
 
@@ -287,8 +286,7 @@ def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) ->
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
-    out: torch.Tensor = GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
-    return out
+    return GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
 
 
 class GroupedConvolution(torch.autograd.Function):
@@ -353,16 +351,14 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
         flat = functional.pad(flat, (0, fill))
     patches = _patches(images, height, width, columns=flat.shape[1], dtype=dtype)
     weights = flat.view(runs, -1, flat.shape[1]).to(dtype)
-    maps: torch.Tensor = _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
-    return maps
+    return _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
 
 
 def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
     kernels = triton_kernels(images.device)
     if kernels is not None:
-        cut_out: torch.Tensor = kernels.patches(images, height, width, columns=columns, dtype=dtype)
-        return cut_out
+        return kernels.patches(images, height, width, columns=columns, dtype=dtype)
     cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
     patch = cut.shape[4:]
     rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)

@@ -154,8 +154,7 @@ class DomainNorm(nn.Module):
             return pooled
         present = [domain for domain, rows in enumerate(domain_rows) if rows]
         if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():
-            fixed: torch.Tensor = kernels.affine_pool_relu(maps, *self.folded(present[0]))
-            return fixed
+            return kernels.affine_pool_relu(maps, *self.folded(present[0]))
         return pool_relu(self(maps, domain_rows=domain_rows))
 
     def _fuses(self, domain_rows: Sequence[int]) -> bool:

@@ -56,8 +56,7 @@ class Features(nn.Module):
 def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
     """``layer`` over (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
     if runs == 1:
-        out: torch.Tensor = layer(rows)
-        return out
+        return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
     apart = rows.view(len(rows), runs, -1).transpose(0, 1)
     out = torch.baddbmm(layer.bias.view(runs, 1, -1), apart, weight.transpose(1, 2))
@@ -144,8 +143,7 @@ class Encoder(nn.Module):
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
     """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
-    scaled: torch.Tensor = _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
-    return scaled
+    return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
@@ -162,8 +160,7 @@ class _UnitNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         unit, norm = ctx.saved_tensors
         along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        by_rows: torch.Tensor = torch.addcmul(gradients[0], along, unit, value=-1) / norm
-        return by_rows
+        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
@@ -338,5 +335,4 @@ class CustomFeatures(Features):
         return self
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:  # noqa: ARG002 - one for all
-        features: torch.Tensor = self.module(contexts).flatten(1)
-        return features
+        return self.module(contexts).flatten(1)

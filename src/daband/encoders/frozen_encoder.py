@@ -160,8 +160,7 @@ def _pixel_map(pixels: str, channels: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _double(tensor: torch.Tensor) -> FloatArray:
-    array: FloatArray = tensor.detach().cpu().double().numpy()
-    return array
+    return tensor.detach().cpu().double().numpy()
 
 
 def _single(array: FloatArray) -> AnyArray:

@@ -52,8 +52,7 @@ class PretrainedFeatures(Features):
         images = contexts.expand(-1, 3, -1, -1)
         if images.shape[-2:] != (self.side, self.side):
             images = nn.functional.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
-        features: torch.Tensor = self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
-        return features
+        return self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
 
 
 def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:

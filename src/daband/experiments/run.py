@@ -154,8 +154,7 @@ def _finish(folder: Path, record: Record, write_more: Callable[[], object] = boo
     """Write the record and mark the folder as done; where another process was faster, its record is the run's."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
-            finished: Record = read_json(folder / "result.json")
-            return finished
+            return read_json(folder / "result.json")
         write_more()
         write_json(folder / "result.json", record)
         finish_folder(folder, _FILES)
@@ -391,8 +390,7 @@ class PolicyFolder:
         """What the run or the choice wrote down of the arms' names: known without the data."""
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
-                names: list[str] | None = read_json(self.path / name).get("class_names")
-                return names
+                return read_json(self.path / name).get("class_names")
         return None
 
     @property

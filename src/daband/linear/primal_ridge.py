@@ -281,8 +281,7 @@ class PrimalRidge:
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
         rows = self._pending[head, : self._n_pending[head]]
-        gram: FloatArray = self._gram[head] + rows.T @ rows
-        return gram
+        return self._gram[head] + rows.T @ rows
 
     def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads); 0 without widths."""

@@ -62,8 +62,7 @@ def cross_entropy_regret(
     if feedback == "one_hot":
         if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
-        loss: torch.Tensor = _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
-        return loss
+        return _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.
     return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward.clamp(0, 1))

@@ -1057,7 +1057,7 @@ class Policy(ABC, metaclass=_PolicyType):
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
         # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
         if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
-            return contexts  # type: ignore[no-any-return]
+            return contexts
         largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
         return check_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
 

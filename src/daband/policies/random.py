@@ -67,8 +67,7 @@ class Random(Policy):
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         mask = np.ones((len(contexts), self.n_arms), np.bool_) if available is None else available
-        probabilities: FloatArray = mask / mask.sum(axis=1, keepdims=True)
-        return probabilities
+        return mask / mask.sum(axis=1, keepdims=True)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int

@@ -98,8 +98,7 @@ def summary_scores(
 
 def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
     """The bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
-    bins: IntArray = (edges < scores[..., None]).sum(axis=-1)
-    return bins
+    return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(
@@ -358,8 +357,7 @@ class Monitor:
         kept_back = 1.0 / (len(started) + 1.0)  # of those who have not started, at a capital of 1
         largest = np.maximum(self._capital.max(axis=0), 0.0)
         mixed = weights @ np.exp(self._capital - largest) + kept_back * np.exp(-largest)
-        total: FloatArray = np.log(mixed) + largest
-        return total
+        return np.log(mixed) + largest
 
 
 def _pad(counts: IntArray, width: int) -> IntArray:

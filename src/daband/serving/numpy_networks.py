@@ -276,8 +276,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own")
-        plain: Network = kinds[settings["kind"]](settings, arrays)
-        return plain
+        return kinds[settings["kind"]](settings, arrays)
     try:
         rooms = importlib.import_module("daband.encoders.frozen_encoder")
     except ImportError as error:
@@ -285,8 +284,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
             f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
             f"pip install daband ({error})"
         ) from None
-    network: Network = rooms.TorchNetwork.from_file(settings, arrays, encoder)
-    return network
+    return rooms.TorchNetwork.from_file(settings, arrays, encoder)
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:

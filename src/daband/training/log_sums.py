@@ -117,8 +117,7 @@ def sums_on_ray(
         def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
             for _ in range(_ATTEMPTS):
                 try:
-                    sums: RidgeSums = task_result(ray, waiting[number])
-                    return sums
+                    return task_result(ray, waiting[number])
                 except DataError as error:  # of the rows themselves
                     return error
                 except WorkerDied:

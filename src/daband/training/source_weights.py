@@ -141,8 +141,7 @@ class _RidgeRounds:
         gram = np.sum([other.sums.gram for other in others], axis=0)
         moment = np.sum([other.sums.moment for other in others], axis=0)
         theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
-        means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
-        return means
+        return np.einsum("nd,nd->n", self.features, theta[self.heads])
 
     def error(self, others: Sequence[_RidgeRounds]) -> float:
         """The mean squared error of what ``others`` predict."""

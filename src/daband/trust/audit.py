@@ -179,8 +179,7 @@ class ContextReader:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
         if isinstance(self._target, EvaluationDomain):
             return self._target.read(int(indices[0]), int(indices[-1]) + 1)
-        contexts: AnyArray = self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
-        return contexts
+        return self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
 
 
 def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntArray, FloatArray]:
@@ -227,8 +226,7 @@ def predictions(predicted: FloatArray, assessment: Any, n: int, low: float, high
         raise InvalidInput(
             f"assessment must give a finite predicted reward for each of {n} contexts, got shape {predicted.shape}"
         )
-    unit: FloatArray = np.clip((predicted - low) / (high - low), 0.0, 1.0)
-    return unit
+    return np.clip((predicted - low) / (high - low), 0.0, 1.0)
 
 
 Ask = Callable[[AnyArray, IntArray], ArrayLike]

@@ -269,8 +269,7 @@ class Selection:
         return self._predicted + self._design @ effects, self._design @ covariance @ self._design.T
 
     def _features(self, context: int, arm: int) -> FloatArray:
-        features: FloatArray = np.concatenate([[1.0], self.proposals.arms[:, context] == arm])
-        return features
+        return np.concatenate([[1.0], self.proposals.arms[:, context] == arm])
 
     def _learn(self, context: int, arm: int, reward: float) -> None:
         features = self._features(context, arm)
@@ -304,5 +303,4 @@ class Selection:
 def _variance_of_difference(covariance: FloatArray, place: int) -> FloatArray:
     """Of all values and the one at a place, (C,)."""
     diagonal = covariance.diagonal()
-    variance: FloatArray = np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)
-    return variance
+    return np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)

@@ -181,8 +181,7 @@ def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
     """What every arm pays in the target by an explanation, (K,): as in the source, and what predictions change by."""
     before, after = (np.clip(mean, -0.5, 1.5).mean(axis=0) for mean in (one.source_mean, one.target_mean))
     in_source = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
-    values: FloatArray = np.clip(in_source + slope * (after - before), 0.0, 1.0)
-    return values
+    return np.clip(in_source + slope * (after - before), 0.0, 1.0)
 
 
 def _standard_error(value: float, rounds: float, reward: FloatArray, weight: FloatArray, *, binary: bool) -> float:
@@ -228,5 +227,4 @@ def shift_to_mean(predicted: FloatArray, mean: float) -> FloatArray:
             below = middle
         else:
             above = middle
-    shifted: FloatArray = 1.0 / (1.0 + np.exp(-odds - below))
-    return shifted
+    return 1.0 / (1.0 + np.exp(-odds - below))
