@@ -301,10 +301,7 @@ def norm_pool_relu(
 
     Each domain is normalised by its own rows, and the running statistics (domains or more, C) follow.
     """
-    pooled: torch.Tensor = _NormPoolReLU.apply(
-        maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
-    )
-    return pooled
+    return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 
 
 def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

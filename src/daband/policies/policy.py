@@ -144,8 +144,7 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
 
 def read_notes(path: str | Path) -> dict[str, str]:
     """The caller's notes in a saved policy's header."""
-    notes: dict[str, str] = read_tensor_header(path, _FORMAT)["notes"]
-    return notes
+    return read_tensor_header(path, _FORMAT)["notes"]
 
 
 _NO_LOCK = nullcontext()

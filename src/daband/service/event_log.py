@@ -385,8 +385,7 @@ class Store:
         pinned = self.note("pinned")
         if pinned:
             return int(pinned)
-        number: int | None = self._scalar(sa.select(sa.func.max(_models.c.number)))
-        return number
+        return self._scalar(sa.select(sa.func.max(_models.c.number)))
 
     def model_content(self, number: int) -> bytes:
         """The exported file of a model."""
@@ -408,8 +407,7 @@ class Store:
 
     def note(self, name: str) -> str | None:
         """A text that the processes of the service share."""
-        text: str | None = self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
-        return text
+        return self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def write_note(self, name: str, text: str) -> None:
         """Write one."""
