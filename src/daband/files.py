@@ -46,9 +46,7 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 def checked_path(path: str | Path, name: str = "path") -> Path:
     """``path`` as a ``Path``; an empty one, one with a NUL character and what is no path are errors that say so."""
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
     if not text:

@@ -32,8 +32,6 @@ _MOST_COLUMNS = 128
 _MOST_NUMBERS = 1 << 27
 _ARM = platform.machine() in ("aarch64", "arm64")
 _MOST_NUMBERS_ON_ARM = 1 << 25
-_TOOM_COOK_CHANNELS, _TOOM_COOK_SIDE = 16, 5
-"""Channels from which on fewer products save more than their sums take, and the largest kernels for it."""
 
 
 @encoders.register("conv")
@@ -71,9 +69,7 @@ class ConvFeatures(Features):
             )
         one_of("pixels", pixels, PIXELS)
         if pixels == "imagenet" and context_shape[0] != len(IMAGENET_MEAN):
-            raise InvalidInput(
-                f"pixels='imagenet' needs images of three channels, got contexts of shape {context_shape}"
-            )
+            raise InvalidInput(f"pixels='imagenet' needs images of three channels, got contexts of {context_shape}")
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)
@@ -173,52 +169,23 @@ def _arm_conv2d(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     patch, positions = weight[0].numel(), (maps.shape[2] - weight.shape[2] + 1) * (maps.shape[3] - weight.shape[3] + 1)
     trains = torch.is_grad_enabled() and weight.requires_grad
     if trains and len(maps) * positions * patch <= _MOST_NUMBERS_ON_ARM:
-        fewer = weight.shape[1] >= _TOOM_COOK_CHANNELS and weight.shape[2] <= _TOOM_COOK_SIDE
-        way = ToomCookConvolution if fewer else ConvolutionByProducts
-        return way.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
+        if not maps.requires_grad:
+            return product_conv2d(maps, weight, bias)
+        return ToomCookConvolution.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
     last = torch.channels_last
     return functional.conv2d(maps.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)
 
 
-class ConvolutionByProducts(torch.autograd.Function):
-    """``conv2d`` as one product in each direction, with the channels last in memory.
+def product_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``conv2d`` of images that need no gradient as one product, with the channels last in memory.
 
-    Patches are rows (B, H', W', h, w, C): of a patch, w x C numbers lie side by side in the maps as well. A bias is the
-    weight of a column of ones.
+    Patches are rows (B, H', W', h, w, C): of a patch, w x C numbers lie side by side in the images as well.
     """
-
-    @staticmethod
-    def forward(ctx: Any, maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        height, width = weight.shape[2:]
-        flat = weight.permute(0, 2, 3, 1).flatten(1)
-        last = maps.permute(0, 2, 3, 1).contiguous()
-        cut = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
-        columns = flat.shape[1] + (bias is not None)
-        rows = last.new_empty(*cut.shape[:3], columns)
-        rows[..., : flat.shape[1]].unflatten(-1, cut.shape[3:]).copy_(cut)  # type: ignore[no-untyped-call]
-        rows[..., flat.shape[1] :].fill_(1.0)
-        out = rows.view(-1, columns) @ (flat if bias is None else torch.cat([flat, bias[:, None]], dim=1)).T
-        ctx.save_for_backward(rows.view(-1, columns), weight)
-        ctx.patches, ctx.maps = cut.shape, last.shape
-        return out.view(*cut.shape[:3], len(weight)).permute(0, 3, 1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-        rows, weight = ctx.saved_tensors
-        _, out_height, out_width, *patch = ctx.patches
-        gradient = gradients[0].permute(0, 2, 3, 1).flatten(0, 2)
-        by_row = gradient.T @ rows
-        by_weight = by_row[:, : weight[0].numel()].unflatten(1, patch).permute(0, 3, 1, 2)
-        by_bias = by_row[:, -1] if ctx.needs_input_grad[2] else None
-        if not ctx.needs_input_grad[0]:
-            return None, by_weight, by_bias
-        by_maps = gradient.new_zeros(ctx.maps)
-        by_place = weight.permute(2, 3, 0, 1).contiguous()
-        for y in range(patch[0]):
-            for x in range(patch[1]):  # place by place of a patch: what is added is in the cache then
-                part = (gradient @ by_place[y, x]).view(*ctx.patches[:3], patch[2])
-                by_maps[:, y : y + out_height, x : x + out_width].add_(part)  # "+=" would copy it onto itself
-        return by_maps.permute(0, 3, 1, 2), by_weight, by_bias
+    height, width = weight.shape[2:]
+    last = images.permute(0, 2, 3, 1).contiguous()
+    patches = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+    rows, kernels = patches.reshape(-1, weight[0].numel()), weight.permute(0, 2, 3, 1).flatten(1)
+    return functional.linear(rows, kernels, bias).view(*patches.shape[:3], -1).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(maxsize=16)

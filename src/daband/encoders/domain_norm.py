@@ -214,11 +214,9 @@ class DomainNorm(nn.Module):
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
-        mean, variance = self.running_mean[domain], self.running_variance[domain]
         self.batches_seen.data[domain].add_(1)
-        return functional.batch_norm(
-            features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
-        )
+        running = self.running_mean[domain], self.running_variance[domain]
+        return functional.batch_norm(features, *running, self.weight, self.bias, True, self.momentum, self.epsilon)
 
     def _blended(self, part: torch.Tensor, domain: int, sources: Sequence[torch.Tensor]) -> torch.Tensor:
         """Rows of a domain by statistics between those of all sources and their own."""

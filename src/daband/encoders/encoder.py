@@ -278,16 +278,13 @@ def build_encoder(
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
         kind = encoders.get(network)
-        offered = [
-            option for option in inspect.signature(kind).parameters if option not in ("context_shape", "domains")
-        ]
+        takes = inspect.signature(kind).parameters
+        offered = [option for option in takes if option not in ("context_shape", "domains")]
         for option in options:
             if option not in offered:
-                hint = did_you_mean(option, offered)
-                raise InvalidInput(
-                    f"encoder {network!r} has no option {option!r}{hint} (its options: {', '.join(offered)})"
-                )
-        if "domains" in inspect.signature(kind).parameters:
+                hint = f"{did_you_mean(option, offered)} (its options: {', '.join(offered)})"
+                raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
+        if "domains" in takes:
             options["domains"] = domains
         features = kind(context_shape=context_shape, **options)
     statistics = str(options.get("statistics", "own"))
@@ -317,9 +314,7 @@ class CustomFeatures(Features):
             try:
                 features = module(probe)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise InvalidInput(
-                    f"the encoder cannot take contexts of shape {tuple(context_shape)}: {error}"
-                ) from None
+                raise InvalidInput(f"the encoder cannot take contexts of shape {self.context_shape}: {error}") from None
         if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
             raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
         self.width = features[0].numel()

@@ -18,6 +18,8 @@ from daband.files import read_json
 from daband.policies import load_policy
 from daband.trust import Assessment, assess_each, read_assessment
 
+_Runs = list[tuple[Path, RunSpec]]
+
 
 @dataclass(frozen=True)
 class AssessedRun:
@@ -66,8 +68,9 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     alone = asked == [folder]
     if alone and (folder / CHOICE_FILE).is_file():
         return [_of_choice(folder, required)]
-    siblings = _siblings(folder) if alone else asked
-    runs = [(path, read_spec(path)) for path in siblings]
+    if alone:  # its siblings, the finished runs beside it, and itself; a link is the same run
+        asked = sorted({path.parent.resolve() for path in folder.resolve().parent.glob("*/done")})
+    runs = [(path, read_spec(path)) for path in asked]
     runs = [(p, s) for p, s in runs if s.method not in WITHOUT_CONTEXTS and (not methods or s.method in methods)]
     groups = group_by(runs, lambda run: run[1].without_seed)
     assessed: list[AssessedRun] = []
@@ -97,9 +100,7 @@ def _of_choice(folder: Path, required: float | None) -> AssessedRun:
     return AssessedRun(folder, read_spec(folder), read_json(folder / "result.json"), assessment)
 
 
-def _assess(
-    wanted: list[tuple[Path, RunSpec]], members: list[tuple[Path, RunSpec]], required: float | None
-) -> list[AssessedRun]:
+def _assess(wanted: _Runs, members: _Runs, required: float | None) -> list[AssessedRun]:
     """Assess the runs that are wanted, each with one run of every seed."""
     by_seed = {spec.seed: path for path, spec in [*reversed(members), *reversed(wanted)]}
     seeds = sorted(by_seed)
@@ -123,8 +124,3 @@ def _assess(
         assessment.save(path / "assessment.json")
         assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     return assessed
-
-
-def _siblings(run: Path) -> list[Path]:
-    """Finished runs beside this one, and itself."""
-    return sorted({path.parent.resolve() for path in run.resolve().parent.glob("*/done")})  # a link is the same run

@@ -57,6 +57,8 @@ Group = list[RunSpec]
 Work = Callable[..., list[Outcome]]
 """What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
 an outcome for each run. For processes it must be something that can be pickled."""
+_Done = tuple[Group, list[Outcome]]
+_Trained = dict[str, tuple[Prepared, Run | Exception]]
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 """What a worker reports of its group's first run: the record of an episode, or a warning."""
 
@@ -87,9 +89,7 @@ def execute_group(group: Group, out: Path, *, progress: Progress | None = None) 
     return [attempt(finish, spec) for spec in group]
 
 
-def _train_stack(
-    specs: Sequence[RunSpec], out: Path, progress: Progress | None
-) -> dict[str, tuple[Prepared, Run | Exception]]:
+def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _Trained:
     """Runs trained with common steps, by folder; none where that cannot be, and each has to be executed by itself."""
     pair = load(specs[0].pair, **specs[0].pair_options)
     stack = [prepare(spec, out, pair=pair) for spec in specs]
@@ -148,7 +148,7 @@ def _on_gpu(spec: RunSpec) -> bool:
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
-def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[tuple[Group, list[Outcome]]]:
+def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
     """One group after the other, in this process."""
     for group in groups:
         with _warnings_of(group[0], warnings.showwarning):
@@ -157,9 +157,7 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[tu
         yield group, outcomes
 
 
-def _in_processes(
-    groups: list[Group], work: Work, listener: Listener, *, jobs: int
-) -> Iterator[tuple[Group, list[Outcome]]]:
+def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
     """As many groups at the same time, each in a process and with its share of the processors."""
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))

@@ -171,9 +171,7 @@ def _target_fields(result: Evaluation | None) -> Record:
 def profile_run(spec: RunSpec, out: Path) -> Profile:
     """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
     if finished_record(spec, out) is not None:
-        raise InvalidInput(
-            f"{out / spec.folder_name} is finished, so there is nothing left to profile; choose another --out"
-        )
+        raise InvalidInput(f"{out / spec.folder_name} is finished: nothing is left to profile; choose another --out")
     prepared = prepare(spec, out)
     profile = Profile(prepared.policy, prepared.folder / "trace.json")
     phase = prepared.phase(lambda _: profile.episode_done())
@@ -275,25 +273,20 @@ def continue_run(
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
-        return _conclude_continued(folder, spec, run, rounds, prior_trust)
+        before = read_json(folder / "result.json")
+        zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
+        record = {
+            "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
+            "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
+            "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
+            "continued_regret": continued, "continued_reward": float(run.reward.mean()),
+            "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
+            "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds,
+            "config_hash": spec.config_hash, "folder": folder.name,
+        }  # fmt: skip
+        return _finish(place, record)
 
     return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
-
-
-def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prior_trust: float | str | None) -> Record:
-    place = folder / CONTINUED_FOLDER
-    before = read_json(folder / "result.json")
-    zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
-    record = {
-        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
-        "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
-        "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
-        "continued_regret": continued, "continued_reward": float(run.reward.mean()),
-        "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
-        "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds, "config_hash": spec.config_hash,
-        "folder": folder.name,
-    }  # fmt: skip
-    return _finish(place, record)
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:

@@ -64,7 +64,7 @@ def sweep_runs(
     for spec in experiment.runs([method], seeds):
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
-            settings = spec.model_dump()
+            settings = copy.deepcopy(spec.model_dump())
             for key, value in point.items():
                 _put(settings, key, value, method)
             settings["pair_options"] = pairs.get(spec.pair).resolved(settings["pair_options"])
@@ -89,14 +89,20 @@ def _text(value: Any) -> str:
 def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
     """Change one setting of a run, given as a key of the grid; what cannot be is told now, not in the first run."""
     first, _, rest = key.partition(".")
+    policy = settings["policy"]
     if key in _OF_THE_RUN:
         settings[key] = value
     elif first == "pair_options" and rest:
         pairs.get(settings["pair"]).check_options([rest])
-        settings["pair_options"] = {**settings["pair_options"], rest: value}
+        settings["pair_options"][rest] = value
     elif key == "lambda" or (first == "recipe" and rest) or _is_term(key):
+        if "recipe" not in policy_settings(method):
+            raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
+        before = policy.get("recipe", "default")
+        recipe = policy["recipe"] = {"base": before} if isinstance(before, str) else before
         path = rest.split(".") if first == "recipe" else ["weights", "adversarial" if key == "lambda" else key]
-        settings["policy"] = {**settings["policy"], "recipe": _recipe(settings["policy"], method, key, path, value)}
+        put_nested(recipe, path, value, f"cannot sweep {key!r}")
+        check_recipe(recipe)
     else:
         settings_of_policy = policy_settings(method)
         if key not in settings_of_policy:
@@ -105,23 +111,13 @@ def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
                 f"{method!r} has nothing called {key!r} to sweep{did_you_mean(key, names)} "
                 f"(known: {', '.join(names)}, and names of terms)"
             )
-        settings["policy"] = {**settings["policy"], key: value}
+        policy[key] = value
 
 
 def _is_term(name: str) -> bool:
     from daband.objectives import terms  # needs torch, which takes seconds; a sweep over alpha does not
 
     return name in terms
-
-
-def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
-    if "recipe" not in policy_settings(method):
-        raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
-    before = policy.get("recipe", "default")
-    recipe: dict[str, Any] = {"base": before} if isinstance(before, str) else copy.deepcopy(dict(before))
-    put_nested(recipe, path, value, f"cannot sweep {key!r}")
-    check_recipe(recipe)
-    return recipe
 
 
 def measure(

@@ -7,6 +7,7 @@ took adds up to the wall time. Nothing is timed unless it is asked for, and the 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
 import warnings
@@ -123,11 +124,6 @@ def _shorten(path: Path, largest: int) -> None:
     events = trace["traceEvents"]
     names = [event for event in events if event.get("ph") == "M"]
     timed = sorted((event for event in events if event.get("ph") != "M"), key=lambda event: float(event.get("ts", 0)))
-    left = largest - sum(len(json.dumps(event)) + 2 for event in names) - 10_000
-    kept = []
-    for event in timed:
-        left -= len(json.dumps(event)) + 2
-        if left < 0:
-            break
-        kept.append(event)
-    write_text(path, json.dumps({**trace, "traceEvents": names + kept}))
+    lengths = itertools.accumulate(len(json.dumps(event)) + 2 for event in names + timed)
+    kept = sum(length <= largest - 10_000 for length in lengths)
+    write_text(path, json.dumps({**trace, "traceEvents": (names + timed)[:kept]}))

@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class _RidgeRounds:
     arms: IntArray
     heads: IntArray
     rewards: FloatArray
-    sums: RidgeSums
+    n_arms: int
 
     @classmethod
     def of(cls, blank: LinUCB, rounds: Any, domain: int, name: str) -> _RidgeRounds:
@@ -119,22 +120,21 @@ class _RidgeRounds:
         features = blank._transform_contexts(rounds.contexts, domain)
         shared = features.ndim == 3
         features = features[np.arange(len(arms)), arms] if shared else features
-        return cls._from_columns(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
+        return cls(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
 
-    @classmethod
-    def _from_columns(
-        cls, features: AnyArray, arms: IntArray, heads: IntArray, rewards: FloatArray, n_arms: int
-    ) -> _RidgeRounds:
-        sums = RidgeSums(n_arms, features.shape[1])
-        sums.add(features, heads, rewards)
-        return cls(features, arms, heads, rewards, sums)
+    @cached_property
+    def sums(self) -> RidgeSums:
+        """What the regression learns of them."""
+        sums = RidgeSums(self.n_arms, self.features.shape[1])
+        sums.add(self.features, self.heads, self.rewards)
+        return sums
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     def __getitem__(self, part: slice) -> _RidgeRounds:
         columns = self.features[part], self.arms[part], self.heads[part], self.rewards[part]
-        return self._from_columns(*columns, len(self.sums.counts))
+        return _RidgeRounds(*columns, self.n_arms)
 
     def predict_from(self, others: Sequence[_RidgeRounds]) -> FloatArray:
         """The rewards that a regression on the rounds of ``others`` predicts for these, (n,)."""
@@ -198,9 +198,8 @@ def _choose_sources(
 def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) -> dict[str, float]:
     """The share of contexts ``there`` whose nearest neighbour, among as many of every source, is in each."""
     n = min(_MOST_NEIGHBOURS, *map(len, contexts.values()))
-    flat = [
-        part.reshape(len(part), -1) for part in (there[:_MOST_NEIGHBOURS], *(part[:n] for part in contexts.values()))
-    ]
+    parts = [there[:_MOST_NEIGHBOURS], *(part[:n] for part in contexts.values())]
+    flat = [part.reshape(len(part), -1) for part in parts]
     components = min(_COMPONENTS, flat[0].shape[1])
     transform = Standardise(components=components if components == _COMPONENTS < len(flat[0]) else None)
     standardise = transform.fit(flat[0]).frozen()

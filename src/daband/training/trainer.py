@@ -68,9 +68,7 @@ class TrainSettings:
             try:
                 json.dumps(dict(self.config))
             except (TypeError, ValueError) as error:
-                raise InvalidInput(
-                    f"config must hold what JSON can: texts, numbers, lists and mappings ({error})"
-                ) from None
+                raise InvalidInput(f"config must hold texts, numbers, lists and mappings, for JSON ({error})") from None
 
     def order_seed(self, policy: Policy) -> int:
         """The seed of the order in which contexts are seen: the policy's own by default."""
@@ -120,17 +118,15 @@ class Run:
 class History:
     """What happened so far: a row per round, a record per episode, and the seconds it took."""
 
-    arm: list[IntArray] = field(default_factory=list)
-    reward: list[FloatArray] = field(default_factory=list)
-    regret: list[FloatArray] = field(default_factory=list)
-    propensity: list[FloatArray] = field(default_factory=list)
+    rounds: list[dict[str, AnyArray]] = field(default_factory=list)
+    """The columns of each episode's rounds."""
     episodes: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
 
     def column(self, name: str) -> AnyArray:
         """One column of all rounds."""
-        pieces: list[AnyArray] = getattr(self, name)
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64 if name == "arm" else np.float64)
+        empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
+        return np.concatenate([piece[name] for piece in self.rounds]) if self.rounds else empty
 
     def lines(self) -> str:
         """The records as ``episodes.jsonl`` has them."""
@@ -428,16 +424,14 @@ class Trainer:
             for name in _COLUMNS:
                 if len(table[name]) < rounds:
                     raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
-                getattr(history, name).append(table[name][:rounds])
+            history.rounds = [{name: table[name][:rounds] for name in _COLUMNS}]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
             if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
-                raise ValueError(
-                    "rounds.npz or episodes.jsonl does not match the digest that was saved with the policy"
-                )
+                raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
@@ -474,7 +468,7 @@ def _bound_so_far(
     return live.add(
         source=_unit_scale(played, low, high),
         reward=(played.reward - low) / (high - low),
-        regret=history.regret[-1][-len(played.arm) :] / (high - low),
+        regret=history.rounds[-1]["regret"][-len(played.arm) :] / (high - low),
         target=_unit_scale(target, low, high),
         accuracy=measured.get("discriminator_accuracy"),
     )
@@ -506,16 +500,15 @@ def _play_episode(
             decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
             columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
             played.append(decision)
-    for column, parts in zip(_COLUMNS, zip(*columns, strict=True), strict=True):
-        getattr(history, column).append(np.concatenate(parts))
+    history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
     return join_decisions(played) if played else None
 
 
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
     before = history.episodes[-1]["regret"] if history.episodes else 0.0
-    regret = history.regret[-1]
+    regret = history.rounds[-1]["regret"]
     total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
-    reward = float(history.reward[-1].mean())
+    reward = float(history.rounds[-1]["reward"].mean())
     return {"episode": episode + 1, "regret": total, "reward": reward, **measured}  # type: ignore[dict-item]
 
 
