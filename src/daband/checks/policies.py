@@ -186,9 +186,8 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
     choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
-        assert len(np.unique(arms)) > 1, (
-            f"seed {seed} gives every tied context to arm {arms[0]}; break ties by a draw from the seed and the round"
-        )
+        remedy = "break ties by a draw from the seed and the round"
+        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
@@ -416,10 +415,8 @@ def check_affine_units_change_no_regret(make: MakePolicy) -> None:
                 policy.adapt(steps=2)
                 total += float((expected[part].max(axis=1) - (played.reward - offset) / factor).sum())
         regrets.append(total / 10_000)
-    apart = abs(regrets[0] - regrets[1])
-    assert apart <= 0.05 * max(regrets), (
-        f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
-    )
+    text = f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
+    assert abs(regrets[0] - regrets[1]) <= 0.05 * max(regrets), text
 
 
 @POLICY_CHECKS.add

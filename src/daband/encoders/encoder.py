@@ -91,11 +91,8 @@ class Encoder(nn.Module):
         self.features = features
         self.latent = latent
         self.first = nn.Linear(features.width, latent.hidden)
-        self.normalise = (
-            DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
-            if latent.normalise_hidden
-            else None
-        )
+        norm = DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
+        self.normalise = norm if latent.normalise_hidden else None
         self.second = nn.Linear(latent.hidden, latent.dimension)
 
     @property

@@ -55,9 +55,8 @@ class TorchNetwork:
 
     def __init__(self, settings: Mapping[str, Any], encoder: Encoder) -> None:
         self.settings = settings
-        self.arrays: Mapping[str, AnyArray] = {
-            name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()
-        }
+        tensors = encoder.state_dict().items()
+        self.arrays: Mapping[str, AnyArray] = {name: tensor.detach().numpy() for name, tensor in tensors}
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
         told = settings["domain"]
         self._domain = int(told != "source") if isinstance(told, str) else int(told)  # files up to version 2 have names

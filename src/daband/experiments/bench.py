@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,8 @@ def bench(
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     out = make_folder(out, "out")
-    results = _Results(out, specs)
     read = partial(finished_record, out=out)
-    records, failures = _run_all(specs, out, read, executor or local(jobs), results.write, on_event)
+    records, failures = _run_all(specs, out, read, executor or local(jobs), _results_writer(out, specs), on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
@@ -149,40 +148,33 @@ def _run_all(
     return [records[name] for name in names if name in records], [failures[name] for name in names if name in failures]
 
 
-class _Results:
-    """``results.json`` of a folder, where several processes may be at work.
+def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
+    """Writes ``results.json`` of a folder, where several processes may be at work.
 
-    A process writes, under a lock, its own records and those of finished runs of the same experiment that it was not
+    It holds, written under a lock, the given records and those of finished runs of the same experiment that were not
     asked for: of an earlier call, or of another process at this moment. So whoever writes last writes them all.
     """
+    asked = {_method(spec): spec.without_seed for spec in specs}
+    budgets = {_budget(spec) for spec in specs}
+    own = [spec.folder_name for spec in specs]
 
-    def __init__(self, out: Path, specs: Sequence[RunSpec]) -> None:
-        self.out, self.specs = out, specs
-        self._own = {spec.folder_name for spec in specs}
-        self._settings = {_method(spec): spec.without_seed for spec in specs}
-        self._budgets = {_budget(spec) for spec in specs}
-        self._others: dict[str, Record | None] = {}
-        """By folder, what is finished and not asked for here; None for what is of another experiment."""
-
-    def write(self, records: Mapping[str, Record]) -> None:
-        with results_locked(self.out):
-            for done in sorted(self.out.glob("*/done")):
-                name = done.parent.name
-                if name not in self._own and name not in self._others:
-                    self._others[name] = self._companion(done.parent)
-            companions = [record for _, record in sorted(self._others.items()) if record is not None]
-            ready = [records[spec.folder_name] for spec in self.specs if spec.folder_name in records]
-            write_json(self.out / "results.json", [*companions, *ready])
-
-    def _companion(self, folder: Path) -> Record | None:
+    @cache
+    def companion(folder: Path) -> Record | None:
         """The record of a finished run, if it belongs to this experiment: same budget, and same settings if asked."""
         try:
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        asked = self._settings.get(_method(other))
-        belongs = _budget(other) in self._budgets and asked in (None, other.without_seed)
+        belongs = _budget(other) in budgets and asked.get(_method(other)) in (None, other.without_seed)
         return record if belongs else None
+
+    def write(records: Mapping[str, Record]) -> None:
+        with results_locked(out):
+            others = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in own)
+            companions = [record for folder in others if (record := companion(folder)) is not None]
+            write_json(out / "results.json", [*companions, *(records[name] for name in own if name in records)])
+
+    return write
 
 
 def _method(spec: RunSpec) -> tuple[str, str, str]:

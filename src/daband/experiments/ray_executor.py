@@ -59,10 +59,8 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
 
     def submit(spec: RunSpec, attempt: int) -> None:
         gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
-        reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(
-            spec, out, sign, reports, named_plugins()
-        )
-        waiting[reference] = spec, attempt
+        named = task.options(name=f"daband {spec.label}", num_gpus=gpus)
+        waiting[named.remote(spec, out, sign, reports, named_plugins())] = spec, attempt
 
     write_text(sign, "")
     try:
@@ -123,9 +121,7 @@ class _Reports:
         return new
 
 
-def _work(
-    spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: Sequence[str]
-) -> tuple[Record, dict[str, bytes]]:
+def _work(spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: list[str]) -> tuple[Record, dict[str, bytes]]:
     """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too.
 
     ``plugins`` are the driver's: a worker of a cluster that was there before does not have the driver's environment.

@@ -440,9 +440,8 @@ class _LogRun:
             )
             if target is not None:
                 first = learned % target.rounds_available
-                policy.observe_target(
-                    target.batch(first, min(first + len(batch), target.rounds_available), seed=policy.seed)
-                )
+                last = min(first + len(batch), target.rounds_available)
+                policy.observe_target(target.batch(first, last, seed=policy.seed))
             policy.adapt()
 
     def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
@@ -452,12 +451,9 @@ class _LogRun:
         learned = before & frozenset(self._digests.values())
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
         if self._before and warn and self.folder is None:
-            rounds = sum(len(part) for part in self._before)
-            label = self.settings.original(self._before[0].label)
-            _warn(
-                f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again",
-                stacklevel=5,
-            )
+            rounds, label = sum(map(len, self._before)), self.settings.original(self._before[0].label)
+            text = f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again"
+            _warn(text, stacklevel=5)
         return learned
 
     def _keys(self, parts: Iterable[LogPart]) -> list[str]:
@@ -469,10 +465,8 @@ class _LogRun:
         for name, mark in self._done.items():
             if now.get(name) != mark:
                 what = "is no longer part of the log" if name not in now else "has changed since"
-                where = None if self.folder is None else self.folder.path
-                raise InvalidInput(
-                    f"{where}: {name} was learned and {what}; restore the file, or remove the folder to start anew"
-                )
+                where = f"{self.folder.path}: {name}" if self.folder is not None else name
+                raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
         before = {part.label for part in self._before}
         todo = [part for part in parts if part_name(part) not in self._done and part.label not in before]
         left = {part.label for part in todo}

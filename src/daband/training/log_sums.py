@@ -40,15 +40,9 @@ def sums_of_part(
 
     def summed(batch: LoggedRounds) -> RidgeSums:
         sums = policy.empty_sums()
+        logged: dict[str, Any] = {"propensity": batch.propensities, "propensity_weighting": weighting}
         try:
-            policy.add_to_sums(
-                sums,
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                propensity=batch.propensities,
-                propensity_weighting=weighting,
-            )
+            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, **logged)
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums

@@ -331,9 +331,7 @@ class Trainer:
         rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
         self._coming = None
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
-        played = _play_episode(
-            self.policy, rounds, self.phase.domain_name, self.history, self.phase.settings.propensity_weighting
-        )
+        played = _play_episode(self.phase, rounds, self.history)
         self._played = played if in_units else None
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
@@ -479,25 +477,19 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     return replace(decision, mean=(decision.mean - low) / (high - low), width=decision.width / (high - low))
 
 
-def _play_episode(
-    policy: Policy, episode: ByDomain, domain_name: str, history: History, weighting: str | None
-) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, those without a name in ``domain_name``."""
+def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
+    """Play the rounds of every domain in turn, those without a name in the phase's."""
+    policy, weighting = phase.policy, phase.settings.propensity_weighting
     played: list[RewardedDecision] = []
     columns = []
     for name, rounds in episode:
+        domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            policy.update(
-                rounds.contexts,
-                rounds.arms,
-                rounds.rewards,
-                name or domain_name,
-                propensity=rounds.propensities,
-                propensity_weighting=weighting,
-            )
+            logged: dict[str, Any] = {"propensity": rounds.propensities, "propensity_weighting": weighting}
+            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, **logged)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
-            decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
+            decision = policy.play(rounds.contexts, rounds.rewards, domain)
             columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
             played.append(decision)
     history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))

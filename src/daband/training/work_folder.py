@@ -65,11 +65,9 @@ class Folder:
 
     def compare(self, before: Any, settings: Mapping[str, Any]) -> None:
         """Refuse a folder that was claimed with other settings."""
-        different = difference(before, as_json(settings))
-        if different:
-            raise InvalidInput(
-                f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
-            )
+        if different := difference(before, as_json(settings)):
+            text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
+            raise InvalidInput(text)
 
     def write_settings(self, file: str, settings: Mapping[str, Any]) -> None:
         """Claim the folder with these settings from now on."""
