@@ -18,7 +18,8 @@ def made_up(seed, accuracies=(0.8, 0.6, 0.5), contexts=300, n_arms=4):
 
 def select(seed, budget, *, one_hot=False, tolerance=0.01, **problem):
     arms, rewards = made_up(seed, **problem)
-    selection = Selection(Proposals(arms, np.full((1, *rewards.shape), 0.5)), one_hot=one_hot, tolerance=tolerance, seed=seed)
+    proposals = Proposals(arms, np.full((1, *rewards.shape), 0.5))
+    selection = Selection(proposals, one_hot=one_hot, tolerance=tolerance, seed=seed)
     while selection.asked < budget and not selection.finished and (questions := selection.draw()):
         selection.answer(rewards[questions[0]])
     truth = rewards[np.arange(rewards.shape[0]), arms].mean(axis=1)
