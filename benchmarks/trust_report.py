@@ -285,7 +285,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     order = target.order(0, len(test), seed=seed)
     explanations = explanations_of(policies, here, there, shift=pair.shift, rule="greedy", reward_range=(low, high))
     estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
-    place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
+    place, _ = _without_rewards([options[i] for i in kept], estimates)
     record["chosen"] = options[kept[place]].name
     record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
@@ -318,7 +318,8 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
     from daband.trust.candidate_selection import Proposals, Selection
 
     arms = scores.target_arm
-    predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
+    proposals = Proposals(arms, scores.target_mean)
+    predicted = proposals.predicted
     rows = np.arange(arms.shape[1])
     truth = np.array([table[rows, own].mean() for own in arms])
     found: dict[str, Any] = {name: {} for name in ("asked", "even", "plain")}
@@ -326,7 +327,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
     for how in ("asked", "even", "plain"):
         found[how] = {str(budget): [] for budget in BUDGETS}
     for draw in range(DRAWS):
-        selection = Selection(Proposals(arms, predicted), one_hot=one_hot, seed=draw)
+        selection = Selection(proposals, one_hot=one_hot, seed=draw)
         for spent in range(max(BUDGETS) + 1):
             if spent in BUDGETS:
                 chosen = selection.choice(place) if selection.asked else place
