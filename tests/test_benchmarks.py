@@ -119,13 +119,6 @@ def test_report_times_a_folder_of_all_kinds_of_runs(tmp_path: Path) -> None:
         assert wanted in page
 
 
-def test_neural_peers_run(tmp_path: Path) -> None:
-    path = tmp_path / "neural.json"
-    run("neural_peers.py", "--only", "daband,bare", "--rounds", "512", "--seeds", "1", "--json", str(path))
-    results = json.loads(path.read_text())["results"]
-    assert results["daband NeuralLinUCB"][0]["reward"] > 0.25
-
-
 def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     predicted = generator.random(300)

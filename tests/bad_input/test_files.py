@@ -2,7 +2,6 @@
 
 import io
 import tarfile
-import zipfile
 
 import numpy as np
 import pytest
@@ -82,62 +81,34 @@ def _tar(path, members, mode="w:gz"):
             archive.addfile(info, io.BytesIO(bytes(size)))
 
 
-def _zip(path, members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, size in members:
-            archive.writestr(name, bytes(size))
-
-
-OUTSIDE = ["../x", "/x", "a/../../x", "..", "a\\..\\..\\x", "C:\\x", "c:x"]
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-@pytest.mark.parametrize("make", [_tar, _zip], ids=["tar", "zip"])
-def test_members_that_point_outside(make, name, tmp_path):
-    make(tmp_path / "archive", [("good", 3), (name, 3)])
-    with pytest.raises(daband.DataError, match="points outside"):
+@pytest.mark.parametrize("name", ["../x", "a/../../x", ".."])
+def test_members_that_point_outside(name, tmp_path):
+    _tar(tmp_path / "archive", [("good", 3), (name, 3)])
+    with pytest.raises(daband.DataError, match="archive cannot be unpacked"):
         unpack(tmp_path / "archive", tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
 
 
-def test_a_name_with_a_nul(tmp_path):
-    _zip(tmp_path / "archive", [("axb", 3)])
-    content = (tmp_path / "archive").read_bytes()
-    assert content.count(b"axb") == 2
-    (tmp_path / "archive").write_bytes(content.replace(b"axb", b"a\0b"))
-    with pytest.raises(daband.DataError, match="NUL"):
+def test_an_absolute_path_stays_inside(tmp_path):
+    _tar(tmp_path / "archive", [("/x", 3)])
+    unpack(tmp_path / "archive", tmp_path / "into")
+    assert (tmp_path / "into" / "x").stat().st_size == 3
+
+
+def test_a_bomb(tmp_path, monkeypatch):
+    """Zeros compress by a factor of a thousand: here to 3 MB, with a limit in proportion."""
+    monkeypatch.setattr(download, "_ALWAYS_ALLOWED", 1 << 20)
+    _tar(tmp_path / "archive", [(f"zeros-{i}", 1 << 18) for i in range(12)])
+    assert (tmp_path / "archive").stat().st_size < 3 << 18
+    with pytest.raises(daband.DataError, match="would unpack to more than"):
         unpack(tmp_path / "archive", tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
 
 
-@pytest.mark.parametrize("make", [_tar, _zip], ids=["tar", "zip"])
-class TestSizes:
-    def test_a_bomb(self, make, tmp_path, monkeypatch):
-        """Zeros compress by a factor of a thousand: here to 3 MB, with a limit in proportion."""
-        monkeypatch.setattr(download, "_ALWAYS_ALLOWED", 1 << 20)
-        make(tmp_path / "archive", [(f"zeros-{i}", 1 << 18) for i in range(12)])
-        assert (tmp_path / "archive").stat().st_size < 3 << 18
-        with pytest.raises(daband.DataError, match="would unpack to more than"):
-            unpack(tmp_path / "archive", tmp_path / "into")
-        assert list((tmp_path / "into").iterdir()) == []
-
-    def test_a_large_member(self, make, tmp_path, monkeypatch):
-        monkeypatch.setattr(download, "_LARGEST_MEMBER", 1000)
-        make(tmp_path / "archive", [("small", 1000), ("large", 1001)])
-        with pytest.raises(daband.DataError, match=r"'large' of 1,001 bytes"):
-            unpack(tmp_path / "archive", tmp_path / "into")
-        assert list((tmp_path / "into").iterdir()) == []
-
-    def test_many_members(self, make, tmp_path, monkeypatch):
-        monkeypatch.setattr(download, "_MOST_MEMBERS", 5)
-        make(tmp_path / "archive", [(str(i), 1) for i in range(6)])
-        with pytest.raises(daband.DataError, match="more than 5 members"):
-            unpack(tmp_path / "archive", tmp_path / "into")
-
-    def test_an_honest_archive(self, make, tmp_path):
-        make(tmp_path / "archive", [("a/b", 1 << 20), ("c", 0)])
-        unpack(tmp_path / "archive", tmp_path / "into")
-        assert (tmp_path / "into" / "a" / "b").stat().st_size == 1 << 20
+def test_an_honest_archive(tmp_path):
+    _tar(tmp_path / "archive", [("a/b", 1 << 20), ("c", 0)])
+    unpack(tmp_path / "archive", tmp_path / "into")
+    assert (tmp_path / "into" / "a" / "b").stat().st_size == 1 << 20
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x1f\x8b", b"x" * 600], ids=["empty", "zip", "gzip", "text"])
@@ -147,17 +118,12 @@ def test_archives_that_are_none(content, tmp_path):
         unpack(tmp_path / "archive", tmp_path / "into")
 
 
-@pytest.mark.parametrize("make", [_tar, _zip], ids=["tar", "zip"])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_archives_with_damage_inside(make, share, tmp_path):
+def test_archives_with_damage_inside(share, tmp_path):
     with open(tmp_path / "noise", "wb") as file:
         file.write(np.random.default_rng(0).bytes(5000))
-    if make is _tar:
-        with tarfile.open(tmp_path / "archive", "w:gz") as archive:
-            archive.add(tmp_path / "noise", "noise")
-    else:
-        with zipfile.ZipFile(tmp_path / "archive", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.write(tmp_path / "noise", "noise")
+    with tarfile.open(tmp_path / "archive", "w:gz") as archive:
+        archive.add(tmp_path / "noise", "noise")
     content = bytearray((tmp_path / "archive").read_bytes())
     place = int(share * len(content))
     content[place : place + 64] = bytes(64)

@@ -107,7 +107,7 @@ def test_numpy_integers_are_whole_numbers():
 def test_a_labelled_target_must_fit_the_range_of_the_source():
     x, table = np.zeros((20, 3)), np.linspace(2, 5, 40).reshape(20, 2)
     labels = np.arange(20) % 2
-    with pytest.raises(InvalidInput, match="target_labelled has rewards from 0 to 1"):
+    with pytest.raises(InvalidInput, match="the labelled target has rewards from 0 to 1"):
         from_arrays(source=(x, table), target=x, target_labelled=(x, labels))
 
 

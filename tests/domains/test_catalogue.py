@@ -20,12 +20,6 @@ def test_every_pair_is_listed_and_says_what_it_needs():
         assert record.name in ("files", "synthetic") or record.citation
 
 
-def test_what_a_pair_needs_is_in_the_catalogue():
-    for name in pairs:
-        offered = {place for resource in download.data_of(name) for place in resource.places}
-        assert set(pairs.get(name).about.needs) <= offered
-
-
 def test_every_resource_can_be_got_somehow():
     for name in pairs:
         for resource in download.data_of(name):

@@ -4,7 +4,6 @@ import hashlib
 import io
 import tarfile
 import threading
-import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -145,12 +144,11 @@ GOOD = ("good/file", tarfile.REGTYPE)
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        (("../evil", tarfile.REGTYPE), "points outside"),
-        (("good/../../evil", tarfile.REGTYPE), "points outside"),
-        (("/evil", tarfile.REGTYPE), "points outside"),
-        (("link", tarfile.SYMTYPE), "link or a device"),
-        (("link", tarfile.LNKTYPE), "link or a device"),
-        (("device", tarfile.CHRTYPE), "link or a device"),
+        (("../evil", tarfile.REGTYPE), "outside the destination"),
+        (("good/../../evil", tarfile.REGTYPE), "outside the destination"),
+        (("link", tarfile.SYMTYPE), "link to an absolute path"),
+        (("link", tarfile.LNKTYPE), "link to an absolute path"),
+        (("device", tarfile.CHRTYPE), "special file"),
     ],
 )
 def test_a_member_that_points_outside_is_refused_and_nothing_is_left(tmp_path, member, message):
@@ -158,15 +156,6 @@ def test_a_member_that_points_outside_is_refused_and_nothing_is_left(tmp_path, m
     with pytest.raises(DataError, match=message):
         unpack(tmp_path / "a.tgz", tmp_path / "into")
     assert names(tmp_path) == ["a.tgz", "into"]
-
-
-def test_a_zip_member_that_points_outside_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("fine", "x")
-        archive.writestr("..\\evil", "x")
-    with pytest.raises(DataError, match="points outside"):
-        unpack(tmp_path / "a.zip", tmp_path / "into")
-    assert names(tmp_path) == ["a.zip", "into"]
 
 
 @pytest.mark.parametrize("content", [b"not an archive", tar_of(GOOD)[:40]], ids=["no archive", "truncated"])

@@ -182,9 +182,13 @@ def test_a_pay_that_returns_nonsense():
 
 def test_a_log_knows_the_range_of_the_targets_rewards():
     paid = np.full((N, 3), 7.0)
-    with pytest.raises(InvalidInput, match=r"target_labelled has rewards from 7 to 7, outside reward_range \(0, 1\)"):
+    with pytest.raises(
+        InvalidInput, match=r"the labelled target has rewards from 7 to 7, outside reward_range \(0, 1\)"
+    ):
         from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, paid), n_arms=3)
-    with pytest.raises(InvalidInput, match=r"target_labelled has rewards from 0 to 1, outside reward_range \(0, 0.5\)"):
+    with pytest.raises(
+        InvalidInput, match=r"the labelled target has rewards from 0 to 1, outside reward_range \(0, 0.5\)"
+    ):
         from_log(
             source=(CONTEXTS, LABELS, np.full(N, 0.5), np.full(N, 0.5)),
             target=CONTEXTS,

@@ -134,7 +134,7 @@ def test_rewards_outside_the_range():
     table = np.tile([0.0, 1.0, 2.0], (N, 1))
     with pytest.raises(InvalidInput, match="source has rewards from 0 to 2, outside reward_range"):
         from_arrays(source=(X, table), target=X, reward_range=(0, 1))
-    with pytest.raises(InvalidInput, match="target_labelled has rewards from 0 to 4, outside"):
+    with pytest.raises(InvalidInput, match="the labelled target has rewards from 0 to 4, outside"):
         from_arrays(source=(X, table), target=X, target_labelled=(X, 2 * table))
     with pytest.raises(InvalidInput, match="reward_range must be finite with low < high"):
         from_arrays(source=(X, Y), target=X, reward_range=(1, 0))

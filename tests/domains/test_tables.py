@@ -378,7 +378,9 @@ def test_rewards_of_the_target_beyond_the_range_are_blamed_on_the_argument_that_
     source = frame().with_columns(shown=pl.Series([["pay blue", "pay green"][at % 2] for at in range(40)]))
     target = source.with_columns(pl.lit(5.0).alias("pay green"))
     columns = Columns(context=("income",), **roles)
-    with pytest.raises(InvalidInput, match=r"^target has rewards from .* to 5, outside reward_range \(0, 1\)"):
+    with pytest.raises(
+        InvalidInput, match=r"^the labelled target has rewards from .* to 5, outside reward_range \(0, 1\)"
+    ):
         from_table(source=source, target=target, columns=columns)
     assert from_table(source=source, target=target, columns=columns, reward_range=(0, 5)).reward_range == (0.0, 5.0)
     assert from_table(source=source, target=target, columns=columns, reward_range="auto").reward_range == "auto"

@@ -13,7 +13,7 @@ from a round number, and two methods with one seed see the same contexts in the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -137,6 +137,10 @@ class Contexts(ABC):
         """Positions of the contexts at places ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
         return _permutation(len(self), seed, number, self._order_key)[start:stop]
 
+    def read_rounds(self, indices: IntArray) -> Any:
+        """All that is known of the rounds at these positions: contexts here, with what arms pay in a subclass."""
+        return self.read(indices)
+
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
         """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         return self.read(self.order(start, stop, seed=seed))
@@ -148,7 +152,7 @@ class Contexts(ABC):
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         """What ``batch`` gives, or ``rounds`` where there are rewards, of each domain with its name."""
-        return [(None, self.batch(start, stop, seed=seed))]
+        return [(None, self.read_rounds(self.order(start, stop, seed=seed)))]
 
 
 class RewardDomain(Contexts):
@@ -167,14 +171,12 @@ class RewardDomain(Contexts):
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Realised rewards (B, K) of these contexts, and the expected ones where known."""
 
+    def read_rounds(self, indices: IntArray) -> Rounds:
+        return Rounds(self.read(indices), *self.read_rewards(indices))
+
     def rounds(self, start: int, stop: int, *, seed: int) -> Rounds:
         """Rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
-        indices = self.order(start, stop, seed=seed)
-        rewards, expected = self.read_rewards(indices)
-        return Rounds(self.read(indices), rewards, expected)
-
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        return [(None, self.rounds(start, stop, seed=seed))]
+        return self.read_rounds(self.order(start, stop, seed=seed))
 
 
 class LoggedDomain(Contexts):
@@ -187,13 +189,12 @@ class LoggedDomain(Contexts):
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """Arms, rewards and propensities at these positions, each (B,)."""
 
-    def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
-        """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
-        indices = self.order(start, stop, seed=seed)
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
         return LoggedRounds(self.read(indices), *self.read_log(indices))
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        return [(None, self.rounds(start, stop, seed=seed))]
+    def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
+        """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read_rounds(self.order(start, stop, seed=seed))
 
 
 class EvaluationDomain(ABC):
@@ -238,8 +239,6 @@ class About:
     summary: str
     licence: str = "none needed: generated"
     citation: str = ""
-    needs: tuple[str, ...] = ()
-    """Files or folders below the data directory; empty when the pair needs nothing from outside."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +293,8 @@ class Pair:
         labelled = "no labels of the target"
         if self.target_test is not None:
             labelled = f"{len(self.target_test):,} for the evaluator"
-        several = "" if len(self.domains) == 2 else f"; from {', '.join(self.domains.sources)} to "
-        several += "" if len(self.domains) == 2 else ", ".join(self.domains.targets)
+        several = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        several = "" if len(self.domains) == 2 else several
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
             f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
@@ -319,6 +318,18 @@ class Pair:
                 "with target_labelled=(contexts, labels or rewards)"
             )
         return self.target_labelled
+
+
+def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+    """Columns of rows that lie in several parts, in the order of ``parts`` (B,), the number of each row's part.
+
+    ``read(part, rows)`` gives the columns of one part, for these rows of the result. A column that one part does not
+    have is left out, with those behind it.
+    """
+    numbers = np.unique(parts) if len(parts) else [0]
+    pieces = [read(int(number), np.flatnonzero(parts == number)) for number in numbers]
+    place = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
+    return [np.concatenate(column)[place] for column in zip(*pieces, strict=False)]
 
 
 @lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each

@@ -8,44 +8,28 @@ stays fast. Sources that follow one another in time are shown one after the othe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
-from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, Pair, RewardDomain, Rounds
+from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, gather_rows
 from daband.errors import InvalidInput
 
-D = TypeVar("D", bound=Contexts)
 P = ParamSpec("P")
 _OF_SOURCES = ("source", "source_test")
 _OF_TARGETS = ("target", "target_test", "target_labelled")
 
 
-def _located(parts: Mapping[str, D], indices: IntArray) -> Iterator[tuple[str, D, IntArray, IntArray]]:
-    """For each part with some of these positions: its name, itself, where in ``indices`` they are, and where in it."""
-    ends = np.cumsum([len(part) for part in parts.values()])
-    which = np.searchsorted(ends, indices, side="right")
-    for place, (name, part) in enumerate(parts.items()):
-        rows = np.flatnonzero(which == place)
-        if len(rows):
-            yield name, part, rows, indices[rows] - (ends[place] - len(part))
-
-
-def _gathered(parts: Mapping[str, D], indices: IntArray, read: Callable[[D, IntArray], AnyArray]) -> AnyArray:
-    """What ``read`` gives of every part, in the order of ``indices``."""
-    pieces = [(rows, read(part, positions)) for _, part, rows, positions in _located(parts, np.asarray(indices))]
-    if not pieces:
-        first = next(iter(parts.values()))
-        return read(first, np.zeros(0, np.int64))
-    out: AnyArray = np.empty((len(indices), *pieces[0][1].shape[1:]), np.result_type(*[part for _, part in pieces]))
-    for rows, part in pieces:
-        out[rows] = part
-    return out
+def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
+    """The number of the part that each position of a mixture lies in, and the position there, each (n,)."""
+    ends = np.cumsum([0, *map(len, parts.values())])
+    which = np.searchsorted(ends, indices, side="right") - 1
+    return which, indices - ends[which]
 
 
 @lru_cache(maxsize=8)
@@ -102,15 +86,18 @@ class MixedContexts(Contexts):
         return positions
 
     def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, rows: part.read(rows))
+        return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, self._rows(part, positions)) for name, part, _, positions in located]
+        which, positions = _locate(self.named, self.order(start, stop, seed=seed))
+        rows = {name: positions[which == number] for number, name in enumerate(self.named)}
+        return [(name, self.named[name].read_rounds(of_part)) for name, of_part in rows.items() if len(of_part)]
 
-    def _rows(self, part: Any, indices: IntArray) -> Any:
-        """What ``by_domain`` gives of a part."""
-        return part.read(indices)
+    def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+        """The columns that ``read`` gives of every part, in the order of ``indices``."""
+        which, positions = _locate(self.named, np.asarray(indices))
+        parts = list(self.named.values())
+        return gather_rows(which, lambda part, rows: read(parts[part], positions[rows]))
 
 
 class MixedRewards(MixedContexts, RewardDomain):
@@ -119,14 +106,12 @@ class MixedRewards(MixedContexts, RewardDomain):
     _order_key = RewardDomain._order_key
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards = _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[0])
+        tables = self._gather(
+            indices, lambda part, rows: [table for table in part.read_rewards(rows) if table is not None]
+        )
         none = np.zeros(0, np.int64)
-        if any(part.read_rewards(none)[1] is None for part in self.named.values()):
-            return rewards, None
-        return rewards, _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[1])
-
-    def _rows(self, part: Any, indices: IntArray) -> Rounds:
-        return Rounds(part.read(indices), *part.read_rewards(indices))
+        all_expected = all(part.read_rewards(none)[1] is not None for part in self.named.values())
+        return tables[0], tables[1] if all_expected else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):
@@ -135,11 +120,8 @@ class MixedLog(MixedContexts, LoggedDomain):
     _order_key = LoggedDomain._order_key
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        columns = [_gathered(self.named, indices, lambda part, rows, at=at: part.read_log(rows)[at]) for at in range(3)]  # type: ignore[misc]
-        return columns[0], columns[1], columns[2]
-
-    def _rows(self, part: Any, indices: IntArray) -> LoggedRounds:
-        return LoggedRounds(part.read(indices), *part.read_log(indices))
+        arms, rewards, propensities = self._gather(indices, lambda part, rows: part.read_log(rows))
+        return arms, rewards, propensities
 
 
 class MixedEvaluation(EvaluationDomain):
@@ -175,9 +157,8 @@ class MixedEvaluation(EvaluationDomain):
 
 def origins(domain: Any, positions: IntArray) -> AnyArray:
     """The name of the domain that each of these positions of a mixture is of, (n,)."""
-    ends = np.cumsum([len(part) for part in domain.by_name.values()])
     names: AnyArray = np.array(list(domain.by_name))
-    return names[np.searchsorted(ends, positions, side="right")]
+    return names[_locate(domain.by_name, positions)[0]]
 
 
 def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:

@@ -41,7 +41,6 @@ class Resource:
     url: str = ""
     md5: str = ""
     content_md5: str = ""
-    size: int = 0
     archive: str = ""
     unpack_into: str = ""
     by_hand: str = ""

@@ -47,16 +47,17 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     return _shuffle(generator, seen), _shuffle(generator, held)
 
 
-def split_share(labels: IntArray, *, share: float, name: str) -> tuple[IntArray, IntArray]:
+def split_share(labels: IntArray, *, share: float | None, name: str) -> tuple[IntArray, IntArray]:
     """Positions (n - m,) that training may use and positions (m,) held out, about ``share`` of every class.
 
     The only example of a class is never held out. Both come in ascending order: nothing has to be hidden of a source.
 
     Args:
         labels: the class of every context, (n,); for tables of rewards the best arm.
-        share: which part to hold out, at least 0 and below 1.
+        share: which part to hold out, at least 0 and below 1; None for nothing.
         name: names the split; with the labels it alone decides the draw.
     """
+    share = 0.0 if share is None else checked_share("source_test", share)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
     counts = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled = generator.permutation(len(labels))
@@ -144,12 +145,11 @@ def hold_out_rewards(
     whole: RewardDomain, *, share: float | None, name: str
 ) -> tuple[RewardDomain, EvaluatedRewards | None]:
     """A reward domain without about ``share`` of each class of it, and that share; the split depends on ``name``."""
-    part = 0.0 if share is None else checked_share("source_test", share)
     best = [
         whole.read_rewards(np.arange(start, min(start + _BLOCK, len(whole))))[0].argmax(axis=1)
         for start in range(0, len(whole), _BLOCK)
     ]
-    kept, held = split_share(np.concatenate(best), share=part, name=name)
+    kept, held = split_share(np.concatenate(best), share=share, name=name)
     if not len(held):
         return whole, None
     return PartOfRewards(whole, kept), EvaluatedRewards(whole, held)
@@ -157,8 +157,7 @@ def hold_out_rewards(
 
 def hold_out_log(whole: LoggedDomain, *, share: float | None, name: str) -> tuple[LoggedDomain, PartOfLog | None]:
     """A log without about ``share`` of each arm's rounds, and that share; the split depends on ``name``."""
-    part = 0.0 if share is None else checked_share("source_test", share)
-    kept, held = split_share(whole.read_log(np.arange(len(whole)))[0], share=part, name=name)
+    kept, held = split_share(whole.read_log(np.arange(len(whole)))[0], share=share, name=name)
     if not len(held):
         return whole, None
     return PartOfLog(whole, kept), PartOfLog(whole, held)

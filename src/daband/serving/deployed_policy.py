@@ -175,8 +175,9 @@ class Deployed:
                 shown = frozen.in_units(mean, width)
                 return DeployedDecision(arms, names, propensities, *shown, tuple(read.warnings)), read, mean, width
             mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
-        shown = frozen.in_units(mean, width)
-        return DeployedDecision(arm, self.arm_names[arm], propensity, *shown, read.warnings[0]), read, mean, width
+        means, widths = frozen.in_units(mean, width)
+        decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0])
+        return decision, read, mean, width
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """A monitor that decides through this policy and tells when contexts or arms have left what training saw.

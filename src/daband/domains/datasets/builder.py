@@ -84,7 +84,7 @@ def declare(
 
     Args:
         family: the pair's name.
-        about: what to know of it; ``needs`` is filled in from ``resources``.
+        about: what to know of it.
         read: a function of the data set's own options, every one with a default, that reads its files.
         tiny: the same for the twin that needs no file; it takes the same options.
         class_names: a name per arm; where every part has labels, each class must have an example in each.
@@ -120,8 +120,8 @@ def declare(
                 arguments["n_arms"] = len(class_names)
             pair = parts.reader(**arguments, **settings, name=called)
             sentence = (summary or about.summary).format(**options) + parts.note
-            about_pair = replace(complete, summary=sentence)
-            return replace(pair, about=about_pair, class_names=parts.class_names or pair.class_names)
+            names = parts.class_names or pair.class_names
+            return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
         parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}
         flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
@@ -130,11 +130,10 @@ def declare(
         return build
 
     tiny_parts = tiny
-    complete = replace(about, needs=_needs(resources))
-    register_pair(family, about=complete, resolve=resolve, resources=resources)(build_with({}))
+    register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
     for variant, fixed in (variants or {}).items():
         mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
-        of_variant = replace(about, summary=(summary or about.summary).format(**fixed), needs=_needs(mine))
+        of_variant = replace(about, summary=(summary or about.summary).format(**fixed))
         register_pair(f"{family}/{variant}", about=of_variant, resolve=resolve, resources=mine)(build_with(fixed))
 
 
@@ -257,10 +256,6 @@ def load_matlab(
         raise DataError(f"{path} has labels outside {first_label}..{first_label + len(class_names) - 1}")
     require_classes(labels, class_names, where=str(path))
     return features, labels
-
-
-def _needs(resources: Sequence[Resource]) -> tuple[str, ...]:
-    return tuple(resource.places[0] for resource in resources if not resource.optional)
 
 
 def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:

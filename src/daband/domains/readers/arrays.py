@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -166,8 +166,10 @@ def from_arrays(
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
     one_of("arms", arms, ("disjoint", "shared"))
     tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
-    for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
-        if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
+    if not isinstance(source_test, Real):
+        tuples["source_test"] = source_test
+    for argument, value in tuples.items():
+        if value is not None and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     answers = _numbers_or_labels(source[1], "source")
     if n_arms is not None:
@@ -185,22 +187,19 @@ def from_arrays(
             )
     per_arm = arms == "shared"
     everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    passes_of_target = passes if target_passes is None else target_passes
-    of_target = TargetParts(
-        target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_of_target
+    of_target = target_parts(
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    parts: dict[str, AnyPart | None] = {"source": everything, **of_target.parts()}
     train: RewardDomain = everything
-    held_out: EvaluationDomain | None
+    held: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
         held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
-        parts["source_test"] = held_out = held
+    parts = {"source": everything, **of_target, "source_test": held}
     check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
-    if not isinstance(source_test, tuple):
-        train, held_out = hold_out_rewards(everything, share=source_test, name=name)
-    labelled = of_target.labelled
-    labelled_rewards = None if labelled is None else payable(labelled.reward_table)
-    resolved = resolve_reward_range(reward_range, everything.reward_table, labelled_rewards)
+    if held is None:
+        train, held = hold_out_rewards(everything, share=source_test, name=name)
+    labelled = of_target["target_labelled"]
+    resolved = resolve_reward_range(reward_range, everything.reward_table, labelled)
     labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
         name=name,
@@ -208,10 +207,8 @@ def from_arrays(
         n_arms=n_arms,
         class_names=checked_class_names(class_names, n_arms),
         source=train,
-        source_test=held_out,
-        target=of_target.contexts,
-        target_test=of_target.test,
-        target_labelled=labelled,
+        source_test=held,
+        **of_target,
         arms=arms,
         feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
         reward_range=resolved,
@@ -220,22 +217,13 @@ def from_arrays(
     )
 
 
-def payable(table: FloatArray | None) -> FloatArray:
-    """What arms can pay: the rewards of a table, or 0 and 1 where labels say which arm is right."""
-    return np.array([0.0, 1.0]) if table is None else table
-
-
 def resolve_reward_range(
-    given: RewardRange | None,
-    source: FloatArray | None,
-    target_labelled: FloatArray | None = None,
-    *,
-    labelled_name: str = "target_labelled",
+    given: RewardRange | None, source: FloatArray | None, labelled: ArraySource | None = None
 ) -> RewardRange:
     """The range of a pair's rewards: as given, else (0, 1) where it holds them, else the source's own.
 
-    ``source`` are the source's rewards, None for labels. Rewards outside the range are an error here: a policy would
-    refuse them in the middle of a run. ``labelled_name`` is the user's argument that ``target_labelled`` comes from.
+    ``source`` are the source's rewards, None for labels; ``labelled`` is the target with its rewards. Rewards outside
+    the range are an error here: a policy would refuse them in the middle of a run.
     """
     if given == "auto":
         return "auto"
@@ -252,7 +240,10 @@ def resolve_reward_range(
         return "auto"
     else:
         low, high = float(source.min()), float(source.max())
-    for where, rewards in (("source", source), (labelled_name, target_labelled)):
+    target = None if labelled is None else labelled.reward_table
+    if labelled is not None and target is None:  # a label pays 1, any other arm 0
+        target = np.array([0.0, 1.0])
+    for where, rewards in (("source", source), ("the labelled target", target)):
         if rewards is not None and not (rewards.min() >= low and rewards.max() <= high):
             raise InvalidInput(
                 f"{where} has rewards from {rewards.min():g} to {rewards.max():g}, outside reward_range "
@@ -261,41 +252,23 @@ def resolve_reward_range(
     return low, high
 
 
-def _is_share(value: object) -> bool:
-    return value is None or isinstance(value, Real)
-
-
-AnyPart: TypeAlias = ArrayContexts | ArrayEvaluation
-
-
-class TargetParts:
-    """What a user gave of the target: contexts, what the evaluator holds, and what is paid after the hand-over."""
-
-    def __init__(
-        self,
-        target: ArrayLike,
-        target_test: tuple[ArrayLike, ArrayLike] | None,
-        target_labelled: tuple[ArrayLike, ArrayLike] | None,
-        *,
-        n_arms: int,
-        per_arm: bool,
-        passes: int,
-    ) -> None:
-        passes = whole("target_passes", passes, least=1)
-        self.contexts = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
-        self.test = None if target_test is None else ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
-        self.labelled = (
-            None
-            if target_labelled is None
-            else ArraySource(*target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled")
+def target_parts(
+    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
+) -> dict[str, Any]:
+    """The fields of a pair that a user gives of the target: contexts, what the evaluator holds, what pays later."""
+    passes = whole("target_passes", passes, least=1)
+    parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
+    parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
+    if target_test is not None:
+        parts["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
+    if target_labelled is not None:
+        parts["target_labelled"] = ArraySource(
+            *target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled"
         )
-
-    def parts(self) -> dict[str, AnyPart | None]:
-        """Each part by the argument it comes from."""
-        return {"target": self.contexts, "target_test": self.test, "target_labelled": self.labelled}
+    return parts
 
 
-def check_agreement(parts: Mapping[str, AnyPart | None], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
+def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
     """Raise where a part of a pair has contexts or arms unlike the source's."""
     for what, domain in parts.items():
         if domain is None:

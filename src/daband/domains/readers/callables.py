@@ -10,7 +10,7 @@ import numpy as np
 
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, gather_rows
 from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
 from daband.domains.splits import EvaluatedRewards
@@ -38,16 +38,15 @@ class CallableContexts(Contexts):
         return self._length
 
     def read(self, indices: IntArray) -> AnyArray:
-        indices = np.asarray(indices, dtype=np.int64)
-        contexts = np.empty((len(indices), *self.context_shape), dtype=self._block(0).dtype)
-        for block in np.unique(indices // _BLOCK):
-            rows = indices // _BLOCK == block
-            contexts[rows] = self._block(int(block))[indices[rows] % _BLOCK]
-        return contexts
+        return self._gather(indices, self._block)
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Whole blocks one after the other, so that a batch draws few; the seed fixes their order and that in each."""
         return _block_order(self._length, seed, number)[start:stop]
+
+    def _gather(self, indices: IntArray, block_of: Callable[[int], AnyArray]) -> AnyArray:
+        block, place = np.divmod(np.asarray(indices, dtype=np.int64), _BLOCK)
+        return gather_rows(block, lambda number, rows: [block_of(number)[place[rows]]])[0]
 
     def _draw_block(self, block: int) -> AnyArray:
         generator = np.random.default_rng([self._data_seed, block, 0])
@@ -69,12 +68,7 @@ class CallableSource(CallableContexts, RewardDomain):
         self.n_arms = n_arms
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        indices = np.asarray(indices, dtype=np.int64)
-        rewards = np.empty((len(indices), self.n_arms))
-        for block in np.unique(indices // _BLOCK):
-            rows = indices // _BLOCK == block
-            rewards[rows] = self._rewards(int(block))[indices[rows] % _BLOCK]
-        return rewards, None
+        return self._gather(indices, self._rewards), None
 
     def _pay_block(self, block: int) -> FloatArray:
         contexts = self._block(block)

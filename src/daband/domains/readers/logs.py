@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import RewardRange, checked_class_names, one_of, share, whole
+from daband.arguments import RewardRange, checked_class_names, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domains.contract import About, LoggedDomain, Pair
 from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import (
     ArrayContexts,
-    TargetParts,
     check_agreement,
     checked_n_arms,
-    payable,
     resolve_reward_range,
+    target_parts,
 )
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.domains.splits import hold_out_log
@@ -131,17 +130,16 @@ def from_log(
         if held.context_shape != log.context_shape:
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
-        part = 0.0 if source_test is None else share("source_test", source_test)
         hold_out = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out_log, log)
-        train, held = hold_out(share=part, name=name)
+        train, held = hold_out(share=source_test, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
-    passes_of_target = passes if target_passes is None else target_passes
-    of_target = TargetParts(
-        target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_of_target
+    of_target = target_parts(
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    check_agreement(of_target.parts(), log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    check_agreement(of_target, log.context_shape, n_arms=n_arms, per_arm=per_arm)
     logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
-    labelled_rewards = None if of_target.labelled is None else payable(of_target.labelled.reward_table)
+    if reward_range is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
+        reward_range = "auto"
     return Pair(
         name=name,
         context_shape=log.context_shape,
@@ -149,12 +147,10 @@ def from_log(
         class_names=checked_class_names(class_names, n_arms),
         source=train,
         source_test=held,
-        target=of_target.contexts,
-        target_test=of_target.test,
-        target_labelled=of_target.labelled,
+        **of_target,
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
-        reward_range=log_reward_range(reward_range, logged, labelled_rewards),
+        reward_range=resolve_reward_range(reward_range, logged, of_target["target_labelled"]),
         about=About(summary="a log given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )
@@ -203,21 +199,17 @@ def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tu
 
 def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    fold = np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS
-    predicted = np.empty(len(arms))
-    for number in range(_FOLDS):
-        train, test = fold != number, fold == number
-        centre, deviation = features[train].mean(axis=0), features[train].std(axis=0)
-        scaled = (features - centre) / np.where(deviation > 0, deviation, 1.0)
-        if len(np.unique(arms[train])) < 2:
-            predicted[test] = 1.0
-            continue
-        model = LogisticRegression(max_iter=500).fit(scaled[train], arms[train])
-        place = {arm: at for at, arm in enumerate(model.classes_)}
-        table = model.predict_proba(scaled[test])
-        columns = np.array([place.get(arm, -1) for arm in arms[test]])
-        predicted[test] = np.where(columns >= 0, table[np.arange(len(columns)), columns], 0.0)
+    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
+    with warnings.catch_warnings():  # an arm that a fold was trained without is predicted with probability 0
+        warnings.filterwarnings("ignore", message="Number of classes in training fold")
+        table = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
+    columns = np.unique(arms, return_inverse=True)[1]
+    predicted: FloatArray = table[np.arange(len(arms)), columns]
     return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
@@ -228,19 +220,6 @@ def check_logged_propensities(propensities: FloatArray) -> None:
         first = propensities[wrong[0]]
         percent = " (divide percentages by 100)" if first > 1 else ""
         raise InvalidInput(f"propensities lie in (0, 1]{percent}, row {wrong[0]} has {first}")
-
-
-def log_reward_range(
-    given: RewardRange | None,
-    logged: FloatArray,
-    target_labelled: FloatArray | None,
-    *,
-    labelled_name: str = "target_labelled",
-) -> RewardRange:
-    """The range of a pair whose source is a log: as given, else (0, 1) where the log lies within it, else "auto"."""
-    if given is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
-        given = "auto"
-    return resolve_reward_range(given, logged, target_labelled, labelled_name=labelled_name)
 
 
 def _column(values: ArrayLike, n: int, name: str) -> AnyArray:

@@ -229,26 +229,18 @@ class UnusableFile(DataError):
 
 def read_footer(path: Path) -> tuple[dict[str, Any], int]:
     """The columns' types by name, and the number of rows."""
-    try:
-        if not path.is_file():
-            raise UnusableFile(f"{path} is not a file")
-        if path.suffix.lower() in (".csv", ".tsv"):
-            raise UnusableFile(f"{path} is no Parquet file; a log in CSV is read by daband.domains.from_table")
+    if not path.is_file():
+        raise UnusableFile(f"{path} is not a file")
+    if path.suffix.lower() in _TEXT:
+        raise UnusableFile(f"{path} is no Parquet file; a log in CSV is read by daband.domains.from_table")
+    with _polars_errors(UnusableFile, f"{path} cannot be read as Parquet"):
         schema = dict(pl.read_parquet_schema(path))
         return schema, int(pl.scan_parquet(path).select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if isinstance(error, UnusableFile):
-            raise
-        raise UnusableFile(f"{path} cannot be read as Parquet: {_first_line(error)}") from None
-    except BaseException as error:
-        if type(error).__name__ == "PanicException":  # polars' own bug, met on damaged bytes
-            raise UnusableFile(f"{path} cannot be read as Parquet: {_first_line(error)}") from None
-        raise
 
 
 def read_frames(part: LogPart, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
     """The rows of a part in frames of at most ``rows`` rows."""
-    try:
+    with _polars_errors(DataError, f"{part.path} is damaged"):
         query = pl.scan_parquet(part.path).select(list(dict.fromkeys(names))).slice(part.start, len(part))
         if hasattr(query, "collect_batches"):
             for frame in query.collect_batches(chunk_size=rows, maintain_order=True):
@@ -257,14 +249,19 @@ def read_frames(part: LogPart, names: Sequence[str], rows: int) -> Iterator[pl.D
             return
         for start in range(0, len(part), rows):  # polars before 1.34
             yield query.slice(start, rows).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{part.path} is damaged: {_first_line(error)}") from None
+
+
+@contextmanager
+def _polars_errors(kind: type[DataError], message: str) -> Iterator[None]:
+    """Errors of polars and of the disk as ``kind``: the message, and the first line of what went wrong."""
+    try:
+        yield
     except BaseException as error:
-        if type(error).__name__ == "PanicException":
-            raise DataError(f"{part.path} is damaged: {_first_line(error)}") from None
-        raise
+        # A panic is polars' own bug, met on damaged bytes; it is no Exception.
+        foreign = isinstance(error, pl.exceptions.PolarsError | OSError) or type(error).__name__ == "PanicException"
+        if isinstance(error, DataError) or not foreign:
+            raise
+        raise kind(f"{message}: {_first_line(error)}") from None
 
 
 def _first_line(error: BaseException) -> str:

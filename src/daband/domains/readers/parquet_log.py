@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from daband.arguments import one_of, whole
+from daband.arguments import share as checked_share
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import LoggedDomain, LoggedRounds
+from daband.domains.contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.parquet_files import (
     LogFile,
@@ -133,11 +134,12 @@ class ParquetLog(LoggedDomain):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def hold_out(self, share: float, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
+    def hold_out(self, share: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
         """The log without about ``share`` of its blocks of rows, and those; the split depends on ``name``.
 
         Blocks, because whoever streams a log larger than memory skips ranges of rows, not rows.
         """
+        share = 0.0 if share is None else checked_share("source_test", share)
         n_held = min(round(share * len(self._blocks)), len(self._blocks) - 1)
         if n_held < 1:
             return self, None
@@ -222,13 +224,12 @@ class ParquetLog(LoggedDomain):
 
     def _gather(self, indices: IntArray) -> LoggedRounds:
         blocks = np.searchsorted(self._ends, indices, side="right")
-        columns = []
-        for block in np.unique(blocks):
-            rows = indices[blocks == block] - (self._ends[block] - self._lengths[block])
-            rounds = self._block(int(self._blocks[block]))
-            columns.append([column[rows] for column in _columns_of(rounds)])
-        place = np.argsort(np.argsort(blocks, kind="stable"), kind="stable")
-        return LoggedRounds(*(np.concatenate(column)[place] for column in zip(*columns, strict=True)))
+        place = indices - (self._ends - self._lengths)[blocks]
+
+        def read(block: int, rows: IntArray) -> list[AnyArray]:
+            return [column[place[rows]] for column in _columns_of(self._block(int(self._blocks[block])))]
+
+        return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: int) -> LoggedRounds:
         start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import RewardRange, share
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair
 from daband.domains.mixtures import read_several
-from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
+from daband.domains.readers.arrays import from_arrays, resolve_reward_range
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import (
     check_logged_propensities,
     estimate_propensities,
     from_log,
-    log_reward_range,
     warn_of_estimated_propensities,
 )
 from daband.domains.readers.parquet_files import scan_csv
@@ -118,8 +117,8 @@ def from_table(
     if test_frame is not None and not answers:
         raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
     if source_test is None or isinstance(source_test, Real):
-        share_held = 0.0 if source_test is None else share("source_test", source_test)
-        used, held_rows = split_share(_source_strata(source_frame, columns), share=share_held, name=name)
+        part = None if source_test is None else float(source_test)
+        used, held_rows = split_share(_strata(source_frame, columns, columns.arm), share=part, name=name)
         held_frame = source_frame[held_rows] if len(held_rows) else None
         source_frame = source_frame[used]
     else:
@@ -146,14 +145,6 @@ def from_table(
     if test_frame is not None:
         test = (transform.apply(test_frame), _answers(test_frame, columns, classes, "target_test"))
     labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
-    source_rewards = _source_rewards(source_frame, columns)
-    if source_rewards is None or np.isfinite(source_rewards).all():  # else what follows names the row
-        target_rewards = None if labelled_rounds is None else payable(labelled_rounds[1] if columns.rewards else None)
-        if columns.arm is not None:
-            assert source_rewards is not None
-            reward_range = log_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
-        else:
-            reward_range = resolve_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
     rest: dict[str, Any] = {
         "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
         "class_names": classes, "reward_range": reward_range, "passes": passes, "target_passes": target_passes,
@@ -267,12 +258,8 @@ def _read_file(path: Path) -> pl.DataFrame:
 
 
 def _classes(frame: pl.DataFrame, columns: Columns) -> list[str]:
-    if columns.rewards:
-        return list(columns.rewards)
-    if columns.arm is not None:
-        return _sorted_values(_values(frame, columns.arm))
-    assert columns.label is not None
-    return _sorted_values(_values(frame, columns.label))
+    name = columns.arm or columns.label
+    return list(columns.rewards) if columns.rewards or name is None else _sorted_values(_values(frame, name))
 
 
 def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
@@ -303,14 +290,12 @@ def _values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
-    """What the split of the target balances: the best arm of every row."""
-    if columns.rewards:
-        table: IntArray = _reward_table(frame, columns, "target").argmax(axis=1)
-        return table
-    assert columns.label is not None
-    labels: IntArray = np.unique([str(value) for value in _values(frame, columns.label)], return_inverse=True)[1]
-    return labels
+def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
+    """What a split balances: the arm of every row that a log chose, in column ``arm``, else the best one."""
+    name = arm or columns.label
+    if name is None:
+        return np.asarray(_reward_table(frame, columns, "target").argmax(axis=1))
+    return np.unique([str(value) for value in _values(frame, name)], return_inverse=True)[1]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
@@ -323,21 +308,6 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
             stacklevel=3,
         )
     return missing == 0
-
-
-def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
-    """What the split of the source balances: the best arm of every row, or the arm that a log chose."""
-    if columns.arm is None:
-        return _strata(frame, columns)
-    chosen: IntArray = np.unique([str(value) for value in _values(frame, columns.arm)], return_inverse=True)[1]
-    return chosen
-
-
-def _source_rewards(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
-    """The source's rewards; None where labels say which arm pays."""
-    if columns.reward is not None:
-        return numbers(frame, columns.reward, where="source", is_context=False)
-    return _reward_table(frame, columns, "source") if columns.rewards else None
 
 
 def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
