@@ -51,6 +51,8 @@ def data_sets(half: str) -> Iterator[tuple[str, str]]:
 
 def load_pair(kind: str, name: str) -> Any:
     """The pair of a data set."""
+    from split import READ_ONCE
+
     import daband
 
     if kind == "markets":
@@ -59,7 +61,7 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
-    if kind.startswith(("fresh", "third", "fourth")):
+    if kind.startswith(("fresh", *READ_ONCE)):
         from fresh import load
 
         return load(kind, name)
@@ -283,7 +285,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     order = target.order(0, len(test), seed=seed)
     explanations = explanations_of(policies, here, there, shift=pair.shift, rule="greedy", reward_range=(low, high))
     estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
-    place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
+    place, _ = _without_rewards([options[i] for i in kept], estimates)
     record["chosen"] = options[kept[place]].name
     record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
@@ -316,7 +318,8 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
     from daband.trust.candidate_selection import Proposals, Selection
 
     arms = scores.target_arm
-    predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
+    proposals = Proposals(arms, scores.target_mean)
+    predicted = proposals.predicted
     rows = np.arange(arms.shape[1])
     truth = np.array([table[rows, own].mean() for own in arms])
     found: dict[str, Any] = {name: {} for name in ("asked", "even", "plain")}
@@ -324,7 +327,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
     for how in ("asked", "even", "plain"):
         found[how] = {str(budget): [] for budget in BUDGETS}
     for draw in range(DRAWS):
-        selection = Selection(Proposals(arms, predicted), one_hot=one_hot, seed=draw)
+        selection = Selection(proposals, one_hot=one_hot, seed=draw)
         for spent in range(max(BUDGETS) + 1):
             if spent in BUDGETS:
                 chosen = selection.choice(place) if selection.asked else place
@@ -573,7 +576,7 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "report", "third", "fourth"], default="development")
+    parser.add_argument("--half", choices=["development", "report", "third", "fourth", "fifth"], default="development")
     parser.add_argument("--export", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)
