@@ -64,7 +64,7 @@ def read_bytes(path: str | Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     expected = _digests(path.parent).get(path.name)
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+    if expected is not None and _sha256(content) != expected:
         raise DataError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
             "written; restore it from a copy"
@@ -72,13 +72,14 @@ def read_bytes(path: str | Path) -> bytes:
     return content
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
     """Write ``done``, the last file of a folder, with the digests of its ``files`` that exist."""
-    digests = {}
-    for name in files:
-        path = Path(folder) / name
-        if path.is_file():
-            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    paths = {name: Path(folder) / name for name in files}
+    digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
     write_json(Path(folder) / _DONE, {"sha256": digests}, sort_keys=True)
 
 
@@ -250,9 +251,8 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
         if handle is not None:
             break
         if not wait:
-            raise FolderInUse(
-                f"{folder} is in use by process {_owner(path)}; wait until that is over, or choose another folder"
-            )
+            remedy = "wait until that is over, or choose another folder"
+            raise FolderInUse(f"{folder} is in use by process {_owner(path)}; {remedy}")
         time.sleep(_POLL_SECONDS)
     try:
         yield

@@ -122,8 +122,9 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
     for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _folded(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and not features.normalise_image:
-            weight, bias = _with_pixels(weight, bias, features.pixels)
+        if index == 0 and not features.normalise_image:  # the normalisation of pixels in [0, 1] is taken in
+            scale, shift = (part.reshape(1, -1, 1, 1) for part in _pixel_map(features.pixels, weight.shape[1]))
+            weight, bias = weight * scale, bias + (weight * shift).sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
     header = {
         "kind": "conv", "layers": [], "convolutions": len(features.layers), "normalise_image": features.normalise_image,
@@ -143,12 +144,6 @@ def _folded(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) 
         return weight, bias
     scale, shift = (_double(part) for part in norm.folded(domain))
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
-
-
-def _with_pixels(weight: FloatArray, bias: FloatArray, pixels: str) -> tuple[FloatArray, FloatArray]:
-    """The first convolution's weights and biases, with the normalisation of pixels in [0, 1] taken in."""
-    scale, shift = (part.reshape(1, -1, 1, 1) for part in _pixel_map(pixels, weight.shape[1]))
-    return weight * scale, bias + (weight * shift).sum(axis=(1, 2, 3))
 
 
 def _pixel_map(pixels: str, channels: int) -> tuple[FloatArray, FloatArray]:

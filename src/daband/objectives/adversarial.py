@@ -63,11 +63,10 @@ def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
 class Discriminator(nn.Module):
     """A dense network from features (B, w) to one logit (B,), positive for the target."""
 
-    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128)) -> None:
+    def __init__(self, *, width: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(width, hidden[0]), nn.ReLU(), nn.Linear(hidden[0], hidden[1]), nn.ReLU(), nn.Linear(hidden[1], 1)
-        )
+        layers = [nn.Linear(width, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1)]
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.layers(features)

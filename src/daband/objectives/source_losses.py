@@ -12,9 +12,7 @@ from torch.nn import functional
 from daband.objectives.term import Batch, Term, WithGradient, terms
 
 
-def known_rewards(
-    arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+def known_rewards(arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str) -> tuple[torch.Tensor, ...]:
     """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
     chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
     known = chosen
@@ -83,9 +81,8 @@ class SourceCrossEntropy(Term):
     concurrent_feedback = frozenset({"one_hot"})
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return cross_entropy_regret(
-            batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback, scale=self.shape.scale
-        )
+        feedback, scale = self.shape.feedback, self.shape.scale
+        return cross_entropy_regret(batch.predicted, batch.arm, batch.reward, feedback=feedback, scale=scale)
 
 
 def regression_error(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,11 @@ them up as one process would.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from daband.arrays import one_blas_thread
 from daband.domains import LoggedRounds, LogPart, ParquetLog
@@ -22,6 +21,8 @@ from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
 from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
 
+T = TypeVar("T")
+Result = TypeVar("Result")
 _ATTEMPTS = 5
 """How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
 _PER_WORKER = 2
@@ -51,16 +52,23 @@ def sums_of_part(
     if threads == 1:
         for batch in log.batches(part):
             total.merge(summed(batch))
-        return total
-    with ThreadPoolExecutor(threads) as pool:
-        under_way: deque[Future[RidgeSums]] = deque()
-        for batch in log.batches(part):
-            under_way.append(pool.submit(summed, batch))
-            if len(under_way) > threads:
-                total.merge(under_way.popleft().result())
-        for future in under_way:
-            total.merge(future.result())
+    else:
+        for _, sums in _in_order(summed, log.batches(part), threads=threads):
+            total.merge(sums)
     return total
+
+
+def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
+    """Every item with what ``work`` gives for it, in their order; threads work on the next ones meanwhile."""
+    with ThreadPoolExecutor(threads) as pool:
+        under_way: deque[tuple[T, Future[Result]]] = deque()
+        for item in items:
+            under_way.append((item, pool.submit(work, item)))
+            if len(under_way) > threads:
+                first, future = under_way.popleft()
+                yield first, future.result()
+        for first, future in under_way:
+            yield first, future.result()
 
 
 def sums_in_turn(
@@ -75,15 +83,8 @@ def sums_in_turn(
         except DataError as error:
             return error
 
-    # Parts, and not the products of one batch, are shared among threads.
-    with one_blas_thread(), ThreadPoolExecutor(min(_THREADS, max(len(parts), 1))) as pool:
-        coming = iter(parts)
-        under_way = deque((part, pool.submit(outcome, part)) for part in itertools.islice(coming, _THREADS + 1))
-        while under_way:
-            part, future = under_way.popleft()
-            summed = future.result()
-            under_way.extend((later, pool.submit(outcome, later)) for later in itertools.islice(coming, 1))
-            yield part, summed
+    with one_blas_thread():  # parts, and not the products of one batch, are shared among threads
+        yield from _in_order(outcome, parts, threads=min(_THREADS, max(len(parts), 1)))
 
 
 def sums_on_ray(

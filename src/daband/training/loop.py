@@ -13,9 +13,10 @@ from typing import Any, overload
 
 from daband.arguments import whole
 from daband.arrays import one_blas_thread, processors
-from daband.domains import Contexts, LoggedDomain, RewardDomain
+from daband.domains import Contexts
 from daband.errors import InvalidInput
 from daband.policies import Policy, check_prior_trust
+from daband.training.source_weights import LabelledDomain
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
@@ -26,13 +27,13 @@ _RECENT = 0.2
 
 
 @overload
-def train(policy: Policy, *, source: RewardDomain | LoggedDomain, **settings: Any) -> Run: ...
+def train(policy: Policy, *, source: LabelledDomain, **settings: Any) -> Run: ...
 @overload
-def train(policy: Sequence[Policy], *, source: RewardDomain | LoggedDomain, **settings: Any) -> list[Run]: ...
+def train(policy: Sequence[Policy], *, source: LabelledDomain, **settings: Any) -> list[Run]: ...
 def train(  # type: ignore[misc]  # the settings are those below, listed once
     policy: Policy | Sequence[Policy],
     *,
-    source: RewardDomain | LoggedDomain,
+    source: LabelledDomain,
     target: Contexts | None = None,
     episodes: int | None = None,
     episode_length: int = 64,
@@ -109,7 +110,7 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
 def continue_on_target(
     policy: Policy,
     *,
-    target: RewardDomain | LoggedDomain | None,
+    target: LabelledDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
     prior_trust: float | str | None = None,
@@ -147,7 +148,7 @@ def continue_on_target(
     16
     """
     rounds, episode_length = whole("rounds", rounds, least=1), whole("episode_length", episode_length, least=1)
-    if not isinstance(target, RewardDomain | LoggedDomain):
+    if not isinstance(target, LabelledDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
             "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "

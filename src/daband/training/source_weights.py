@@ -29,6 +29,8 @@ from daband.errors import InvalidInput
 from daband.linear import RidgeSums, Standardise
 from daband.policies import LinUCB, Policy
 
+LabelledDomain = RewardDomain | LoggedDomain
+"""Where rounds are played and rewarded, or were."""
 _COMPONENTS, _RIDGE = 48, 10.0
 _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
@@ -61,7 +63,7 @@ class SourceWeights:
 
 
 def measured_source_weights(
-    source: RewardDomain | LoggedDomain,
+    source: LabelledDomain,
     target: Contexts | None,
     *,
     like: Policy,

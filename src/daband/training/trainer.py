@@ -26,13 +26,13 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, mixed
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, mixed
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_npz, write_text
 from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
-from daband.training.source_weights import measured_source_weights
+from daband.training.source_weights import LabelledDomain, measured_source_weights
 from daband.training.work_folder import Folder, as_json
 
 Progress = Callable[[dict[str, float]], None]
@@ -177,7 +177,7 @@ class Phase:
 
     policy: Policy
     domain_name: str
-    domain: RewardDomain | LoggedDomain
+    domain: LabelledDomain
     unlabelled: Contexts | None
     episodes: int
     seed: int
@@ -522,9 +522,7 @@ def _prepare(phase: Phase) -> None:
     policy.prepare(*(batches[number] for number in sorted(batches)))
 
 
-def source_phase(
-    policy: Policy, source: RewardDomain | LoggedDomain, target: Contexts | None, settings: TrainSettings
-) -> Phase:
+def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
     """The phase that ``train`` plays, checked. Without ``episodes`` in the settings a rule decides how many.
 
     The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
@@ -575,19 +573,16 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
 
 def check_unlabelled(target: Contexts | None) -> None:
     """Refuse what is no stream of contexts, or brings rewards."""
-    if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
-        raise InvalidInput(
-            f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
-        )
+    if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
+        kind = type(target).__name__
+        raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
 
 
-def check_domains(
-    policy: Policy, domain: RewardDomain | LoggedDomain, target: Contexts | None, what: str = "source"
-) -> None:
+def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
     """Refuse a domain to play in, called ``what`` in messages, and unlabelled contexts that do not fit the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    if not isinstance(domain, RewardDomain | LoggedDomain):
+    if not isinstance(domain, LabelledDomain):
         raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
     check_unlabelled(target)
     for name, contexts in ((what, domain), ("target", target)):

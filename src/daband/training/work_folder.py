@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from daband.errors import DataError, InvalidInput
-from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_json
+from daband.files import locked, make_folder, read_json, remove_orphans, write_json
 
 _SAVES_APART = 20.0
 """Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
@@ -81,10 +81,6 @@ class Folder:
         """A save that began at ``begun`` is over: the next ones keep their distance, more where ``turns`` are taken."""
         self._saved = time.perf_counter()
         self._apart = max(self._save_every, _SAVES_APART * turns * (self._saved - begun)) if self._save_every else 0.0
-
-    def finish(self, files: Sequence[str]) -> None:
-        """Mark the work as done, with the digests of its files."""
-        finish_folder(self.path, files)
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:
