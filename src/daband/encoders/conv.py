@@ -185,7 +185,7 @@ def product_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tenso
     last = images.permute(0, 2, 3, 1).contiguous()
     patches = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
     rows, kernels = patches.reshape(-1, weight[0].numel()), weight.permute(0, 2, 3, 1).flatten(1)
-    return functional.linear(rows, kernels, bias).view(*patches.shape[:3], -1).permute(0, 3, 1, 2)
+    return functional.linear(rows, kernels, bias).view(*patches.shape[:3], len(weight)).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(maxsize=16)
