@@ -185,7 +185,8 @@ def test_terminated_and_completed(jobs, unbroken, tmp_path):
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/policy.safetensors")) and time.monotonic() < deadline:
+    # Until each of them has begun: a signal during the first save of a run acts at once, and leaves its temporary file.
+    while len(list(tmp_path.glob("*/policy.safetensors"))) < int(jobs) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
