@@ -191,10 +191,10 @@ def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
     settings = {"source": pair.source, "target": pair.target, "episodes": 3, "episode_length": EPISODE}
 
     class Torn(type(pair.source)):
-        def rounds(self, start, stop, *, seed):
+        def order(self, start, stop, *, seed):
             if start == 32:
                 raise OSError("torn")
-            return super().rounds(start, stop, seed=seed)
+            return super().order(start, stop, seed=seed)
 
     torn = Torn.__new__(Torn)
     torn.__dict__.update(pair.source.__dict__)
