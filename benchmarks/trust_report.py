@@ -58,6 +58,8 @@ def data_sets(half: str) -> Iterator[tuple[str, str]]:
 
 def load_pair(kind: str, name: str) -> Any:
     """The pair of a data set."""
+    from split import READ_ONCE
+
     import daband
 
     if kind == "markets":
@@ -66,7 +68,7 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
-    if kind.startswith(("fresh", "third", "fourth")):
+    if kind.startswith(("fresh", *READ_ONCE)):
         from fresh import load
 
         return load(kind, name)
@@ -583,7 +585,7 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "report", "third", "fourth"], default="development")
+    parser.add_argument("--half", choices=["development", "report", "third", "fourth", "fifth"], default="development")
     parser.add_argument("--export", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)
