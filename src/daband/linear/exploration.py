@@ -151,6 +151,10 @@ class Exploration:
         loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
         return arms, self.propensities(arms, propensities, mean, width, available)
 
+    def decide(self, mean: FloatArray, width: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
+        """``choose``, with the means and widths."""
+        return Decision(*self.choose(mean, width, draws, available=available), mean, width)
+
     def choose_rows(
         self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> list[tuple[int, float]]:
