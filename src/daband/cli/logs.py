@@ -193,7 +193,8 @@ def evaluate_log_command(
         str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")
     ] = None,
     domain: Annotated[
-        Literal["source", "target"] | None, typer.Option(help="Where the log was written; by default the policy's own.")
+        Literal["source", "target"] | None,
+        typer.Option(help="Where the log was written; by default where the policy is deployed."),
     ] = None,
     context: options.ContextColumns = None,
     out: Annotated[
