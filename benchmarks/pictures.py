@@ -1,4 +1,4 @@
-"""Pictures inside packages, as tables with a column "picture": letters of typefaces, emoji of vendors, clothes.
+"""Pictures inside packages, as tables with a column "picture": letters of typefaces, emoji, clothes, clip art, icons.
 
 Each function takes the path that ``fresh.toml`` declares and returns one row a picture: the picture of (channels, 28,
 28) bytes, what it shows, and what the domains are told apart by.
@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 
 SIZE = 28
 
 
 def read_pictures(path: Path) -> Any:
     """The pictures that a path stands for, by what it ends with."""
-    import pandas as pd  # type: ignore[import-untyped]
-
-    reader = {"glyphs": _glyphs, "emoji": _emoji, "clothes": _clothes}[path.suffix[1:]]
-    return pd.DataFrame(reader(path.with_suffix("")))
+    readers = {"glyphs": _glyphs, "emoji": _emoji, "clothes": _clothes, "clipart": _clip_art, "icons": _icons}
+    return pd.DataFrame(readers[path.suffix[1:]](path.with_suffix("")))
 
 
 def _glyphs(path: Path) -> list[dict[str, Any]]:
@@ -51,17 +50,45 @@ def _glyphs(path: Path) -> list[dict[str, Any]]:
 
 def _emoji(path: Path) -> list[dict[str, Any]]:
     """Emoji as vendors draw them, on white: which category it is."""
-    from PIL import Image
-
     rows = []
     for vendor in ("apple", "facebook", "google", "twitter"):
         folder = path.parent / f"{path.name}-{vendor}"
         for number, one in enumerate(sorted(json.loads((folder / "emoji.json").read_text()), key=lambda e: e["image"])):
             if one[f"has_img_{vendor}"]:
-                drawn = Image.open(folder / "img" / vendor / "64" / one["image"]).convert("RGBA")
-                on_white = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")
-                pixels = np.asarray(on_white.resize((SIZE, SIZE))).transpose(2, 0, 1)
+                pixels = _on_white(folder / "img" / vendor / "64" / one["image"])
                 rows.append({"picture": pixels, "category": one["category"], "vendor": vendor, "odd": number % 2})
+    return rows
+
+
+def _on_white(file: Path) -> Any:
+    """A picture that may be transparent, of (3, 28, 28) bytes."""
+    from PIL import Image
+
+    drawn = Image.open(file).convert("RGBA")
+    drawn = drawn.reduce(max(1, min(drawn.size) // (4 * SIZE)))
+    on_white = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")
+    return np.asarray(on_white.resize((SIZE, SIZE))).transpose(2, 0, 1)
+
+
+def _clip_art(path: Path) -> list[dict[str, Any]]:
+    """Drawings by what they show, the first folder; and how far from grey they are, from 0 to 255."""
+    rows = []
+    for file in sorted(path.rglob("*.png")):
+        shows = file.relative_to(path).parts[0]
+        if shows not in ("computer", "shapes", "special", "unsorted") and file.stat().st_size < 100_000:
+            picture = _on_white(file)
+            rows.append({"picture": picture, "shows": shows, "colour": np.ptp(picture.astype(int), axis=0).mean()})
+    return rows
+
+
+def _icons(path: Path) -> list[dict[str, Any]]:
+    """Icons of 48 pixels in desktop themes: what kind of icon it is."""
+    rows = []
+    for file in sorted(path.rglob("*.png")):
+        folders = file.relative_to(path).parts
+        if {"48", "48x48"} & {*folders} and not file.is_symlink():
+            kind = {"mimes": "mimetypes"}.get(sorted(folders[-3:-1])[1], sorted(folders[-3:-1])[1])
+            rows.append({"picture": _on_white(file), "kind": kind, "theme": folders[0]})
     return rows
 
 

@@ -3,8 +3,9 @@
 Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
 half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
 data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one. Both
-halves of the fresh data sets and the third set are read, and serve development since. The fourth set is for the report
-alone: nothing was trained on it before its reading, and shapes and the best constant arm were all that was looked at.
+halves of the fresh data sets, the third and the fourth set are read, and serve development since. The fifth set is for
+the report alone: nothing was trained on it before its reading, and shapes and the best constant arm were all that was
+looked at.
 
     python benchmarks/split.py           write benchmarks/records/split.json
 """
@@ -48,14 +49,16 @@ KINDS: dict[str, list[str]] = {
 }
 """Every data set by kind of data. Markets are made: what may differ between them is in the name."""
 KINDS |= {kind: list(names) for kind, names in declared().items()}
+READ_ONCE = ("third", "fourth", "fifth")
+"""Sets that were whole for the report, each until it was read; the last one serves no development yet."""
 
 
 def split() -> dict[str, dict[str, list[str]]]:
     """Names by half and kind."""
-    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}, "third": {}, "fourth": {}}
+    halves: dict[str, dict[str, list[str]]] = {half: {} for half in ("development", "report", *READ_ONCE)}
     for kind, names in KINDS.items():
         order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
-        if kind.startswith(("third", "fourth")):
+        if kind.startswith(READ_ONCE):
             halves[kind.partition("_")[0]][kind] = sorted(names)
             continue
         halves["development"][kind] = sorted(order[0::2])

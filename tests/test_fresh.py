@@ -133,3 +133,66 @@ def test_a_row_a_sentence(declare, tmp_path):
         table="npm:speeches.json", explode="text", source="year == 1", target="year == 2", arm="party", text="text"
     )
     assert len(pair.source) + len(pair.source_test) == 40
+
+
+def test_letters_of_a_text_in_place_of_words(declare, tmp_path):
+    rows = [
+        {"sex": sex, "year": year, "name": f"{stem}{end}"}
+        for stem in "klmnprstvz"
+        for sex, end in (("f", "ela"), ("m", "ko"))
+        for year in (1, 2)
+    ]
+    (tmp_path / "names.json").write_text(json.dumps(rows))
+    pair = declare(table="npm:names.json", letters=True, source="year == 1", target="year == 2", arm="sex", text="name")
+    contexts, rewards = pair.target_test.read(0, 10), pair.target_test.read_expected(0, 10)
+    assert (contexts == rewards[:, [0]]).all(axis=0).any()  # "a", which every one of them ends with
+
+
+def test_tables_without_a_header_and_with_more_of_one(tmp_path):
+    (tmp_path / "people.data").write_text("39, State-gov, 5\n50, ?, 6\n")
+    frame = fresh._table_at(tmp_path / "people.data")
+    assert frame.columns.tolist() == ["row", "c0", "c1", "c2"]
+    assert frame["c1"].isna().tolist() == [False, True]
+    for name in ("r8-test", "r8-train"):
+        (tmp_path / f"{name}.tab").write_text("Category\tText\nd\tstring\nclass\tmeta\nearn\tprofit rose\n")
+    frame = fresh._table_at(tmp_path / "r8-*.tab")
+    assert frame["file"].tolist() == ["r8-test", "r8-train"]
+    assert frame["Text"].tolist() == ["profit rose"] * 2
+
+
+def test_first_names_have_a_sex_and_countries(tmp_path):
+    line = list("M  Aldo".ljust(86))
+    line[33] = "5"
+    (tmp_path / "nam_dict.txt").write_text("# said before\n" + "".join(line) + "\n?  Kim\n")
+    (name,) = fresh._table_at(tmp_path / "nam_dict.txt").to_dict("records")
+    assert (name["name"], name["sex"], name["Italy"], name["Germany"]) == ("Aldo", "M", True, False)
+
+
+def test_words_have_their_vector_their_rank_a_tag_and_a_feeling(tmp_path, monkeypatch):
+    (tmp_path / "text" / "en").mkdir(parents=True)
+    (tmp_path / "text" / "en" / "en-lexicon.txt").write_text(";;;\ngood JJ NN\nwalk NN\n")
+    (tmp_path / "vader_lexicon.txt").write_text("good\t1.9\t0.9\t[2]\n")
+    monkeypatch.setattr(fresh, "_folder", lambda package: tmp_path)
+    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
+    words = [word + b" " + vector.tobytes() for word, vector in zip((b"the", b"good", b"walk"), vectors, strict=True)]
+    (tmp_path / "words.bin").write_bytes(b"3 2\n" + b"\n".join(words))
+    frame = fresh._table_at(tmp_path / "words.bin")
+    np.testing.assert_array_equal(frame[["0", "1"]], vectors)
+    assert frame["tag"].fillna("").tolist() == ["", "JJ", "NN"]
+    assert frame["felt"].fillna(0.0).tolist() == [0.0, 1.9, 0.0]
+
+
+def test_clip_art_and_icons_by_their_folders(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for place, colour in (("animals/cat.png", "red"), ("food/old/jar.png", "grey"), ("computer/key.png", "red")):
+        (tmp_path / "art" / place).parent.mkdir(parents=True, exist_ok=True)
+        image.new("RGBA", (300, 200), colour).save(tmp_path / "art" / place)
+    frame = read_pictures(tmp_path / "art.clipart")
+    assert frame["shows"].tolist() == ["animals", "food"]
+    assert frame["colour"].tolist() == [255.0, 0.0]
+    for place in ("oxygen/base/48x48/apps/a.png", "oxygen/base/22x22/apps/a.png", "xfce/mimes/48/b.png"):
+        (tmp_path / "icons" / place).parent.mkdir(parents=True, exist_ok=True)
+        image.new("RGBA", (48, 48), (0, 0, 0, 0)).save(tmp_path / "icons" / place)
+    frame = read_pictures(tmp_path / "icons.icons")
+    assert frame[["theme", "kind"]].to_numpy().tolist() == [["oxygen", "apps"], ["xfce", "mimetypes"]]
+    assert frame["picture"][0].min() == 255  # what is transparent lies on white

@@ -23,6 +23,8 @@ _ROWS_OF_SUMS = 128
 """Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer."""
 _CHANNELS = 64
 _NUMBERS = 1024
+_OPTIONS = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
+_SUM_OPTIONS = {**_OPTIONS, "rows": _ROWS_OF_SUMS, "num_warps": 8}
 
 
 @triton.jit
@@ -252,31 +254,11 @@ class _NormPoolReLU(torch.autograd.Function):
         out = x.new_empty(images, height // 2, width // 2, channels)
         which, largest = torch.empty(out.shape, dtype=torch.int8, device=x.device), torch.empty_like(out)
         per_piece = -(-n_rows // _PARTIALS)
-        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
-        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
-        _pool[(tiles, across, domains)](
-            x,
-            partial,
-            weight,
-            bias,
-            out,
-            which,
-            largest,
-            moments,
-            running_mean,
-            running_variance,
-            running_mean.stride(0),
-            n_rows,
-            channels,
-            per_piece,
-            pooled_rows,
-            height,
-            width,
-            momentum,
-            epsilon,
-            **common,
-        )
+        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **_SUM_OPTIONS)
+        given, made = (x, partial, weight, bias), (out, which, largest, moments)
+        running = (running_mean, running_variance, running_mean.stride(0))
+        sizes = (n_rows, channels, per_piece, pooled_rows, height, width)
+        _pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **_OPTIONS)
         ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
@@ -292,13 +274,19 @@ class _NormPoolReLU(torch.autograd.Function):
         partial = x.new_empty(domains, _PARTIALS, 2, channels, dtype=torch.float32)
         out = torch.empty_like(x)
         sizes = (pooled_rows, height, width)
-        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _sums[(_PARTIALS, across, domains)](
-            largest, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), pooled_rows, **of_sums
+            largest,
+            gradient,
+            which,
+            moments,
+            partial,
+            channels,
+            -(-pooled_rows // _PARTIALS),
+            pooled_rows,
+            **_SUM_OPTIONS,
         )
         _back[(-(-pooled_rows // _ROWS), across, domains)](
-            x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **common
+            x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **_OPTIONS
         )
         of_bias, of_weight = partial.sum(dim=(0, 1)).unbind()
         return out.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None, None, None
@@ -319,10 +307,7 @@ def norm_pool_relu(
 
     Each domain is normalised by its own rows, and the running statistics (domains or more, C) follow.
     """
-    pooled: torch.Tensor = _NormPoolReLU.apply(
-        maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
-    )
-    return pooled
+    return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 
 
 def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -343,20 +328,8 @@ def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtyp
     rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
     n_rows = rows.numel() // columns
     wide = 1 << (columns - 1).bit_length()
-    _patches[(-(-n_rows // _ROWS),)](
-        images,
-        rows,
-        *images.stride(),
-        n_rows,
-        n_images,
-        channels,
-        height,
-        width,
-        *sides,
-        columns,
-        rows=_ROWS,
-        wide=wide,
-    )
+    sizes = (n_rows, n_images, channels, height, width, *sides, columns)
+    _patches[(-(-n_rows // _ROWS),)](images, rows, *images.stride(), *sizes, rows=_ROWS, wide=wide)
     return rows
 
 
@@ -375,18 +348,7 @@ def adam(
     """A step of Adam for rows (runs, n) in place; ``taken`` (runs, ...) counts steps; rows whose ``bad`` is 1 rest."""
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
-    _adam[(-(-numbers // _NUMBERS), runs)](
-        parameters,
-        gradient,
-        mean,
-        square,
-        taken,
-        bad,
-        numbers,
-        taken.stride(0),
-        learning_rate,
-        *logs,
-        epsilon,
-        size=_NUMBERS,
-    )
+    tensors = (parameters, gradient, mean, square, taken, bad)
+    settings = (numbers, taken.stride(0), learning_rate, *logs, epsilon)
+    _adam[(-(-numbers // _NUMBERS), runs)](*tensors, *settings, size=_NUMBERS)
     taken.add_(1 - bad[:, None])

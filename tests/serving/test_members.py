@@ -121,6 +121,38 @@ def test_a_column_of_almost_no_deviation_is_scored_in_double_precision():
     assert RowScorer.of(members, 4) is None
 
 
+@pytest.mark.parametrize("deployed", ["trained"], indirect=True)
+def test_numbers_beyond_single_precision_are_clipped_before_they_are_rounded(deployed):
+    """Behind a transform a context may have a norm of 1e60: the cast to float32 would overflow, with a warning."""
+    policy, contexts = deployed
+    row = contexts[10].copy()
+    row[3] = 1e50
+    decision = policy.decide(row, round_number=0)
+    assert [warning.kind for warning in decision.warnings] == ["far_outside"]
+    np.testing.assert_allclose(decision.mean, policy.decide(row[None], round_number=0).mean[0], atol=2e-6)
+
+
+@pytest.mark.parametrize("d", [5, 64, 100])
+def test_widths_by_blocks_of_a_triangle_are_those_of_the_whole(d):
+    """Beside a network of d features stand regressions on contexts, and on standardised ones, which are clipped."""
+    rng = np.random.default_rng(d)
+    weights = {f"dense.{at}.weight": rng.normal(size=(d, d)).astype(np.float32) for at in range(2)}
+    biases = {f"dense.{at}.bias": np.ones(d, np.float32) for at in range(2)}
+    network = network_from({"kind": "mlp", "layers": 2}, weights | biases)
+    step = StandardiseStep(np.zeros(d), np.full(d, 2.0), None, clip=0.5, scale=1.0)
+    members = []
+    for parts in ({"network": network}, {}, {"transform": step}):
+        size = d + ("transform" in parts)
+        root = rng.normal(size=(3, size, size))
+        members.append(Member(rng.normal(size=(3, size)), root @ root.transpose(0, 2, 1), 0.3, 0.4, **parts))
+    scorer = RowScorer.of(members, d)
+    assert scorer is not None
+    x = rng.normal(size=d)
+    scores = [member.score(x[None]) for member in members]
+    mean, width = sum(0.3 * score[0][0] for score in scores), sum(0.4 * score[1][0] for score in scores)
+    np.testing.assert_allclose(scorer(x)[:2], [mean, width], rtol=1e-5, atol=1e-5)
+
+
 def test_copies_and_threads_of_a_scorer_have_arrays_of_their_own(deployed):
     policy, contexts = deployed
     scorer = policy.frozen._row_scorer

@@ -18,16 +18,17 @@ def made_up(seed, accuracies=(0.8, 0.6, 0.5), contexts=300, n_arms=4):
 
 def select(seed, budget, *, one_hot=False, tolerance=0.01, **problem):
     arms, rewards = made_up(seed, **problem)
-    selection = Selection(Proposals(arms, np.full(rewards.shape, 0.5)), one_hot=one_hot, tolerance=tolerance, seed=seed)
+    proposals = Proposals(arms, np.full((1, *rewards.shape), 0.5))
+    selection = Selection(proposals, one_hot=one_hot, tolerance=tolerance, seed=seed)
     while selection.asked < budget and not selection.finished and (questions := selection.draw()):
         selection.answer(rewards[questions[0]])
     truth = rewards[np.arange(rewards.shape[0]), arms].mean(axis=1)
     return selection, truth
 
 
-def test_questions_tell_two_candidates_apart_and_one_in_three_is_for_the_leader():
+def test_questions_tell_two_candidates_apart_and_one_in_six_is_for_the_leader():
     arms, rewards = made_up(0)
-    proposals = Proposals(arms, np.full(rewards.shape, 0.5))
+    proposals = Proposals(arms, np.full((1, *rewards.shape), 0.5))
     differ = (arms != arms[0]).any(axis=0)
     assert differ.mean() == pytest.approx(proposals.disagreement)
     selection = Selection(proposals, tolerance=-1.0)
@@ -35,7 +36,7 @@ def test_questions_tell_two_candidates_apart_and_one_in_three_is_for_the_leader(
     for number in range(1, 41):
         leader = selection.leader
         ((context, arm),) = selection.draw()
-        if number % 3:
+        if number % 6:
             assert 0 < (arms[:, context] == arm).sum() < 3
             asked.append((context, arm))
         else:
@@ -50,11 +51,11 @@ def test_a_candidate_out_of_the_running_is_not_asked_about():
     best = draw.integers(0, 2, 1000)
     good = np.where(draw.random((2, 1000)) < 0.9, best, 1 - best)
     arms = np.stack([*good, np.zeros(1000, np.int64)])
-    selection = Selection(Proposals(arms, np.full((1000, 2), 0.5)), tolerance=-1.0)
+    selection = Selection(Proposals(arms, np.full((1, 1000, 2), 0.5)), tolerance=-1.0)
     late = []
     for number in range(1, 101):
         ((context, arm),) = selection.draw()
-        if number > 50 and number % 3:
+        if number > 50 and number % 6:
             late.append(good[0, context] != good[1, context])
         selection.answer(float(best[context] == arm))
     assert np.mean(good[0] != good[1]) < 0.25
@@ -63,10 +64,10 @@ def test_a_candidate_out_of_the_running_is_not_asked_about():
 
 def test_a_one_answers_the_other_questions_of_its_context():
     arms, rewards = made_up(1)
-    selection = Selection(Proposals(arms, np.full(rewards.shape, 0.5)), one_hot=True, tolerance=-1.0)
+    selection = Selection(Proposals(arms, np.full((1, *rewards.shape), 0.5)), one_hot=True, tolerance=-1.0)
     known = set()
     while (questions := selection.draw()) and selection.asked < 150:
-        if (selection.asked + 1) % 3:
+        if (selection.asked + 1) % 6:
             assert questions[0][0] not in known
         if rewards[questions[0]] == 1.0:
             known.add(questions[0][0])
@@ -76,7 +77,7 @@ def test_a_one_answers_the_other_questions_of_its_context():
 
 def test_questions_may_be_drawn_before_their_answers():
     arms, rewards = made_up(2)
-    selection = Selection(Proposals(arms, np.full(rewards.shape, 0.5)), seed=2)
+    selection = Selection(Proposals(arms, np.full((1, *rewards.shape), 0.5)), seed=2)
     questions = selection.draw(25)
     assert len(set(questions)) == 25
     assert selection.draw(10) == questions[:10]
@@ -129,6 +130,62 @@ def test_candidates_that_are_equally_good_are_left_out_with_a_small_probability_
     assert left_out <= 3  # 5% at any time
 
 
+def test_questions_that_are_drawn_unevenly_leave_out_as_rarely():
+    """Two candidates of one value, and predictions by which a few questions are drawn much more often than others."""
+    left_out, unevenness = 0, []
+    for seed in range(40):
+        arms, rewards = made_up(seed, accuracies=(0.6, 0.6))
+        draw = np.random.default_rng(seed)
+        means = draw.beta(0.2, 0.2, (2, *rewards.shape))
+        selection = Selection(Proposals(arms, means), tolerance=-1.0, seed=seed)
+        probabilities = []
+        while selection.asked < 100 and (questions := selection.draw()):
+            probabilities.append(selection._queue[0].probability)
+            selection.answer(rewards[questions[0]])
+        truth = rewards[np.arange(300), arms].mean(axis=1)
+        left_out += not selection.remaining[truth.argmax()]
+        unevenness.append(max(probabilities[:5]) / min(probabilities[:5]))
+    assert np.mean(unevenness) > 1.5
+    assert left_out <= 2
+
+
+def test_the_estimated_difference_of_two_candidates_has_no_bias():
+    """Over many first questions its mean is the true difference, however unevenly they are drawn."""
+    arms, rewards = made_up(5, accuracies=(0.7, 0.5))
+    means = np.random.default_rng(5).beta(0.2, 0.2, (2, *rewards.shape))
+    proposals = Proposals(arms, means)
+    differences = []
+    for seed in range(1500):
+        selection = Selection(proposals, seed=seed)
+        (question,) = selection.draw()
+        selection.answer(rewards[question])
+        differences.append(selection._sum[0, 1])
+    truth = rewards[np.arange(300), arms].mean(axis=1)
+    error = np.std(differences) / np.sqrt(len(differences))
+    assert np.mean(differences) == pytest.approx(truth[0] - truth[1], abs=4 * error)
+    assert error < 0.015
+
+
+def test_predictions_that_prove_right_count_where_nobody_asked():
+    """Two candidates that differ everywhere; one of two predictors knows the rewards."""
+    draw = np.random.default_rng(0)
+    best = draw.integers(0, 2, 1000)
+    knows = np.eye(2)[best] * 0.8 + 0.1
+    means = np.stack([knows, 1.0 - knows])
+    selection = Selection(Proposals(np.stack([best, 1 - best]), means), tolerance=-1.0)
+    assert selection.values()[0] == pytest.approx(selection.values()[1])
+    for _ in range(10):
+        (question,) = selection.draw()
+        selection.answer(float(best[question[0]] == question[1]))
+    values = selection.values()
+    assert values[0] > values[1] + 0.5
+    flat = Selection(Proposals(np.stack([best, 1 - best]), np.full((1, 1000, 2), 0.5)), tolerance=-1.0)
+    for _ in range(10):
+        (question,) = flat.draw()
+        flat.answer(float(best[question[0]] == question[1]))
+    assert flat.values()[0] - flat.values()[1] < values[0] - values[1]
+
+
 def test_a_much_worse_candidate_is_left_out():
     selection, _ = select(1, 150, accuracies=(0.95, 0.1), tolerance=-1.0)
     assert selection.remaining.tolist() == [True, False]
@@ -145,7 +202,7 @@ def test_a_clear_winner_ends_the_asking_early():
 def test_all_questions_answered_end_the_asking_with_the_values_in_order(one_hot):
     arms, rewards = made_up(3, contexts=60)
     selection = Selection(
-        Proposals(arms, np.full(rewards.shape, 0.3)), one_hot=one_hot, tolerance=-1.0, confidence=1 - 1e-12
+        Proposals(arms, np.full((1, *rewards.shape), 0.3)), one_hot=one_hot, tolerance=-1.0, confidence=1 - 1e-12
     )
     while questions := selection.draw():
         selection.answer(rewards[questions[0]])
@@ -169,7 +226,7 @@ def test_predictions_count_until_rewards_outweigh_them():
     arms, rewards = made_up(0, accuracies=(0.8, 0.5))
     predicted = np.full(rewards.shape, 0.4)
     predicted[np.arange(len(predicted)), arms[1]] = 0.6
-    selection = Selection(Proposals(arms, predicted))
+    selection = Selection(Proposals(arms, predicted[None]))
     assert selection.leader == 1
     while selection.asked < 60 and (questions := selection.draw()):
         selection.answer(rewards[questions[0]])
@@ -177,6 +234,6 @@ def test_predictions_count_until_rewards_outweigh_them():
 
 
 def test_candidates_that_agree_everywhere_need_no_reward():
-    selection = Selection(Proposals(np.zeros((3, 50), int), np.full((50, 2), 0.5)))
+    selection = Selection(Proposals(np.zeros((3, 50), int), np.full((1, 50, 2), 0.5)))
     assert selection.finished
     assert selection.proposals.disagreement == 0.0

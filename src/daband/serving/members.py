@@ -24,6 +24,8 @@ _LARGEST_WEIGHT = 1e15
 """Of a column whose deviation is tiny: with larger ones products overflow."""
 _MOST_NUMBERS = 1 << 20
 """Numbers up to which folding pays: with more of them memory is what takes time."""
+_BLOCK = 32
+"""Columns of a triangular matrix that are multiplied at once, at least."""
 _ALIGNED = 8
 """Rows of weights begin at a multiple of so many numbers: those that do not take a fifth longer."""
 
@@ -61,6 +63,11 @@ class Member:
     def dimension(self) -> int:
         """How many features there are."""
         return int(self.theta.shape[1])
+
+    @property
+    def takes_contexts(self) -> bool:
+        """Whether contexts are the features."""
+        return self.network is None and self.transform is None and not self.constant
 
     @property
     def has_widths(self) -> bool:
@@ -106,7 +113,8 @@ class RowScorer:
     All members read a flat context by one product, which has the first layer of networks and the standardisation of
     every member in it; a single member may read an image by its convolutions instead. Further layers have their bias as
     a row of their weights. One product of the features of all members gives the means. A width is the norm of R'z with
-    A^-1 = R R': its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
+    A^-1 = R R': its rounding error is in proportion to the largest width, where that of z'A^-1 z is not. Where a
+    member's features are the context itself, its R is a part of the product with the context.
     """
 
     def __init__(
@@ -115,11 +123,39 @@ class RowScorer:
         networks = [member for member in members if member.network is not None]
         linear = [member for member in members if member.network is None]
         n_features = n_inputs if before is None else before.n_features
-        firsts = [_first(member, n_features) for member in (*networks, *linear)]
+        firsts = {member: _first(member, n_features) for member in (*linear, *networks)}
         network = networks[0].network
         self._convolutions = network.maps if isinstance(network, ConvNetwork) else None
-        weight = np.concatenate([first.weight for first in firsts], axis=1)
-        offset = max(first.offset for first in firsts)
+        self._networks = [(len(firsts[member].low), firsts[member].layers) for member in networks]
+        # Numbers lie in this order: latents of networks, features of linear members, first layers of networks, zeros
+        # that align what follows, products with roots. The product with a context makes all but the latents and those
+        # products that must wait for features to be clipped.
+        low, high = (np.concatenate([getattr(first, side) for first in firsts.values()]) for side in ("low", "high"))
+        self._n_latent, places, at = sum(member.dimension for member in networks), {}, 0
+        for member in (*networks, *linear):
+            places[member], at = at, at + member.dimension
+        self._theta = np.concatenate([member.share * member.theta.T for member in places]).astype(np.float32)
+        with_widths = [member for member in members if member.width_share] or networks[:1]
+        with_widths.sort(key=lambda member: not member.takes_contexts)
+        lengths = [member.dimension if member.width_share else 1 for member in with_widths]
+        self._adds = np.repeat(np.eye(len(lengths), dtype=np.float32), lengths, axis=1)
+        self._roots: list[tuple[slice, Float32Array, slice]] = []
+        folded, heads, start = [], self._theta.shape[1], 0
+        for member, length in zip(with_widths, lengths, strict=True):
+            root = _root(member)
+            if member.takes_contexts:
+                folded.append(firsts[member].weight @ root.reshape(len(root), -1))
+            else:
+                at, step = places[member], _aligned(-(-length // max(length // _BLOCK, 1)))
+                for first in range(0, length, step):  # what stands above the diagonal is zero, and is left out
+                    block = root[first:, first : first + step].reshape(len(root) - first, -1).astype(np.float32)
+                    where = (start + first) * heads
+                    self._roots.append((slice(at + first, at + len(root)), block, slice(where, where + block.shape[1])))
+            start += length
+        self._spare = -(len(low) + sum(part.shape[1] for part in folded)) % _ALIGNED
+        columns = [*(first.weight for first in firsts.values()), np.zeros((n_features + 1, self._spare)), *folded]
+        weight = np.concatenate(columns, axis=1)
+        offset = max(first.offset for first in firsts.values())
         self._range: tuple[FloatArray, FloatArray] | None = None
         if before is not None:  # it clips, and is a linear function of what is left, which is folded into the weights
             reach, slope = before.clip * before.deviation, before.scale / before.deviation
@@ -132,26 +168,8 @@ class RowScorer:
         if not np.abs(weight).max(initial=0.0) < _LARGEST_WEIGHT:
             raise OverflowError("a column has a deviation of almost nothing")
         kind = np.float32 if offset <= _LARGEST_OFFSET else np.float64
-        self._weight = weight.astype(kind)
-        self._low = np.concatenate([first.low for first in firsts]).astype(kind)
-        high = np.concatenate([first.high for first in firsts]).astype(kind)
-        self._bounded = int(np.isinf(high).cumprod().sum())  # networks come first, and have no bound
-        self._high = high[self._bounded :]
-        self._networks = [(len(first.low), first.layers) for first in firsts[: len(networks)]]
-        # Features: those of linear members are outputs of the first product, the latents of networks lie behind them.
-        self._theta = np.concatenate([one.share * one.theta.T for one in (*linear, *networks)]).astype(np.float32)
-        self._roots: list[tuple[slice, Float32Array, slice]] = []
-        starts: list[int] = []
-        with_widths = [member for member in members if member.width_share] or networks[:1]
-        heads, at, end = self._theta.shape[1], 0, 0
-        for member in (*linear, *networks):
-            place, at = slice(at, at + member.dimension), at + member.dimension
-            if member in with_widths:
-                root, length = _root(member)
-                starts.extend(range(end, end + length * heads, length))
-                self._roots.append((place, root, slice(end, end + root.shape[1])))
-                end += root.shape[1]
-        self._starts, self._n_products = np.array(starts), end
+        self._weight, self._low = weight.astype(kind), low.astype(kind)
+        self._high = high[: np.isfinite(high).nonzero()[0].max(initial=-1) + 1].astype(kind)
         self._sums = np.ones((3, 1 + len(with_widths)))
         self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, min(optimism, _LARGEST_WEIGHT)
         self._free: list[Callable[[AnyArray], FloatArray]] = []
@@ -211,44 +229,47 @@ class RowScorer:
 
     def _with_arrays(self) -> Callable[[AnyArray], FloatArray]:
         """``__call__`` on arrays and parts of them that are its own: they take longer to make than to fill."""
-        kind, convolutions, n_first = self._weight.dtype, self._convolutions, len(self._low)
-        n_hidden = sum(n for n, _ in self._networks)
-        outputs = np.ones(n_hidden + len(self._theta), np.float32)  # where images are read, constants stay as they are
-        single: Any = outputs[:n_first]
-        first = single if kind == np.float32 else np.empty(n_first, kind)
-        row = first[:n_hidden] if convolutions is not None else np.empty(len(self._weight), kind)
+        kind, convolutions, n_latent = self._weight.dtype, self._convolutions, self._n_latent
+        n_hidden, n_features = sum(n for n, _ in self._networks), len(self._theta)
+        n_first = len(self._low)
+        start, shape = n_latent + n_first + self._spare, (self._adds.shape[1], self._theta.shape[1])
+        outputs = np.ones(start + math.prod(shape), np.float32)  # where images are read, constants stay as they are
+        features, products = outputs[:n_features], outputs[start:]
+        squares = products.reshape(shape)
+        single: Any = outputs[n_latent : n_latent + self._weight.shape[1]]
+        first = single if kind == np.float32 else np.empty(len(single), kind)
+        clipped, bounded = first[:n_first], first[: len(self._high)]
+        hidden = outputs[n_features : n_features + n_hidden]
+        row = hidden if convolutions is not None else np.empty(len(self._weight), kind)
         row[-1] = 1.0
-        layers, latents, start, end = [], [], 0, n_first
+        layers, latents, rest = [], [], outputs
         for n, steps in self._networks:
-            inputs, start = outputs[start : start + n], start + n
+            inputs, hidden = hidden[:n], hidden[n:]
             for weight, least in steps:
-                hidden = np.empty(weight.shape[1], np.float32)
+                units = np.empty(weight.shape[1], np.float32)
                 if least is None:
-                    hidden, end = outputs[end : end + len(hidden)], end + len(hidden)
-                    latents.append((hidden, np.empty((), np.float32)))
-                layers.append((inputs.dot, weight, hidden, least))
-                inputs = hidden
-        features, products = outputs[n_hidden:], np.empty(self._n_products, np.float32)
+                    units, rest = rest[: len(units)], rest[len(units) :]
+                    latents.append((units, np.empty((), np.float32)))
+                layers.append((inputs.dot, weight, units, least))
+                inputs = units
         roots = [(features[place].dot, root, products[where]) for place, root, where in self._roots]
-        stacked, mean = (
-            np.empty((self._sums.shape[1], self._theta.shape[1])),
-            np.empty(self._theta.shape[1], np.float32),
-        )
-        place, means, widths, bounded = row[:-1], stacked[0], stacked[1:].reshape(-1), first[self._bounded :]
-        low, high, span, starts = self._low, self._high, self._range, self._starts
-        read, predict, add, weights, theta = row.dot, features.dot, self._sums.dot, self._weight, self._theta
+        predicted = np.empty((self._sums.shape[1], self._theta.shape[1]), np.float32)
+        stacked = np.empty(predicted.shape)
+        place, within, mean, widths = row[:-1], np.empty(len(row) - 1), predicted[0], predicted[1:]
+        low, high, span, weights, theta = self._low, self._high, self._range, self._weight, self._theta
+        read, predict, add, combine = row.dot, features.dot, self._adds.dot, self._sums.dot
 
         def score(context: AnyArray) -> FloatArray:
             if convolutions is not None:
                 place[...] = convolutions(context)
             else:
                 flat = context if context.ndim == 1 else context.reshape(-1)
-                if span is None:
-                    place[...] = flat
-                else:
-                    _minimum(_maximum(flat, span[0]), span[1], out=place)
+                if span is not None:  # in double precision, for numbers may be too large for single precision
+                    _maximum(flat, span[0], out=within)
+                    flat = _minimum(within, span[1], out=within)
+                place[...] = flat
                 read(weights, first)
-                _maximum(first, low, out=first)
+                _maximum(clipped, low, out=clipped)
                 if len(high):
                     _minimum(bounded, high, out=bounded)
                 if single is not first:
@@ -262,17 +283,16 @@ class RowScorer:
                 _divide(latent, norm, latent)
             for multiply, weight, outputs in roots:
                 multiply(weight, outputs)
-            means[...] = predict(theta, mean)
+            predict(theta, mean)
             _multiply(products, products, products)
-            _sqrt(_sums(products, starts), widths)
-            scores: FloatArray = add(stacked)
-            return scores
+            _sqrt(add(squares, widths), widths)
+            stacked[...] = predicted
+            return combine(stacked)
 
         return score
 
 
 _maximum, _minimum, _divide, _multiply, _sqrt = np.maximum, np.minimum, np.divide, np.multiply, np.sqrt
-_sums = np.add.reduceat
 
 _Layer = tuple[Float32Array, Float32Array | None]
 """Weights (inputs + 1, outputs), the bias last, and the least that outputs may be: None for the last layer."""
@@ -335,15 +355,12 @@ def _with_biases(dense: Sequence[tuple[AnyArray, AnyArray]]) -> list[_Layer]:
     return layers
 
 
-def _root(member: Member) -> tuple[Float32Array, int]:
-    """R of all regressions beside each other, with the width's share, and zeros: (d, K r + ...); and r."""
-    heads, d = member.theta.shape
-    root: FloatArray = np.zeros((heads, d, 1))
-    if member.width_share:
-        root = np.linalg.cholesky(member.inverse) * np.float64(member.width_share)
-    columns = heads * root.shape[2]
-    flat = root.transpose(1, 0, 2).reshape(d, columns)
-    return np.pad(flat, ((0, 0), (0, _aligned(columns) - columns))).astype(np.float32), root.shape[2]
+def _root(member: Member) -> FloatArray:
+    """R of all regressions with the width's share, (d, r, K): triangular with r = d, or zeros with r = 1."""
+    if not member.width_share:
+        return np.zeros((member.dimension, 1, len(member.theta)))
+    roots: FloatArray = np.linalg.cholesky(member.inverse) * np.float64(member.width_share)
+    return roots.transpose(1, 2, 0)
 
 
 def _aligned(columns: int) -> int:

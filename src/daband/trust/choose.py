@@ -20,7 +20,7 @@ from daband.files import make_folder, write_text
 from daband.policies import Average, Policy, default_transform, policies, same_transform, setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
-from daband.trust.assessment import CLEARLY, Assessment
+from daband.trust.assessment import Assessment
 from daband.trust.audit import Ask, questions_csv, read_answers
 from daband.trust.candidate_selection import Proposals, Selection
 from daband.trust.estimate import Estimate, estimate_target
@@ -59,8 +59,7 @@ class Candidate:
             settings["transform"] = default_transform(
                 kind, pair, components=self.components, shift=self.settings.get("shift")
             )
-        policy: Policy = kind.for_pair(pair, seed=seed, **settings)
-        return policy
+        return kind.for_pair(pair, seed=seed, **settings)
 
     @property
     def uses_contexts(self) -> bool:
@@ -191,10 +190,9 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** nothing can tell which candidate is right, so the choice is the ``preferred`` one: for
-    vectors the average of those with the pair's ``shift`` (LinUCB, trees and DABand), for images DABand. Where a
-    constant arm was as good on held-out source rounds, and is estimated to be clearly better in the target, it is the
-    best in the source of those that assume nothing else. **With 20 or more** (``budget``) these decide: contexts are
-    asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
+    vectors the average of those with the pair's ``shift`` (LinUCB, trees and DABand), for images DABand. Whether it is
+    worth more than a constant arm is what ``assessment`` says. **With 20 or more** (``budget``) these decide: contexts
+    are asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
     answer is known. The chosen policy then learns from the same rewards.
 
     Args:
@@ -255,7 +253,7 @@ def choose(
         origin=scores.origin,
     )
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
-    place, rule = _without_rewards(options, scores, estimates)
+    place, rule = _without_rewards(options, estimates)
     selection, questions = None, None
     answers: dict[tuple[int, int], float] = {}
     if budget:
@@ -364,31 +362,20 @@ def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float 
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
 
 
-def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Sequence[Estimate]) -> tuple[int, str]:
+def _without_rewards(options: Sequence[Candidate], estimates: Sequence[Estimate]) -> tuple[int, str]:
     """The candidate to take as long as nothing is known of the target's rewards, and why."""
-    values = scores.source_value()
     uses = [index for index, option in enumerate(options) if option.uses_contexts]
-    if not uses:
-        return int(values.argmax()), "no candidate looks at contexts; the best in the source"
-    wanted = [index for index in uses if options[index].preferred]
-    place = wanted[0] if wanted else max(uses, key=lambda index: estimates[index].value)
-    why = "the largest estimated value without target rewards"
-    if wanted:
-        names = options[place].settings.get("members")
-        chosen = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
-        why = f"without target rewards nothing tells the candidates apart: {chosen}"
-    constants = [index for index in range(len(options)) if index not in uses]
-    behind = estimates[place].constant - estimates[place].value
-    if constants and max(values[constants]) >= values[place] and behind >= CLEARLY:
-        simple = [index for index, option in enumerate(options) if "shift" not in option.settings]
-        best = max(simple, key=lambda index: (values[index], -index))
-        return best, f"{options[place].name} is no better than a constant arm: the best one in the source"
-    return place, why
+    for index in uses:
+        if options[index].preferred:
+            names = options[index].settings.get("members")
+            chosen = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
+            return index, f"without target rewards nothing tells the candidates apart: {chosen}"
+    best = max(uses or range(len(options)), key=lambda index: estimates[index].value)
+    return best, "the largest estimated value without target rewards"
 
 
 def _selection(scores: Scores, pair: Pair, seed: int) -> Selection:
-    predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
-    return Selection(Proposals(scores.target_arm, predicted), one_hot=pair.feedback == "one_hot", seed=seed)
+    return Selection(Proposals(scores.target_arm, scores.target_mean), one_hot=pair.feedback == "one_hot", seed=seed)
 
 
 def _ask(
