@@ -273,21 +273,13 @@ class _NormPoolReLU(torch.autograd.Function):
         across = -(-channels // _CHANNELS)
         partial = x.new_empty(domains, _PARTIALS, 2, channels, dtype=torch.float32)
         out = torch.empty_like(x)
+        sums = (which, moments, partial)
         sizes = (pooled_rows, height, width)
-        _sums[(_PARTIALS, across, domains)](
-            largest,
-            gradient,
-            which,
-            moments,
-            partial,
-            channels,
-            -(-pooled_rows // _PARTIALS),
-            pooled_rows,
-            **_SUM_OPTIONS,
-        )
-        _back[(-(-pooled_rows // _ROWS), across, domains)](
-            x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **_OPTIONS
-        )
+        per_piece = -(-pooled_rows // _PARTIALS)
+        of_pieces = (_PARTIALS, across, domains)
+        _sums[of_pieces](largest, gradient, *sums, channels, per_piece, pooled_rows, **_SUM_OPTIONS)
+        tiles = (-(-pooled_rows // _ROWS), across, domains)
+        _back[tiles](x, gradient, *sums, weight, out, n_rows, channels, *sizes, **_OPTIONS)
         of_bias, of_weight = partial.sum(dim=(0, 1)).unbind()
         return out.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None, None, None
 
