@@ -31,7 +31,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Pair, RewardDomain, load
 from daband.policies import Policy
 from daband.training import TrainSettings, continue_on_target
-from daband.training.loop import can_train_stacked, run_phases
+from daband.training.loop import can_train_stacked, train_stacked
 from daband.training.trainer import Phase
 
 ROUNDS, EPISODE = 1920, 64
@@ -176,7 +176,7 @@ def continued(policies: Sequence[Policy], target: RewardDomain, rounds: int, tru
         if trust != 1.0:
             policy.trust_prior(trust)
     regrets = []
-    for outcome in run_phases(phases):
+    for outcome in train_stacked(phases):
         if isinstance(outcome, Exception):
             raise outcome
         regrets.append(outcome.total_regret)

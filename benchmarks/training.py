@@ -133,7 +133,7 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
     steps = episodes * recipe.learning.steps
     rate = steps / seconds["step"]
     product = rates.get("product_tf32_flops", rates["product_flops"])
-    shares = watch.shares()
+    shares = {part: spent / sum(watch.seconds.values()) for part, spent in watch.seconds.items()}
     return Result(
         encoder=encoder, device=device.type, way="eager" if eager else "as it is", seconds=in_all,
         steps_per_second=rate, rounds_per_second=episodes * ROUNDS / sum(seconds.values()),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
-    "TrainingDiverged", "did_you_mean",
+    "TrainingDiverged", "WorkerDied", "did_you_mean",
 ]  # fmt: skip
 
 
@@ -67,6 +67,10 @@ class DataError(DabandError, OSError):
 
 class FolderInUse(DabandError, RuntimeError):
     """Another process, or another thread, is at work in the folder; the message names both."""
+
+
+class WorkerDied(DabandError, RuntimeError):
+    """The process that did a piece of work has died; what was written before stays."""
 
 
 class TrainingDiverged(DabandError, ArithmeticError):

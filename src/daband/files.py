@@ -46,9 +46,7 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 def checked_path(path: str | Path, name: str = "path") -> Path:
     """``path`` as a ``Path``; an empty one, one with a NUL character and what is no path are errors that say so."""
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
     if not text:
@@ -66,7 +64,7 @@ def read_bytes(path: str | Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     expected = _digests(path.parent).get(path.name)
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+    if expected is not None and _sha256(content) != expected:
         raise DataError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
             "written; restore it from a copy"
@@ -74,14 +72,15 @@ def read_bytes(path: str | Path) -> bytes:
     return content
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
     """Write ``done``, the last file of a folder, with the digests of its ``files`` that exist."""
-    digests = {}
-    for name in files:
-        path = Path(folder) / name
-        if path.is_file():
-            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    write_text(Path(folder) / _DONE, json.dumps({"sha256": digests}, indent=2, sort_keys=True) + "\n")
+    paths = {name: Path(folder) / name for name in files}
+    digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
+    write_json(Path(folder) / _DONE, {"sha256": digests}, sort_keys=True)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -162,6 +161,18 @@ def write_text(path: str | Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
+def write_json(path: str | Path, content: Any, *, sort_keys: bool = False) -> None:
+    """``write_text`` for what JSON can hold."""
+    write_text(path, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
+    """``write_bytes`` for named arrays, which ``read_npz`` reads."""
+    table = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(table, **arrays)
+    write_bytes(path, table.getvalue())
+
+
 def check_writable(path: str | Path) -> None:
     """Refuse a file that ``write_bytes`` could not write: before work whose result would be lost."""
     named = checked_path(path)
@@ -240,9 +251,8 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
         if handle is not None:
             break
         if not wait:
-            raise FolderInUse(
-                f"{folder} is in use by process {_owner(path)}; wait until that is over, or choose another folder"
-            )
+            remedy = "wait until that is over, or choose another folder"
+            raise FolderInUse(f"{folder} is in use by process {_owner(path)}; {remedy}")
         time.sleep(_POLL_SECONDS)
     try:
         yield

@@ -12,8 +12,8 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
-_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)[:, None, None]
-_IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)[:, None, None]
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the channels of ImageNet's pixels in [0, 1]."""
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
@@ -57,8 +57,8 @@ def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
 def imagenet_normalise(images: AnyArray) -> AnyArray:
     """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
     scaled = images.astype(np.float32) / np.float32(255.0)
-    normalised: AnyArray = (scaled - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
-    return normalised
+    mean, deviation = (np.array(one, np.float32)[:, None, None] for one in (IMAGENET_MEAN, IMAGENET_DEVIATION))
+    return (scaled - mean) / deviation
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:

@@ -7,10 +7,10 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, WorkerDied
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What libraries read to know how many threads to use."""
@@ -57,6 +57,25 @@ def connected(ray: Any, address: str, workers: int) -> Iterator[None]:
         ray.shutdown()
         if files is not None:
             shutil.rmtree(files, ignore_errors=True)
+
+
+def task_result(ray: Any, reference: Any) -> Any:
+    """What a task returned; what it raised is raised, and ``WorkerDied`` where its worker is gone."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
+        raise RuntimeError(f"Ray could not start it: {error}") from None
+    except ray.exceptions.RayError as error:
+        raise WorkerDied(f"its worker died ({type(error).__name__})") from None
+
+
+def cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
+    """End tasks on the way out, when the cluster may be gone."""
+    for reference in references:
+        with contextlib.suppress(Exception):
+            ray.cancel(reference, force=True)
 
 
 def _knock(address: str) -> None:

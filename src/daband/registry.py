@@ -45,9 +45,8 @@ def name_plugins(modules: Iterable[str]) -> None:
     asked = [*named_plugins(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
     if asked:
         _search(Path.cwd())  # a script that pip installed does not look there, `python` does
-    for name in asked:
-        _import(name)
-    if asked:
+        for name in asked:
+            _import(name)
         os.environ[_VARIABLE] = ",".join(dict.fromkeys(asked))
 
 

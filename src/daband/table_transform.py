@@ -13,7 +13,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -130,6 +130,7 @@ class DateColumn:
 
 
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
+_KINDS: dict[str, type[AnyColumn]] = {"numeric": NumericColumn, "categorical": CategoricalColumn, "date": DateColumn}
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class TableTransform:
 
     def state(self) -> dict[str, Any]:
         """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
-        kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical", DateColumn: "date"}
+        kinds = {kind: name for name, kind in _KINDS.items()}
         columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
         return {"format": _FORMAT, "version": 1, "columns": columns, "ids": list(self.ids)}
 
@@ -248,22 +249,17 @@ class TableTransform:
                 raise KeyError("format")
             columns: list[AnyColumn] = []
             for column in state["columns"]:
-                name = str(column["name"])
-                if column["kind"] == "numeric":
-                    median, mean, deviation = (float(column[field]) for field in ("median", "mean", "deviation"))
-                    if not (math.isfinite(median) and math.isfinite(mean) and 0 < deviation < math.inf):
-                        raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
-                    columns.append(NumericColumn(name, median, mean, deviation, bool(column["flags_missing"])))
-                elif column["kind"] == "date":
-                    mean, deviation = float(column["mean"]), float(column["deviation"])
-                    if not (math.isfinite(mean) and 0 < deviation < math.inf):
-                        raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
-                    flags = bool(column["has_times"]), bool(column["flags_missing"])
-                    columns.append(DateColumn(name, mean, deviation, *flags))
-                elif column["kind"] == "categorical":
+                name, kind = str(column["name"]), _KINDS.get(column["kind"])
+                if kind is CategoricalColumn:
                     columns.append(CategoricalColumn(name, tuple(str(value) for value in column["categories"])))
-                else:
+                    continue
+                if kind is None:
                     raise ValueError(f"column {name!r} is of the unknown kind {column['kind']!r}")
+                types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
+                values: dict[str, Any] = {field: read(column[field]) for field, read in types.items()}
+                if not all(map(math.isfinite, values.values())) or not values["deviation"] > 0:
+                    raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
+                columns.append(kind(name, **values))
             ids = tuple(str(name) for name in state.get("ids", ()))  # files of before 0.3 have none
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is not the state of a table transform ({error})") from None
@@ -429,9 +425,14 @@ class TableRows:
         ]
 
 
+def _is_missing(value: Any) -> bool:
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in _KINDS_OF_MISSING
+
+
 def _number(value: Any, name: str) -> float | None:
     """A number of a row; None where it is missing."""
-    if value is None or type(value).__name__ in _KINDS_OF_MISSING:
+    if _is_missing(value):
         return None
     try:
         number = math.fsum((value,))  # takes what is a real number, and no text
@@ -447,7 +448,7 @@ def _number(value: Any, name: str) -> float | None:
 
 def _category(value: Any, name: str) -> str | None:
     """A category as tables spell it (``category_text``); None where it is missing."""
-    if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
+    if _is_missing(value):
         return None
     if not isinstance(value, _KINDS_OF_CATEGORY):
         raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
@@ -524,8 +525,7 @@ def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[s
     column = _column(frame, name, where)
     if column.dtype.is_float():
         return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
-    texts: list[str | None] = column.cast(pl.String).to_list()
-    return texts
+    return column.cast(pl.String).to_list()
 
 
 def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | None]:
@@ -535,7 +535,7 @@ def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime
 
 def as_moment(value: Any, name: str) -> datetime | None:
     """A date of a row, None where it is missing."""
-    if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
+    if _is_missing(value):
         return None
     if isinstance(value, datetime):
         return value

@@ -139,9 +139,7 @@ def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, A
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
     reads = f"version {kind.version}" if kind.oldest == kind.version else f"versions {kind.oldest} to {kind.version}"
     if version > kind.version:
-        raise CheckpointError(
-            f"{path} has format version {version}, this daband reads {reads}; a newer daband reads it"
-        )
+        raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; a newer one reads it")
     if version < kind.oldest:
         raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; {kind.remedy}")
     digest = raw[len(kind.beginning) :][: len(_NO_DIGEST)]

@@ -255,28 +255,10 @@ class _NormPoolReLU(torch.autograd.Function):
         common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
         of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
-        _pool[(tiles, across, domains)](
-            x,
-            partial,
-            weight,
-            bias,
-            out,
-            which,
-            largest,
-            moments,
-            running_mean,
-            running_variance,
-            running_mean.stride(0),
-            n_rows,
-            channels,
-            per_piece,
-            pooled_rows,
-            height,
-            width,
-            momentum,
-            epsilon,
-            **common,
-        )
+        given, made = (x, partial, weight, bias), (out, which, largest, moments)
+        running = (running_mean, running_variance, running_mean.stride(0))
+        sizes = (n_rows, channels, per_piece, pooled_rows, height, width)
+        _pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **common)
         ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
@@ -319,10 +301,7 @@ def norm_pool_relu(
 
     Each domain is normalised by its own rows, and the running statistics (domains or more, C) follow.
     """
-    pooled: torch.Tensor = _NormPoolReLU.apply(
-        maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
-    )
-    return pooled
+    return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 
 
 def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -343,20 +322,8 @@ def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtyp
     rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
     n_rows = rows.numel() // columns
     wide = 1 << (columns - 1).bit_length()
-    _patches[(-(-n_rows // _ROWS),)](
-        images,
-        rows,
-        *images.stride(),
-        n_rows,
-        n_images,
-        channels,
-        height,
-        width,
-        *sides,
-        columns,
-        rows=_ROWS,
-        wide=wide,
-    )
+    sizes = (n_rows, n_images, channels, height, width, *sides, columns)
+    _patches[(-(-n_rows // _ROWS),)](images, rows, *images.stride(), *sizes, rows=_ROWS, wide=wide)
     return rows
 
 
@@ -375,18 +342,7 @@ def adam(
     """A step of Adam for rows (runs, n) in place; ``taken`` (runs, ...) counts steps; rows whose ``bad`` is 1 rest."""
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
-    _adam[(-(-numbers // _NUMBERS), runs)](
-        parameters,
-        gradient,
-        mean,
-        square,
-        taken,
-        bad,
-        numbers,
-        taken.stride(0),
-        learning_rate,
-        *logs,
-        epsilon,
-        size=_NUMBERS,
-    )
+    tensors = (parameters, gradient, mean, square, taken, bad)
+    settings = (numbers, taken.stride(0), learning_rate, *logs, epsilon)
+    _adam[(-(-numbers // _NUMBERS), runs)](*tensors, *settings, size=_NUMBERS)
     taken.add_(1 - bad[:, None])

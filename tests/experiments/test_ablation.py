@@ -9,7 +9,7 @@ from daband.evaluation import compare_paired, holm
 from daband.experiments import ablation as ablation_module
 from daband.experiments import bench, load_experiment, read_results
 from daband.experiments.ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
-from daband.files import write_text
+from daband.files import write_json
 from daband.objectives import terms
 from daband.policies import resolve_recipe
 
@@ -141,9 +141,9 @@ def test_the_file_is_written_while_its_folder_is_locked(tmp_path, monkeypatch):
 
     def noted(path, content):
         seen.append((path.name, (path.parent / ".results.lock").exists()))
-        write_text(path, content)
+        write_json(path, content)
 
-    monkeypatch.setattr(ablation_module, "write_text", noted)
+    monkeypatch.setattr(ablation_module, "write_json", noted)
     write_ablation(tmp_path, [])
     assert seen == [("ablation.json", True)]
     assert not list(tmp_path.glob("*lock"))

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 
 import pytest
 
 from daband.errors import InvalidInput
 from daband.experiments import BenchError, bench, execute, load_experiment, preset_names, read_results
-from daband.experiments.executors import _in_worker, in_processes, in_turn
+from daband.experiments.executors import _in_processes, _in_worker, local
 from daband.experiments.methods import build_policy
 from daband.experiments.run import conclude, prepare
 from daband.training import run_phase
@@ -53,15 +54,17 @@ def test_processes_give_the_same_results(small, tmp_path):
     assert {event.detail["of"] for event in events if event.kind == "episode"} == {3}
 
 
-def write_its_name(spec, out, progress):
+def write_its_name(group, out, progress):
     with (out / "order").open("a") as file:
-        file.write(f"{spec.method}\n")
-    return {}
+        file.write(f"{group[0].method}\n")
+    return [{}]
 
 
 def test_costly_runs_begin_first_in_processes(small, tmp_path):
     todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
-    assert len(list(in_processes(1, work=write_its_name)(todo, tmp_path, print))) == 4
+    groups = [[spec] for spec in todo]
+    work = partial(write_its_name, out=tmp_path)
+    assert len(list(_in_processes(groups, work, print, jobs=1))) == 4
     assert (tmp_path / "order").read_text().split() == ["daband", "nlinucb", "linucb", "random"]
 
 
@@ -182,7 +185,8 @@ def test_terminated_and_completed(jobs, unbroken, tmp_path):
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/policy.safetensors")) and time.monotonic() < deadline:
+    # Until each of them has begun: a signal during the first save of a run acts at once, and leaves its temporary file.
+    while len(list(tmp_path.glob("*/policy.safetensors"))) < int(jobs) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
@@ -214,7 +218,7 @@ class TestSettings:
             ("episodes=0", "episodes"),
             ("episodes=many", "episodes"),
             ("episodes", "key=value"),
-            ("episodes.x=1", "not a table"),
+            ("episodes.x=1", "no group of settings"),
         ],
     )
     def test_bad_overrides(self, override, message):
@@ -253,17 +257,17 @@ class TestWarnings:
 
     def test_of_runs_in_turn(self, small, tmp_path):
         with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
-            list(in_turn(small.runs(["random"], [0]), tmp_path, lambda _: None, work=odd))
+            list(local(1, work=odd)(small.runs(["random"], [0]), tmp_path, lambda _: None))
 
     def test_of_runs_in_processes_are_sent_to_the_parent(self, small, tmp_path):
         mailbox = queue.Queue()
         (spec,) = small.runs(["random"], [0])
         with warnings.catch_warnings():
             warnings.simplefilter("always")  # here they are errors; in a worker they are not
-            _in_worker(odd, spec, tmp_path, mailbox)
+            _in_worker(partial(odd, out=tmp_path), [spec], mailbox)
         assert mailbox.get_nowait() == (spec, "synthetic, random, seed 0: something is odd")
 
 
-def odd(_spec, _out, *, progress):
+def odd(group, *, out, progress):
     warnings.warn("something is odd", stacklevel=1)
-    return {}
+    return [{}]

@@ -18,9 +18,10 @@ def specs():
     return load_experiment("synthetic", SETTINGS).runs(["linucb", "nlinucb", "daband"], [0, 1, 2])
 
 
-def test_groups_hold_the_seeds_of_a_method(specs):
+def test_groups_hold_the_seeds_of_a_method(specs, monkeypatch):
     assert all(len(group) == 1 for group in groups_of(specs))  # on the CPU nothing is gained
-    groups = groups_of(specs, on_gpu=lambda spec: spec.method != "linucb")
+    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method != "linucb")
+    groups = groups_of(specs)
     assert sorted((group[0].method, len(group)) for group in groups) == [
         ("daband", 3),
         ("linucb", 1),
@@ -114,13 +115,12 @@ def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, t
 
 def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path):
     from daband.experiments import BenchError
-    from daband.experiments.executors import in_turn
 
-    def work(spec, out, *, progress=None):
-        module.execute(spec, out)
-        raise MemoryError("the worker is gone")
+    def work(group, out, *, progress=None):
+        module.execute(group[0], out)
+        return [MemoryError("the worker is gone")] * len(group)
 
-    executor = module.stacked(lambda _: lambda todo, out, listener: in_turn(todo, out, listener, work=work))
+    executor = module.local(1, work=work)
     with pytest.raises(BenchError) as caught:
         bench(mine, tmp_path, executor=executor)
     assert [record["seed"] for record in caught.value.records] == [0]
@@ -140,9 +140,8 @@ def test_runs_too_large_for_the_device_together_are_done_in_turn(mine, tmp_path,
 
 def test_nothing_is_left_of_a_group_that_is_finished(mine, tmp_path):
     bench(mine, tmp_path)
-    found = module._execute_group(mine, tmp_path, None)
-    assert len(found["records"]) == 3
-    assert not found["errors"]
+    records = module.execute_group(mine, tmp_path)
+    assert [record["seed"] for record in records] == [0, 1, 2]
 
 
 def test_interrupted_seeds_go_on_where_they_were(mine, tmp_path):

@@ -17,7 +17,7 @@ from daband.experiments.sweep import (
     sweep_runs,
     write_sweep,
 )
-from daband.files import write_text
+from daband.files import write_json
 from daband.policies import resolve_recipe
 
 
@@ -115,9 +115,9 @@ def test_a_sweep_from_runs_to_a_selection(small, tmp_path, monkeypatch):
 
     def noted(path, content):
         written[path.name] = (path.parent / ".results.lock").exists()
-        write_text(path, content)
+        write_json(path, content)
 
-    monkeypatch.setattr(sweep_module, "write_text", noted)
+    monkeypatch.setattr(sweep_module, "write_json", noted)
     specs = sweep_runs(small, grid={"lambda": (0, 1)})
     records = bench(specs, tmp_path)
     values = measure(records, tmp_path)

@@ -228,8 +228,8 @@ class TestRefused:
 
 @pytest.mark.parametrize(
     ("among", "told"),
-    [(["x"], "no arm"), ([], "no arm to choose"), ([3], "neither"), ("ab", "list"), (5, "list"), ([0.5], "neither"),
-     ([True, False, True], "neither"), (["ofer"], "did you mean 'offer'")],
+    [(["x"], "no arm"), ([], "no arm to choose"), ([3], "3 is no arm .0..2, or offer"), ("ab", "list"), (5, "list"),
+     ([0.5], "0.5 is no arm"), ([True, False, True], "True is no arm"), (["ofer"], "did you mean 'offer'")],
     ids=str,
 )  # fmt: skip
 def test_wrong_arms_are_named(among, told, tmp_path):

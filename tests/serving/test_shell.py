@@ -92,7 +92,7 @@ def test_names_are_written_as_they_are(tmp_path):
 def test_an_unknown_arm_is_told_once(capsys):
     assert main([str(FILE), "--among", "fax"]) == 2
     said = capsys.readouterr()
-    assert "--among names 'fax'" in said.err
+    assert "--among: 'fax' is no arm" in said.err
     assert not said.out
 
 

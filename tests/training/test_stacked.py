@@ -191,10 +191,10 @@ def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
     settings = {"source": pair.source, "target": pair.target, "episodes": 3, "episode_length": EPISODE}
 
     class Torn(type(pair.source)):
-        def rounds(self, start, stop, *, seed):
+        def order(self, start, stop, *, seed):
             if start == 32:
                 raise OSError("torn")
-            return super().rounds(start, stop, seed=seed)
+            return super().order(start, stop, seed=seed)
 
     torn = Torn.__new__(Torn)
     torn.__dict__.update(pair.source.__dict__)
@@ -313,7 +313,7 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
         )
         for seed in range(4)
     ]
-    monkeypatch.setattr(trainer, "write_bytes", write)
+    monkeypatch.setattr(trainer, "write_npz", write)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     runs = train_stacked(trainings)
     # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.

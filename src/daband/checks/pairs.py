@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import builtins
 import gc
-import hashlib
 import sys
 import tempfile
 import types
@@ -45,38 +44,14 @@ def _referents(thing: Any) -> list[object]:
     if isinstance(thing, np.ndarray):
         below: list[object] = [thing.base] if thing.base is not None else []
         return [*below, *thing.reshape(-1).tolist()] if thing.dtype == object else below
+    referents = gc.get_referents(thing)
     if isinstance(thing, types.FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
-        return [*cells, *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), thing.__dict__]
-    if isinstance(thing, types.MethodType):
-        return [thing.__self__, thing.__func__]
-    if isinstance(thing, functools.partial):
-        return [thing.func, thing.args, thing.keywords]
-    if isinstance(thing, dict):
-        return [*thing.keys(), *thing.values()]
-    slots = [getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)]
-    return [*gc.get_referents(thing), *slots]
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
-
-
-def _slots(kind: type) -> list[str]:
-    names: list[str] = []
-    for ancestor in kind.__mro__:
-        slots = ancestor.__dict__.get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    return names
+        return [other for other in referents if other is not thing.__globals__ and other is not vars(builtins)]
+    return referents
 
 
 PAIR_CHECKS = Checks()
 
-_FOLDERS = ("DABAND_DATA", "DABAND_CACHE")
 _SAMPLE = 64
 _COMPARED = 20_000
 
@@ -102,10 +77,8 @@ def check_shapes(pair: Pair) -> None:
     kinds = {}
     for name, batch in _batches(pair):
         _require(batch.shape[1:] == wanted, f"{name} contexts have shape {batch.shape[1:]}, the pair says {wanted}")
-        _require(
-            batch.dtype == np.uint8 or batch.dtype.kind == "f",
-            f"{name} contexts are {batch.dtype}, not uint8 or floats",
-        )
+        floats = batch.dtype == np.uint8 or batch.dtype.kind == "f"
+        _require(floats, f"{name} contexts are {batch.dtype}, not uint8 or floats")
         kinds[name] = batch.dtype
     _require(len(set(kinds.values())) == 1, f"contexts are of different types: {kinds}")
     for name, domain in _domains(pair):
@@ -116,7 +89,7 @@ def check_shapes(pair: Pair) -> None:
 def check_finite_contexts(pair: Pair) -> None:
     """No context has a NaN or an infinite number."""
     for name, batch in _batches(pair):
-        _require(bool(np.isfinite(batch).all()), f"{name} has a context that is not finite")
+        _require(np.isfinite(batch).all(), f"{name} has a context that is not finite")
 
 
 @PAIR_CHECKS.add
@@ -134,16 +107,14 @@ def check_reward_values(pair: Pair) -> None:
                 tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
             log = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
-            _require(
-                bool(((log.propensities > 0) & (log.propensities <= 1)).all()), f"{name} propensities leave (0, 1]"
-            )
-            _require(bool(((log.arms >= 0) & (log.arms < pair.n_arms)).all()), f"{name} has an arm out of range")
-            _require(bool(((log.rewards >= low) & (log.rewards <= high)).all()), f"{name} rewards leave {low}..{high}")
+            _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities leave (0, 1]")
+            _require(((log.arms >= 0) & (log.arms < pair.n_arms)).all(), f"{name} has an arm out of range")
+            _require(((log.rewards >= low) & (log.rewards <= high)).all(), f"{name} rewards leave {low}..{high}")
     for name, table in tables:
         _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
-        _require(bool(((table >= low) & (table <= high)).all()), f"{name} rewards leave {low}..{high}")
+        _require(((table >= low) & (table <= high)).all(), f"{name} rewards leave {low}..{high}")
         if pair.feedback == "one_hot":
-            right = bool(np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all())
+            right = np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all()
             _require(right, f"{name}: one arm should pay 1 and the others 0")
 
 
@@ -155,14 +126,14 @@ def check_order(pair: Pair) -> None:
             continue
         n = len(domain)
         order = domain.order(0, n, seed=0)
-        _require(bool((np.sort(order) == np.arange(n)).all()), f"a pass of {name} does not show every context once")
-        _require(bool((order == domain.order(0, n, seed=0)).all()), f"{name}: one seed gave two orders")
+        _require((np.sort(order) == np.arange(n)).all(), f"a pass of {name} does not show every context once")
+        _require((order == domain.order(0, n, seed=0)).all(), f"{name}: one seed gave two orders")
         if n > 20:
-            _require(bool((order != domain.order(0, n, seed=1)).any()), f"{name}: two seeds gave one order")
+            _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave one order")
         some = min(n, _SAMPLE)
         whole = domain.batch(0, some, seed=3)
         pieces = np.concatenate([domain.batch(0, some // 2, seed=3), domain.batch(some // 2, some, seed=3)])
-        _require(bool((whole == pieces).all()), f"{name}: a batch differs from its two halves")
+        _require((whole == pieces).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
         except InvalidInput:
@@ -178,14 +149,12 @@ def check_source_test(pair: Pair) -> None:
     """
     if pair.source_test is None:
         return
-    used = [_mark(row) for row in _first_contexts(pair.source, _COMPARED)]
-    held = {_mark(row) for row in _first_contexts(pair.source_test, _SAMPLE)}
+    used = [hash(row.tobytes()) for row in _first_contexts(pair.source, _COMPARED)]
+    held = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE)}
     repeated = 1.0 - len(set(used)) / len(used)
     common = len(held & set(used)) / len(held)
-    _require(
-        common <= 2.0 * repeated + 0.05,
-        f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its own",
-    )
+    text = f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its own"
+    _require(common <= 2.0 * repeated + 0.05, text)
 
 
 @PAIR_CHECKS.add
@@ -200,22 +169,18 @@ def check_no_target_rewards_in_reach(pair: Pair) -> None:
         for thing in reachable(root):
             kind = type(thing).__name__
             forbidden: tuple[type, ...] = (Pair,) if side == "source_test" else (EvaluationDomain, Pair)
-            _require(
-                not isinstance(thing, forbidden) and thing is not pair.target_test, f"pair.{side} leads to a {kind}"
-            )
+            allowed = not isinstance(thing, forbidden) and thing is not pair.target_test
+            _require(allowed, f"pair.{side} leads to a {kind}")
             pays = isinstance(thing, (RewardDomain, LoggedDomain))
-            if pays and (side == "target" or thing is pair.target_labelled):
-                _require(False, f"pair.{side} leads to a {kind}, which pays for the target")
+            pays = pays and (side == "target" or thing is pair.target_labelled)
+            _require(not pays, f"pair.{side} leads to a {kind}, which pays for the target")
             array = _as_array(thing)
             if array is None:
                 continue
             for what, secret, holders in secrets:
-                shared = any(
-                    np.shares_memory(array, holder) for holder in holders if np.may_share_memory(array, holder)
-                )
+                shared = any(np.may_share_memory(array, one) and np.shares_memory(array, one) for one in holders)
                 _require(not shared, f"pair.{side} leads to an array that shares memory with {what}")
-                repeats = array.size == secret.size and bool((array.reshape(-1) == secret.reshape(-1)).all())
-                _require(not repeats, f"pair.{side} leads to an array that repeats {what}")
+                _require(not _repeats(array, secret), f"pair.{side} leads to an array that repeats {what}")
 
 
 def check_pair(pair: Pair) -> None:
@@ -231,28 +196,22 @@ def check_registered_pair(name: str) -> None:
     ):
         first, second = load(name, tiny=True), load(name, tiny=True)
         for (what, one), (_, other) in zip(_batches(first), _batches(second), strict=True):
-            _require(bool((one == other).all()), f"{name}: two tiny twins differ in {what}")
+            _require((one == other).all(), f"{name}: two tiny twins differ in {what}")
         one, other = (pair.require_target_test().read_expected(0, _SAMPLE) for pair in (first, second))
-        _require(bool((one == other).all()), f"{name}: two tiny twins differ in what the target's test pays")
+        _require((one == other).all(), f"{name}: two tiny twins differ in what the target's test pays")
         _require(len(first.source) <= 2000, f"{name}: the tiny twin has {len(first.source)} contexts; is it tiny?")
         check_pair(first)
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool | np.bool_, message: str) -> None:
     if not condition:
         raise AssertionError(message)
 
 
 def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
     """The domains that the pair has, by name."""
-    named: list[tuple[str, Contexts | EvaluationDomain | None]] = [
-        ("source", pair.source),
-        ("target", pair.target),
-        ("target_test", pair.target_test),
-        ("target_labelled", pair.target_labelled),
-        ("source_test", pair.source_test),
-    ]
-    return [(name, domain) for name, domain in named if domain is not None]
+    names = ("source", "target", "target_test", "target_labelled", "source_test")
+    return [(name, domain) for name in names if (domain := getattr(pair, name)) is not None]
 
 
 def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
@@ -263,10 +222,6 @@ def _first_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
     if isinstance(domain, EvaluationDomain):
         return domain.read(0, min(n, len(domain)))
     return domain.batch(0, min(n, len(domain)), seed=0)
-
-
-def _mark(context: AnyArray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(context).tobytes(), digest_size=16).digest()
 
 
 def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
@@ -285,12 +240,11 @@ def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
         for what, secret in (("rewards", table), ("labels", table.argmax(axis=1))):
             if len(np.unique(secret)) < 2:
                 continue  # a constant is no secret
-            inside = [
-                array
-                for array in arrays
-                if array.size == secret.size and (array.reshape(-1) == secret.reshape(-1)).all()
-            ]
-            yield f"{name}'s {what}", secret, inside
+            yield f"{name}'s {what}", secret, [array for array in arrays if _repeats(array, secret)]
+
+
+def _repeats(array: AnyArray, secret: AnyArray) -> bool:
+    return array.size == secret.size and bool((array.reshape(-1) == secret.reshape(-1)).all())
 
 
 def _as_array(thing: object) -> AnyArray | None:

@@ -17,33 +17,24 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
+from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy
 from daband.registry import Checks
 
 POLICY_CHECKS = Checks()
+T = TypeVar("T")
 
 
-class MakePolicy(Protocol):
-    """Makes a fresh policy; the same sizes and seed make the same policy."""
-
-    def __call__(
-        self,
-        *,
-        context_shape: tuple[int, ...],
-        n_arms: int,
-        arms: str,
-        seed: int,
-        reward_range: RewardRange = (0.0, 1.0),
-    ) -> Policy:
-        """A policy of these sizes."""
-
+MakePolicy: TypeAlias = Callable[..., Policy]
+"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms``, ``seed`` and ``reward_range``, by
+default (0.0, 1.0); the same sizes and seed make the same policy."""
 
 SHAPE = (3,)
 N_ARMS = 4
@@ -86,20 +77,21 @@ def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     return policy
 
 
+def _of_file(policy: Policy, read: Callable[[Path], T]) -> T:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.safetensors"
+        policy.save(path)
+        return read(path)
+
+
 def reload_policy(policy: Policy) -> Policy:
     """The policy after saving and loading."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "policy.safetensors"
-        policy.save(path)
-        return load_policy(path)
+    return _of_file(policy, load_policy)
 
 
-def fingerprint(policy: Policy) -> dict[str, bytes]:
+def fingerprint(policy: Policy) -> bytes:
     """Everything that a policy would save."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "policy.safetensors"
-        policy.save(path)
-        return {"file": path.read_bytes()}
+    return _of_file(policy, Path.read_bytes)
 
 
 def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) -> None:
@@ -119,6 +111,12 @@ def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
     assert np.array_equal(left, right), f"{what} differ: {left} and {right}"
 
 
+def assert_close_predictions(left: Decision, right: Decision, what: str) -> None:
+    """Means and widths of two decisions are equal up to rounding."""
+    assert_close(left.mean, right.mean, f"means of {what}")
+    assert_close(left.width, right.width, f"widths of {what}")
+
+
 def assert_close(left: AnyArray, right: AnyArray, what: str) -> None:
     """Two arrays are equal up to rounding."""
     worst = float(np.max(np.abs(left - right)))
@@ -136,8 +134,7 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     assert decision.mean.shape == decision.width.shape == (7, N_ARMS), (decision.mean.shape, decision.width.shape)
     assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
     assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
-    assert np.isfinite(decision.mean).all()
-    assert np.isfinite(decision.width).all()
+    assert np.isfinite([decision.mean, decision.width]).all()
     assert (decision.width >= 0).all()
 
 
@@ -189,9 +186,8 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
     choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
-        assert len(np.unique(arms)) > 1, (
-            f"seed {seed} gives every tied context to arm {arms[0]}; break ties by a draw from the seed and the round"
-        )
+        remedy = "break ties by a draw from the seed and the round"
+        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
@@ -212,9 +208,9 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
         batch = experienced(make, arms).select(contexts, domain)
         one_by_one = experienced(make, arms)
         singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
-        assert_close(batch.mean, np.concatenate([single.mean for single in singles]), "mean")
-        assert_close(batch.width, np.concatenate([single.width for single in singles]), "width")
-        assert_same(batch.arm, np.concatenate([single.arm for single in singles]), "arms")
+        joined = join_decisions(singles)
+        assert_close_predictions(batch, joined, "a batch and its singles")
+        assert_same(batch.arm, joined.arm, "arms")
 
 
 @_of_both_arm_models
@@ -255,8 +251,7 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     for i in some[::-1]:
         by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
     probe = random_contexts(rng, 5, arms)
-    assert_close(at_once.decide(probe).mean, by_turns.decide(probe).mean, "mean")
-    assert_close(at_once.decide(probe).width, by_turns.decide(probe).width, "width")
+    assert_close_predictions(at_once.decide(probe), by_turns.decide(probe), "rewards at once and by turns")
 
 
 @POLICY_CHECKS.add
@@ -366,16 +361,12 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
 def check_bad_sizes_are_refused(make: MakePolicy) -> None:
     """A policy of no arms, of no dimensions, of an unknown arm model or a negative seed is refused by name."""
     good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "arms": "disjoint", "seed": 0}
-    bad: dict[str, list[object]] = {
-        "context_shape": [(), (0,), (-3,), (2.5,)],
-        "n_arms": [0, -1, 2.5],
-        "arms": ["joint"],
-        "seed": [-1, 0.5],
-    }
+    bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "arms": ["joint"], "seed": [-1, 0.5]}
+    bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
     for name, values in bad.items():
         for value in values:
             try:
-                make(**{**good, name: value})  # type: ignore[arg-type]
+                make(**{**good, name: value})
             except InvalidInput as error:
                 assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
             else:
@@ -402,9 +393,8 @@ def check_units_of_two_change_no_bit(make: MakePolicy, arms: str) -> None:
     """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
     expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
     assert_same(expected.arm, scaled.arm, "arms in another unit")
-    assert_same(1024.0 * expected.mean, scaled.mean, "predicted rewards in another unit")
-    assert_same(1024.0 * expected.width, scaled.width, "widths in another unit")
-    assert_same(1024.0 * expected.reward, scaled.reward, "rewards in another unit")
+    for name in ("mean", "width", "reward"):
+        assert_same(1024.0 * getattr(expected, name), getattr(scaled, name), f"{name} in another unit")
 
 
 @POLICY_CHECKS.add
@@ -425,10 +415,8 @@ def check_affine_units_change_no_regret(make: MakePolicy) -> None:
                 policy.adapt(steps=2)
                 total += float((expected[part].max(axis=1) - (played.reward - offset) / factor).sum())
         regrets.append(total / 10_000)
-    apart = abs(regrets[0] - regrets[1])
-    assert apart <= 0.05 * max(regrets), (
-        f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
-    )
+    text = f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
+    assert abs(regrets[0] - regrets[1]) <= 0.05 * max(regrets), text
 
 
 @POLICY_CHECKS.add
@@ -445,7 +433,8 @@ def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
         policy = reload_policy(policy)  # in the middle of what it needs to know the range
         played = policy.play(contexts[20:], rewards[20:])
     low, high = policy.reward_range
-    smallest, largest = (float(np.delete(rewards, 7, axis=0).min()), float(np.delete(rewards, 7, axis=0).max()))
+    usual = np.delete(rewards, 7, axis=0)
+    smallest, largest = float(usual.min()), float(usual.max())
     assert smallest <= low < high <= largest, f"rewards of {smallest} to {largest} gave the range {low} to {high}"
     assert high - low > 0.4 * (largest - smallest), f"rewards of {smallest} to {largest} gave {low} to {high}"
     assert policy.rounds_learned == 200, policy.rounds_learned
@@ -508,10 +497,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     assert taken == policy.rounds_learned == len(contexts), (taken, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
     alone.update(contexts, chosen, reward)
-    assert_close(policy.decide(contexts).mean, alone.decide(contexts).mean, "means of shared and sequential policies")
-    assert_close(
-        policy.decide(contexts).width, alone.decide(contexts).width, "widths of shared and sequential policies"
-    )
+    assert_close_predictions(policy.decide(contexts), alone.decide(contexts), "shared and sequential policies")
 
 
 @POLICY_CHECKS.add
@@ -545,8 +531,7 @@ def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
     assert policy.rounds_learned == 0, policy.rounds_learned
     policy.learn_sums(whole, blank)
     assert policy.rounds_learned == 40, policy.rounds_learned
-    assert_close(policy.decide(contexts).mean, expected.decide(contexts).mean, "means")
-    assert_close(policy.decide(contexts).width, expected.decide(contexts).width, "widths")
+    assert_close_predictions(policy.decide(contexts), expected.decide(contexts), "sums and rounds")
 
 
 @_of_both_arm_models

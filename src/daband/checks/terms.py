@@ -135,9 +135,8 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
     """Rewarded rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
     batch, term = _batch(), _made(kind)
     again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
-    a_context_per_arm = {
-        name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in ("alignment", "target_alignment")
-    }
+    names = ("alignment", "target_alignment")
+    a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in names}
     for what, changes in (
         ("with rounds of the target", again),
         ("with a context per arm", a_context_per_arm),
@@ -157,24 +156,19 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     """
     runs = [_Measured(_made(kind, seed)) for seed in (0, 1)]
     weights = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
-    batches = [
-        vars(_batch()),
-        vars(replace(_batch(), predicted=_batch().predicted.flip(0), alignment=_batch().alignment * 1.5)),
-    ]
+    first = _batch()
+    second = replace(_batch(), predicted=first.predicted.flip(0), alignment=first.alignment * 1.5)
+    batches = [vars(first), vars(second)]
 
     def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        values: dict[str, torch.Tensor] = functional_call(runs[0], of_run, (Batch(**fields),))
-        return values
+        return functional_call(runs[0], of_run, (Batch(**fields),))
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _WITH_GRADIENT]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
-    both = {
-        name: torch.stack([fields[name] for fields in batches])
-        for name, given in batches[0].items()
-        if given is not None
-    }
+    present = [name for name, given in batches[0].items() if given is not None]
+    both = {name: torch.stack([fields[name] for fields in batches]) for name in present}
     for fields in (*batches, both):
         for name in _WITH_GRADIENT:
             fields[name].requires_grad_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from daband.cli.run_progress import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
 from daband.experiments import PolicyFolder, checked_method, decimals, policy_class, policy_folder
-from daband.files import check_writable, make_folder, write_text
+from daband.files import check_writable, make_folder, write_json
 from daband.policies import Policy
 
 
@@ -251,7 +250,7 @@ def evaluate_log_command(
             console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
     if place is not None:
         records = [estimate.as_dict() for estimate in estimates.values()]
-        write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
+        write_json(place, {"log": log, "estimates": records})
         say(f"Written: {place}")
 
 

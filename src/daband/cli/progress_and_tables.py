@@ -341,13 +341,14 @@ def profile_runs(specs: Sequence[RunSpec], out: Path) -> None:
     for spec in specs:
         with console.status(f"Profiling {spec.method} on {spec.pair} ..."):
             profile = profile_run(spec, out)
-        total = sum(profile.seconds.values())
+        spent = profile.stopwatch.seconds
+        total = sum(spent.values())
         table = Table(title=f"{spec.method} on {spec.pair}: where {total:.1f} s of training went")
         for heading in ("part", "seconds", "share"):
             table.add_column(heading, justify="left" if heading == "part" else "right")
         table.add_column("which is")
-        for part, seconds in profile.seconds.items():
+        for part, seconds in spent.items():
             table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
         console.print(table)
-        say(f"Trace: {profile.trace}")
+        say(f"Trace: {profile.path}")
         console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

@@ -56,8 +56,7 @@ class Rounds:
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         rows = np.arange(len(self.expected))
-        regret: FloatArray = self.expected.max(axis=1) - self.expected[rows, arms]
-        return regret
+        return self.expected.max(axis=1) - self.expected[rows, arms]
 
 
 @dataclass(frozen=True)

@@ -99,24 +99,21 @@ class _Rows(Contexts):
         return len(self._rows)
 
     def read(self, indices: IntArray) -> AnyArray:
-        contexts: AnyArray = self._whole.read(self._rows[indices])
-        return contexts
+        return self._whole.read(self._rows[indices])
 
 
 class PartOfRewards(_Rows, RewardDomain):
     """The rounds of a reward domain at some positions."""
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards: tuple[FloatArray, FloatArray | None] = self._whole.read_rewards(self._rows[indices])
-        return rewards
+        return self._whole.read_rewards(self._rows[indices])
 
 
 class PartOfLog(_Rows, LoggedDomain):
     """The rounds of a log at some positions."""
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        log: tuple[IntArray, FloatArray, FloatArray] = self._whole.read_log(self._rows[indices])
-        return log
+        return self._whole.read_log(self._rows[indices])
 
 
 class EvaluatedRewards(EvaluationDomain):

@@ -16,11 +16,11 @@ from daband.domain_names import DomainNames
 from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.encoders.encoder import Features, encoders
 from daband.errors import InvalidInput
+from daband.image_layout import IMAGENET_DEVIATION, IMAGENET_MEAN
 from daband.linear import TILE, tile_sums, toom_cook
 
 PIXELS = ("unit", "symmetric", "imagenet")
 """How pixels in [0, 1] can be normalised."""
-_IMAGENET_MEAN, _IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
@@ -32,8 +32,6 @@ _MOST_COLUMNS = 128
 _MOST_NUMBERS = 1 << 27
 _ARM = platform.machine() in ("aarch64", "arm64")
 _MOST_NUMBERS_ON_ARM = 1 << 25
-_TOOM_COOK_CHANNELS, _TOOM_COOK_SIDE = 16, 5
-"""Channels from which on fewer products save more than their sums take, and the largest kernels for it."""
 
 
 @encoders.register("conv")
@@ -70,10 +68,8 @@ class ConvFeatures(Features):
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
         one_of("pixels", pixels, PIXELS)
-        if pixels == "imagenet" and context_shape[0] != len(_IMAGENET_MEAN):
-            raise InvalidInput(
-                f"pixels='imagenet' needs images of three channels, got contexts of shape {context_shape}"
-            )
+        if pixels == "imagenet" and context_shape[0] != len(IMAGENET_MEAN):
+            raise InvalidInput(f"pixels='imagenet' needs images of three channels, got contexts of {context_shape}")
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)
@@ -130,7 +126,7 @@ def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
         return 2 * images - 1
     if how == "imagenet":
         # Channel by channel with plain numbers: a tensor of them would be sent to the device in every step.
-        moments = zip(images.unbind(-3), _IMAGENET_MEAN, _IMAGENET_DEVIATION, strict=True)
+        moments = zip(images.unbind(-3), IMAGENET_MEAN, IMAGENET_DEVIATION, strict=True)
         return torch.stack([(channel - mean) / deviation for channel, mean, deviation in moments], dim=-3)
     return images
 
@@ -173,53 +169,23 @@ def _arm_conv2d(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     patch, positions = weight[0].numel(), (maps.shape[2] - weight.shape[2] + 1) * (maps.shape[3] - weight.shape[3] + 1)
     trains = torch.is_grad_enabled() and weight.requires_grad
     if trains and len(maps) * positions * patch <= _MOST_NUMBERS_ON_ARM:
-        fewer = weight.shape[1] >= _TOOM_COOK_CHANNELS and weight.shape[2] <= _TOOM_COOK_SIDE
-        way = ToomCookConvolution if fewer else ConvolutionByProducts
-        out: torch.Tensor = way.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
-        return out
+        if not maps.requires_grad:
+            return product_conv2d(maps, weight, bias)
+        return ToomCookConvolution.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
     last = torch.channels_last
     return functional.conv2d(maps.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)
 
 
-class ConvolutionByProducts(torch.autograd.Function):
-    """``conv2d`` as one product in each direction, with the channels last in memory.
+def product_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``conv2d`` of images that need no gradient as one product, with the channels last in memory.
 
-    Patches are rows (B, H', W', h, w, C): of a patch, w x C numbers lie side by side in the maps as well. A bias is the
-    weight of a column of ones.
+    Patches are rows (B, H', W', h, w, C): of a patch, w x C numbers lie side by side in the images as well.
     """
-
-    @staticmethod
-    def forward(ctx: Any, maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        height, width = weight.shape[2:]
-        flat = weight.permute(0, 2, 3, 1).flatten(1)
-        last = maps.permute(0, 2, 3, 1).contiguous()
-        cut = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
-        columns = flat.shape[1] + (bias is not None)
-        rows = last.new_empty(*cut.shape[:3], columns)
-        rows[..., : flat.shape[1]].unflatten(-1, cut.shape[3:]).copy_(cut)  # type: ignore[no-untyped-call]
-        rows[..., flat.shape[1] :].fill_(1.0)
-        out = rows.view(-1, columns) @ (flat if bias is None else torch.cat([flat, bias[:, None]], dim=1)).T
-        ctx.save_for_backward(rows.view(-1, columns), weight)
-        ctx.patches, ctx.maps = cut.shape, last.shape
-        return out.view(*cut.shape[:3], len(weight)).permute(0, 3, 1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-        rows, weight = ctx.saved_tensors
-        _, out_height, out_width, *patch = ctx.patches
-        gradient = gradients[0].permute(0, 2, 3, 1).flatten(0, 2)
-        by_row = gradient.T @ rows
-        by_weight = by_row[:, : weight[0].numel()].unflatten(1, patch).permute(0, 3, 1, 2)
-        by_bias = by_row[:, -1] if ctx.needs_input_grad[2] else None
-        if not ctx.needs_input_grad[0]:
-            return None, by_weight, by_bias
-        by_maps = gradient.new_zeros(ctx.maps)
-        by_place = weight.permute(2, 3, 0, 1).contiguous()
-        for y in range(patch[0]):
-            for x in range(patch[1]):  # place by place of a patch: what is added is in the cache then
-                part = (gradient @ by_place[y, x]).view(*ctx.patches[:3], patch[2])
-                by_maps[:, y : y + out_height, x : x + out_width].add_(part)  # "+=" would copy it onto itself
-        return by_maps.permute(0, 3, 1, 2), by_weight, by_bias
+    height, width = weight.shape[2:]
+    last = images.permute(0, 2, 3, 1).contiguous()
+    patches = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+    rows, kernels = patches.reshape(-1, weight[0].numel()), weight.permute(0, 2, 3, 1).flatten(1)
+    return functional.linear(rows, kernels, bias).view(*patches.shape[:3], len(weight)).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(maxsize=16)
@@ -287,8 +253,7 @@ def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) ->
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
-    out: torch.Tensor = GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
-    return out
+    return GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
 
 
 class GroupedConvolution(torch.autograd.Function):
@@ -353,16 +318,14 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
         flat = functional.pad(flat, (0, fill))
     patches = _patches(images, height, width, columns=flat.shape[1], dtype=dtype)
     weights = flat.view(runs, -1, flat.shape[1]).to(dtype)
-    maps: torch.Tensor = _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
-    return maps
+    return _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
 
 
 def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
     kernels = triton_kernels(images.device)
     if kernels is not None:
-        cut_out: torch.Tensor = kernels.patches(images, height, width, columns=columns, dtype=dtype)
-        return cut_out
+        return kernels.patches(images, height, width, columns=columns, dtype=dtype)
     cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
     patch = cut.shape[4:]
     rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)

@@ -141,7 +141,7 @@ class DomainNorm(nn.Module):
         kernels = triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
         if kernels is not None and self._fuses(domain_rows):
             self.batches_seen.data[: len(domain_rows)].add_(1)
-            pooled: torch.Tensor = kernels.norm_pool_relu(
+            return kernels.norm_pool_relu(
                 maps,
                 self.weight,
                 self.bias,
@@ -151,11 +151,9 @@ class DomainNorm(nn.Module):
                 momentum=self.momentum,
                 epsilon=self.epsilon,
             )
-            return pooled
         present = [domain for domain, rows in enumerate(domain_rows) if rows]
         if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():
-            fixed: torch.Tensor = kernels.affine_pool_relu(maps, *self.folded(present[0]))
-            return fixed
+            return kernels.affine_pool_relu(maps, *self.folded(present[0]))
         return pool_relu(self(maps, domain_rows=domain_rows))
 
     def _fuses(self, domain_rows: Sequence[int]) -> bool:
@@ -216,11 +214,9 @@ class DomainNorm(nn.Module):
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
-        mean, variance = self.running_mean[domain], self.running_variance[domain]
         self.batches_seen.data[domain].add_(1)
-        return functional.batch_norm(
-            features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
-        )
+        running = self.running_mean[domain], self.running_variance[domain]
+        return functional.batch_norm(features, *running, self.weight, self.bias, True, self.momentum, self.epsilon)
 
     def _blended(self, part: torch.Tensor, domain: int, sources: Sequence[torch.Tensor]) -> torch.Tensor:
         """Rows of a domain by statistics between those of all sources and their own."""

@@ -56,8 +56,7 @@ class Features(nn.Module):
 def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
     """``layer`` over (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
     if runs == 1:
-        out: torch.Tensor = layer(rows)
-        return out
+        return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
     apart = rows.view(len(rows), runs, -1).transpose(0, 1)
     out = torch.baddbmm(layer.bias.view(runs, 1, -1), apart, weight.transpose(1, 2))
@@ -92,11 +91,8 @@ class Encoder(nn.Module):
         self.features = features
         self.latent = latent
         self.first = nn.Linear(features.width, latent.hidden)
-        self.normalise = (
-            DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
-            if latent.normalise_hidden
-            else None
-        )
+        norm = DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
+        self.normalise = norm if latent.normalise_hidden else None
         self.second = nn.Linear(latent.hidden, latent.dimension)
 
     @property
@@ -144,8 +140,7 @@ class Encoder(nn.Module):
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
     """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
-    scaled: torch.Tensor = _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
-    return scaled
+    return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
@@ -162,8 +157,7 @@ class _UnitNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         unit, norm = ctx.saved_tensors
         along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        by_rows: torch.Tensor = torch.addcmul(gradients[0], along, unit, value=-1) / norm
-        return by_rows
+        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
@@ -281,16 +275,13 @@ def build_encoder(
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
         kind = encoders.get(network)
-        offered = [
-            option for option in inspect.signature(kind).parameters if option not in ("context_shape", "domains")
-        ]
+        takes = inspect.signature(kind).parameters
+        offered = [option for option in takes if option not in ("context_shape", "domains")]
         for option in options:
             if option not in offered:
-                hint = did_you_mean(option, offered)
-                raise InvalidInput(
-                    f"encoder {network!r} has no option {option!r}{hint} (its options: {', '.join(offered)})"
-                )
-        if "domains" in inspect.signature(kind).parameters:
+                hint = f"{did_you_mean(option, offered)} (its options: {', '.join(offered)})"
+                raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
+        if "domains" in takes:
             options["domains"] = domains
         features = kind(context_shape=context_shape, **options)
     statistics = str(options.get("statistics", "own"))
@@ -320,9 +311,7 @@ class CustomFeatures(Features):
             try:
                 features = module(probe)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise InvalidInput(
-                    f"the encoder cannot take contexts of shape {tuple(context_shape)}: {error}"
-                ) from None
+                raise InvalidInput(f"the encoder cannot take contexts of shape {self.context_shape}: {error}") from None
         if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
             raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
         self.width = features[0].numel()
@@ -338,5 +327,4 @@ class CustomFeatures(Features):
         return self
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:  # noqa: ARG002 - one for all
-        features: torch.Tensor = self.module(contexts).flatten(1)
-        return features
+        return self.module(contexts).flatten(1)

@@ -55,9 +55,8 @@ class TorchNetwork:
 
     def __init__(self, settings: Mapping[str, Any], encoder: Encoder) -> None:
         self.settings = settings
-        self.arrays: Mapping[str, AnyArray] = {
-            name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()
-        }
+        tensors = encoder.state_dict().items()
+        self.arrays: Mapping[str, AnyArray] = {name: tensor.detach().numpy() for name, tensor in tensors}
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
         told = settings["domain"]
         self._domain = int(told != "source") if isinstance(told, str) else int(told)  # files up to version 2 have names
@@ -123,8 +122,9 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
     for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _folded(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and not features.normalise_image:
-            weight, bias = _with_pixels(weight, bias, features.pixels)
+        if index == 0 and not features.normalise_image:  # the normalisation of pixels in [0, 1] is taken in
+            scale, shift = (part.reshape(1, -1, 1, 1) for part in _pixel_map(features.pixels, weight.shape[1]))
+            weight, bias = weight * scale, bias + (weight * shift).sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
     header = {
         "kind": "conv", "layers": [], "convolutions": len(features.layers), "normalise_image": features.normalise_image,
@@ -146,12 +146,6 @@ def _folded(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) 
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
 
 
-def _with_pixels(weight: FloatArray, bias: FloatArray, pixels: str) -> tuple[FloatArray, FloatArray]:
-    """The first convolution's weights and biases, with the normalisation of pixels in [0, 1] taken in."""
-    scale, shift = (part.reshape(1, -1, 1, 1) for part in _pixel_map(pixels, weight.shape[1]))
-    return weight * scale, bias + (weight * shift).sum(axis=(1, 2, 3))
-
-
 def _pixel_map(pixels: str, channels: int) -> tuple[FloatArray, FloatArray]:
     """Scale and shift (channels,) that normalise pixels in [0, 1] as ``pixels`` says."""
     ends = normalised_pixels(torch.stack([torch.zeros(channels, 1, 1), torch.ones(channels, 1, 1)]), pixels)
@@ -160,8 +154,7 @@ def _pixel_map(pixels: str, channels: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _double(tensor: torch.Tensor) -> FloatArray:
-    array: FloatArray = tensor.detach().cpu().double().numpy()
-    return array
+    return tensor.detach().cpu().double().numpy()
 
 
 def _single(array: FloatArray) -> AnyArray:

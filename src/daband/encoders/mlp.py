@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,15 +49,14 @@ class MlpFeatures(Features):
         # Parameters in single precision: the network's, their moving average, the gradient, and what Adam keeps of it.
         check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
-        norm = DomainNorm(
-            channels=inputs, domains=domains, affine=False, statistics=statistics, own_channels=own_columns
-        )
+        shared: dict[str, Any] = {"domains": domains, "statistics": statistics}
+        norm = DomainNorm(channels=inputs, affine=False, own_channels=own_columns, **shared)
         self.normalise_input = norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
             self.layers.append(nn.Linear(inputs, width))
-            norm = DomainNorm(channels=width, domains=domains, statistics=statistics)
+            norm = DomainNorm(channels=width, **shared)
             self.norms.append(norm if normalise_hidden else nn.Identity())
             inputs = width
 

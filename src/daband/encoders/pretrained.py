@@ -11,10 +11,7 @@ from torch import nn
 from daband.arguments import one_of
 from daband.encoders.encoder import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
-
-# ImageNet's mean and spread per channel, as torchvision's weights expect them.
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_SPREAD = (0.229, 0.224, 0.225)
+from daband.image_layout import IMAGENET_DEVIATION, IMAGENET_MEAN
 
 
 @encoders.register("pretrained")
@@ -28,6 +25,7 @@ class PretrainedFeatures(Features):
 
     mean: torch.Tensor
     spread: torch.Tensor
+    """The deviation; saved policies have it under this name."""
 
     def __init__(
         self,
@@ -44,22 +42,21 @@ class PretrainedFeatures(Features):
             raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
         self.context_shape = tuple(context_shape)
         self.side = side
-        module, mean, spread = _backbone(backbone, trained=weights == "trained")
+        module, mean, deviation = _backbone(backbone, trained=weights == "trained")
         self.body = CustomFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
         self.width = self.body.width
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
-        self.register_buffer("spread", torch.tensor(spread).view(1, 3, 1, 1))
+        self.register_buffer("spread", torch.tensor(deviation).view(1, 3, 1, 1))
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         images = contexts.expand(-1, 3, -1, -1)
         if images.shape[-2:] != (self.side, self.side):
             images = nn.functional.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
-        features: torch.Tensor = self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
-        return features
+        return self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
 
 
 def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
-    """A module without its classifier, and the mean and spread of its input."""
+    """A module without its classifier, and the mean and the deviation of its input."""
     if name == "efficientnet_lite0":
         return _efficientnet_lite0(trained), (127 / 255,) * 3, (128 / 255,) * 3
     try:
@@ -75,7 +72,7 @@ def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...]
     for head in ("fc", "classifier", "heads", "head"):
         if hasattr(network, head):
             setattr(network, head, nn.Identity())
-            return network, _IMAGENET_MEAN, _IMAGENET_SPREAD
+            return network, IMAGENET_MEAN, IMAGENET_DEVIATION
     raise InvalidInput(
         f"the classifier of torchvision's {name!r} is not where daband looks for it (fc, classifier, heads, head); "
         "remove it yourself and pass the torch.nn.Module as encoder="

@@ -202,8 +202,7 @@ class DensityRatio:
     def __call__(self, features: FloatArray) -> FloatArray:
         """The ratio at these contexts, (n,)."""
         logits = np.clip(self._design(features) @ self.coefficients, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-        ratio: FloatArray = np.exp(logits + self._offset)
-        return ratio
+        return np.exp(logits + self._offset)
 
     def _design(self, features: FloatArray) -> FloatArray:
         standard = (features - self._centre) / self._scale

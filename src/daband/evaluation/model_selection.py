@@ -199,14 +199,12 @@ def _predict(policy: Policy, contexts: AnyArray) -> FloatArray:
     """Predicted rewards in the target, (N, K), scaled to [0, 1]."""
     low, high = policy.reward_range
     mean = _in_batches(lambda part: policy.decide(part, "target", rule="greedy").mean, contexts)
-    scaled: FloatArray = (mean - low) / (high - low)
-    return scaled
+    return (mean - low) / (high - low)
 
 
 def _latents(policy: Any, contexts: AnyArray, domain: str) -> FloatArray:
     latents = _in_batches(lambda part: policy.latent(part, domain), contexts)
-    flat: FloatArray = latents.reshape(len(latents), math.prod(latents.shape[1:]))
-    return flat
+    return latents.reshape(len(latents), math.prod(latents.shape[1:]))
 
 
 def _in_batches(function: Any, contexts: AnyArray) -> Any:
@@ -215,11 +213,9 @@ def _in_batches(function: Any, contexts: AnyArray) -> Any:
 
 def _softmax(logits: FloatArray) -> FloatArray:
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    share: FloatArray = raised / raised.sum(axis=1, keepdims=True)
-    return share
+    return raised / raised.sum(axis=1, keepdims=True)
 
 
 def _entropies(probability: FloatArray) -> FloatArray:
     positive = np.where(probability > 0, probability, 1.0)  # 0 ln 0 is 0
-    entropies: FloatArray = -(probability * np.log(positive)).sum(axis=1)
-    return entropies
+    return -(probability * np.log(positive)).sum(axis=1)

@@ -64,14 +64,12 @@ class Scores:
     def source_value(self) -> FloatArray:
         """The mean scaled reward of each policy's choices in the source, (M,)."""
         total = self.weight.sum(axis=1)
-        paid: FloatArray = (self.weight * self.reward).sum(axis=1) / np.where(total > 0, total, 1.0)
-        return paid
+        return (self.weight * self.reward).sum(axis=1) / np.where(total > 0, total, 1.0)
 
     def effective_rounds(self) -> FloatArray:
         """How many rewards of equal weight each policy's source value is worth, (M,)."""
         squares = np.square(self.weight).sum(axis=1)
-        worth: FloatArray = np.square(self.weight.sum(axis=1)) / np.where(squares > 0, squares, 1.0)
-        return worth
+        return np.square(self.weight.sum(axis=1)) / np.where(squares > 0, squares, 1.0)
 
     def of(self, members: Sequence[int]) -> Scores:
         """The same for some of the policies, in this order."""

@@ -168,8 +168,7 @@ def discriminator_divergence(accuracy: float) -> float:
 
 def _chosen_mean(decision: Decision) -> FloatArray:
     """The predicted reward of each chosen arm, (B,)."""
-    chosen: FloatArray = decision.mean[np.arange(len(decision.arm)), decision.arm]
-    return chosen
+    return decision.mean[np.arange(len(decision.arm)), decision.arm]
 
 
 def _known(value: float | None) -> float | None:

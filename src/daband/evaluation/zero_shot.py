@@ -174,8 +174,7 @@ def best_arms(expected: FloatArray) -> BoolArray:
     """Which arms are best, (B, K), by expected rewards (B, K); ties count, rounding aside."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
     slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
-    are_best: BoolArray = expected >= highest - slack
-    return are_best
+    return expected >= highest - slack
 
 
 def count_arms(
@@ -210,8 +209,7 @@ def count_arms(
             counts += np.bincount(decision.arm, minlength=policy.n_arms)
             if observe is not None:
                 observe(batch, None, decision)
-    found: list[int] = counts.tolist()
-    return found
+    return counts.tolist()
 
 
 def _check(policy: Policy, rule: str, batch_size: int) -> None:

@@ -3,7 +3,7 @@
 from daband.experiments.ablation import BASES, COMBINATIONS, AblationRow, ablation_rows, ablation_runs, write_ablation
 from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.bench import BenchError, bench, continue_bench
-from daband.experiments.executors import Executor, Listener, RunEvent, WorkerDied
+from daband.experiments.executors import Executor, Listener, RunEvent
 from daband.experiments.methods import build_policy, checked_method, method_names, policy_class
 from daband.experiments.ray_executor import on_ray
 from daband.experiments.records import (
@@ -22,7 +22,6 @@ from daband.experiments.run import (
     CANDIDATES_FOLDER,
     CHOICE_FILE,
     PolicyFolder,
-    Profiled,
     begin_audit,
     continue_run,
     execute,
@@ -49,8 +48,8 @@ from daband.experiments.sweep import (
 __all__ = [
     "AUDIT_FOLDER", "BASES", "CANDIDATES_FOLDER", "CHOICE_FILE", "COMBINATIONS", "SELECTION_RULES",
     "TARGET_ACCURACY", "TARGET_VALUE", "AblationRow", "AssessedRun", "BenchError", "Executor", "Experiment",
-    "Listener", "Metric", "Point", "PolicyFolder", "Profiled", "Record", "Records", "RunEvent", "RunSpec",
-    "SweepChoice", "WorkerDied", "ablation_rows", "ablation_runs", "assess_runs", "begin_audit", "bench",
+    "Listener", "Metric", "Point", "PolicyFolder", "Record", "Records", "RunEvent", "RunSpec",
+    "SweepChoice", "ablation_rows", "ablation_runs", "assess_runs", "begin_audit", "bench",
     "build_policy", "checked_method", "choices", "continue_bench", "continue_run", "decimals", "execute",
     "finish_choice", "finished_runs", "group_by", "load_experiment", "measure", "method_names", "metric_of",
     "on_ray", "parse_grid", "policy_class", "policy_folder", "preset_names", "profile_run", "read_results",

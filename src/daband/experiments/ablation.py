@@ -9,7 +9,7 @@ itself is a question for ``daband sweep`` (``--grid pseudo_labels=0,0.5``).
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
 from daband.experiments.records import Metric, Record, metric_of, results_locked, seed_means
 from daband.experiments.settings import Experiment, RunSpec
-from daband.files import write_text
+from daband.files import write_json
 
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 """What is left on; the last is the full method."""
@@ -95,12 +95,11 @@ def _recipe(base: str, letters: str, recipe: object) -> dict[str, Any]:
 
 def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     """The table of an ablation from records of its runs; other records are passed over."""
-    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = {}
+    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
-        base, colon, letters = str(record["variant"]).partition(":")
-        if record["method"] == "daband" and colon and base in BASES and letters in COMBINATIONS:
-            by_letters = groups.setdefault((record["pair"], base), {})
-            by_letters.setdefault(letters, {})[record["seed"]] = record
+        base, _, letters = str(record["variant"]).partition(":")
+        if record["method"] == "daband" and base in BASES and letters in COMBINATIONS:
+            groups[record["pair"], base][letters][record["seed"]] = record
     rows = []
     for (pair, base), by_letters in groups.items():
         full = by_letters.get(COMBINATIONS[-1], {})
@@ -133,5 +132,5 @@ def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:
     letters = {base: {letter: list(terms) for letter, terms in BASES[base].items()} for base in BASES if base in used}
     content = {"full": COMBINATIONS[-1], "letters": letters, "rows": [row.as_dict() for row in rows]}
     with results_locked(Path(out)):
-        write_text(path, json.dumps(content, indent=2) + "\n")
+        write_json(path, content)
     return path

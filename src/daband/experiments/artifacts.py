@@ -14,10 +14,9 @@ them for runs of older versions.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
-import io
-import json
 import os
 import platform
 import subprocess
@@ -35,7 +34,7 @@ from daband.domains import LoggedDomain, Pair
 from daband.evaluation import best_arms
 from daband.experiments.methods import build_policy
 from daband.experiments.settings import RunSpec
-from daband.files import write_bytes, write_text
+from daband.files import write_json, write_npz
 from daband.image_layout import channels_first, channels_last, image_layout
 from daband.linear import Decision
 from daband.policies import Policy
@@ -72,7 +71,8 @@ class ArtifactRecorder:
         self.best: list[IntArray] = []
         self._per_class = max(3, -(-_EXAMPLES // pair.n_arms))
         self._kept = np.zeros(pair.n_arms, np.int64)
-        self._wrong: list[dict[str, Any]] = []
+        self._wrong: list[tuple[Any, ...]] = []
+        """Turn of its class, right arm, position, chosen arm, regret, means and context of every example."""
         self._seen = 0
 
     def see(self, contexts: AnyArray, expected: FloatArray | None, decision: Decision) -> None:
@@ -89,49 +89,32 @@ class ArtifactRecorder:
             right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one
         if self.confusion is not None:
             np.add.at(self.confusion, (right, decision.arm), 1)
-        sampled = (
-            self._sampled[(self._sampled >= self._seen) & (self._sampled < self._seen + len(contexts))] - self._seen
-        )
+        first, last = np.searchsorted(self._sampled, [self._seen, self._seen + len(contexts)])
+        sampled = self._sampled[first:last] - self._seen
         if len(sampled):
             self.contexts.append(contexts[sampled].copy())
             self.best.append(right[sampled])
         for row in np.flatnonzero(wrong):
-            if self._kept[right[row]] < self._per_class:
+            turn = int(self._kept[right[row]])
+            if turn < self._per_class:
                 self._kept[right[row]] += 1
-                self._wrong.append(
-                    {
-                        "position": self._seen + int(row),
-                        "chosen": int(decision.arm[row]),
-                        "right": int(right[row]),
-                        "regret": float(regret[row]),
-                        "mean": decision.mean[row].astype(np.float32),
-                        "context": contexts[row].copy(),
-                    }
-                )
+                arms = right[row], self._seen + row, decision.arm[row]
+                self._wrong.append((turn, *arms, regret[row], decision.mean[row], contexts[row].copy()))
         self._seen += len(contexts)
 
     def examples(self) -> dict[str, AnyArray]:
         """The wrong examples, going through the classes in turn, as columns; empty where nothing was wrong."""
-        turns: dict[int, int] = {}
-        order = []
-        for number, example in enumerate(self._wrong):
-            turn = turns[example["right"]] = turns.get(example["right"], -1) + 1
-            order.append((turn, example["right"], number))
-        chosen = [self._wrong[number] for _, _, number in sorted(order)[:_EXAMPLES]]
-        if not chosen:
+        if not self._wrong:
             return {}
-        kinds = {"position": np.int64, "chosen": np.int64, "right": np.int64, "regret": np.float32}
-        columns: dict[str, AnyArray] = {
-            f"wrong_{name}": np.array([example[name] for example in chosen], kind) for name, kind in kinds.items()
-        }
-        columns["wrong_mean"] = np.stack([example["mean"] for example in chosen])
-        shape = chosen[0]["context"].shape
-        if image_layout(shape) is not None:
-            columns["wrong_images"] = np.stack([_picture(example["context"]) for example in chosen])
-        elif np.prod(shape) <= _LARGEST_VECTOR:
-            columns["wrong_vectors"] = np.stack([example["context"].reshape(-1) for example in chosen]).astype(
-                np.float32
-            )
+        examples = sorted(self._wrong, key=lambda example: example[:2])[:_EXAMPLES]
+        _, right, position, chosen, regret, mean, contexts = zip(*examples, strict=True)
+        integers = {"wrong_position": position, "wrong_chosen": chosen, "wrong_right": right}
+        columns: dict[str, AnyArray] = {name: np.array(values, np.int64) for name, values in integers.items()}
+        columns |= {"wrong_regret": np.array(regret, np.float32), "wrong_mean": np.array(mean, np.float32)}
+        if image_layout(contexts[0].shape) is not None:
+            columns["wrong_images"] = np.stack([_picture(context) for context in contexts])
+        elif contexts[0].size <= _LARGEST_VECTOR:
+            columns["wrong_vectors"] = np.stack(contexts).reshape(len(contexts), -1).astype(np.float32)
         return columns
 
 
@@ -143,26 +126,31 @@ def gather(spec: RunSpec, pair: Pair, policy: Policy, folder: Path, recorder: Ar
     """
     about = environment(policy)
     try:
-        columns: dict[str, Any] = _artifacts(spec, pair, policy, recorder)
-        table = io.BytesIO()
-        np.savez_compressed(table, **columns)
-        write_bytes(folder / "artifacts.npz", table.getvalue())
+        write_npz(folder / "artifacts.npz", _artifacts(spec, pair, policy, recorder), compressed=True)
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
         message = f"{folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
         warnings.warn(message, ArtifactWarning, stacklevel=2)
     finally:
-        write_text(folder / "environment.json", json.dumps(about, indent=2) + "\n")
+        write_json(folder / "environment.json", about)
 
 
 def environment(policy: Policy | None = None) -> dict[str, Any]:
     """Versions and hardware, as JSON can hold them; names no machine and no person."""
-    device = _device(policy)
+    wanted = None if policy is None else policy.settings().get("device")
+    device, accelerator = "cpu", None  # a linear policy; torch is not imported to say so
+    if wanted is not None:
+        import torch
+
+        from daband.policies import device_named
+
+        device = str(device_named(wanted))
+        accelerator = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
     return {
         "daband": daband.__version__, "commit": _commit(), "python": platform.python_version(),
         **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
         "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "cpus": os.cpu_count(),
-        "device": device, "accelerator": _accelerator(device),
+        "device": device, "accelerator": accelerator,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
@@ -178,6 +166,8 @@ def _artifacts(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactReco
 
 def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
     """Latents of the same contexts before the first round and after the last, each by its own principal directions."""
+    from sklearn.decomposition import PCA
+
     target, target_arm = np.concatenate(recorder.contexts), np.concatenate(recorder.best)
     source = pair.source
     n = min(len(source), _LATENTS)
@@ -196,18 +186,10 @@ def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecord
     }
     for name, encoder in (("before", fresh), ("after", policy)):
         parts = [encoder.latent(rounds, "source"), encoder.latent(target, "target")]  # type: ignore[attr-defined]
-        columns[f"latent_{name}"] = _principal(np.concatenate(parts)).astype(np.float16)
+        latents = np.concatenate(parts)
+        principal = PCA(min(_LATENT_DIMENSIONS, *latents.shape), svd_solver="full").fit_transform(latents)
+        columns[f"latent_{name}"] = principal.astype(np.float16)
     return columns
-
-
-def _principal(latents: FloatArray) -> FloatArray:
-    """Latents (m, d) turned to their principal directions, the first few of them, centred."""
-    centred = latents - latents.mean(axis=0)
-    _, directions = np.linalg.eigh(centred.T @ centred)
-    strongest = directions[:, ::-1][:, :_LATENT_DIMENSIONS]
-    largest = strongest[np.abs(strongest).argmax(axis=0), np.arange(strongest.shape[1])]
-    turned: FloatArray = centred @ (strongest * np.sign(largest))  # a direction has no sign of its own
-    return turned
 
 
 def _picture(image: AnyArray) -> AnyArray:
@@ -257,27 +239,8 @@ def _commit() -> str | None:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
-
-
-def _device(policy: Policy | None) -> str:
-    wanted = None if policy is None else policy.settings().get("device")
-    if wanted is None:  # a linear policy; torch is not imported to say so
-        return "cpu"
-    from daband.policies import device_named
-
-    return str(device_named(wanted))
-
-
-def _accelerator(device: str) -> str | None:
-    if not device.startswith("cuda"):
-        return None
-    import torch
-
-    return str(torch.cuda.get_device_name(device))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from daband.domains import load
 from daband.errors import InvalidInput, NotFitted
+from daband.experiments.methods import WITHOUT_CONTEXTS
 from daband.experiments.records import Record, group_by
 from daband.experiments.run import CHOICE_FILE, finished_runs, read_spec
 from daband.experiments.settings import RunSpec
@@ -17,7 +18,7 @@ from daband.files import read_json
 from daband.policies import load_policy
 from daband.trust import Assessment, assess_each, read_assessment
 
-_WITHOUT_CONTEXTS = ("constant", "random")
+_Runs = list[tuple[Path, RunSpec]]
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,15 @@ def with_committees(specs: Sequence[RunSpec], size: int, *, methods: Sequence[st
     ``methods`` limits that to some methods. Seeds of one method are trained stacked on a GPU, as in every bench.
     """
     committees = []
-    for group in group_by(specs, _without_seed).values():
+    for group in group_by(specs, lambda spec: spec.without_seed).values():
         committees += group
         method = group[0].method
-        if method in _WITHOUT_CONTEXTS or (methods and method not in methods):
+        if method in WITHOUT_CONTEXTS or (methods and method not in methods):
             continue
         taken = {spec.seed for spec in group}
         fresh = (seed for seed in count(min(taken)) if seed not in taken)
         committees += [group[0].model_copy(update={"seed": next(fresh)}) for _ in range(size - len(group))]
     return committees
-
-
-def _without_seed(spec: RunSpec) -> str:
-    return spec.model_dump_json(exclude={"seed"})
 
 
 def assess_runs(folder: str | Path, *, required: float | None = None, methods: Sequence[str] = ()) -> list[AssessedRun]:
@@ -71,10 +68,11 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     alone = asked == [folder]
     if alone and (folder / CHOICE_FILE).is_file():
         return [_of_choice(folder, required)]
-    siblings = _siblings(folder) if alone else asked
-    runs = [(path, read_spec(path)) for path in siblings]
-    runs = [(p, s) for p, s in runs if s.method not in _WITHOUT_CONTEXTS and (not methods or s.method in methods)]
-    groups = group_by(runs, lambda run: _without_seed(run[1]))
+    if alone:  # its siblings, the finished runs beside it, and itself; a link is the same run
+        asked = sorted({path.parent.resolve() for path in folder.resolve().parent.glob("*/done")})
+    runs = [(path, read_spec(path)) for path in asked]
+    runs = [(p, s) for p, s in runs if s.method not in WITHOUT_CONTEXTS and (not methods or s.method in methods)]
+    groups = group_by(runs, lambda run: run[1].without_seed)
     assessed: list[AssessedRun] = []
     refused: dict[str, InvalidInput | NotFitted] = {}
     for members in groups.values():
@@ -102,9 +100,7 @@ def _of_choice(folder: Path, required: float | None) -> AssessedRun:
     return AssessedRun(folder, read_spec(folder), read_json(folder / "result.json"), assessment)
 
 
-def _assess(
-    wanted: list[tuple[Path, RunSpec]], members: list[tuple[Path, RunSpec]], required: float | None
-) -> list[AssessedRun]:
+def _assess(wanted: _Runs, members: _Runs, required: float | None) -> list[AssessedRun]:
     """Assess the runs that are wanted, each with one run of every seed."""
     by_seed = {spec.seed: path for path, spec in [*reversed(members), *reversed(wanted)]}
     seeds = sorted(by_seed)
@@ -128,8 +124,3 @@ def _assess(
         assessment.save(path / "assessment.json")
         assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     return assessed
-
-
-def _siblings(run: Path) -> list[Path]:
-    """Finished runs beside this one, and itself."""
-    return sorted({path.parent.resolve() for path in run.resolve().parent.glob("*/done")})  # a link is the same run

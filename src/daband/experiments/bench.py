@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.experiments.executors import Executor, Listener, RunEvent, in_processes, in_turn, stacked
+from daband.experiments.executors import Executor, Group, Listener, Outcome, RunEvent, attempt, local
 from daband.experiments.records import Record, results_locked
 from daband.experiments.run import (
     CONTINUED_FOLDER,
-    Progress,
     continue_run,
     continued_record,
     finished_record,
@@ -20,7 +19,7 @@ from daband.experiments.run import (
     read_spec,
 )
 from daband.experiments.settings import RunSpec
-from daband.files import make_folder, read_json, write_text
+from daband.files import make_folder, read_json, write_json
 
 
 class BenchError(DabandError, RuntimeError):
@@ -53,10 +52,8 @@ def bench(
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     out = make_folder(out, "out")
-    results = _Results(out, specs)
-    if executor is None:
-        executor = stacked(lambda work: partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work))
-    records, failures = _run_all(specs, out, lambda spec: finished_record(spec, out), executor, results.write, on_event)
+    read = partial(finished_record, out=out)
+    records, failures = _run_all(specs, out, read, executor or local(jobs), _results_writer(out, specs), on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
@@ -82,15 +79,12 @@ def continue_bench(
     relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
     """
     folder = Path(folder)
-    places = {}
-    specs = []
-    for path in finished_runs(folder):
-        specs.append(read_spec(path))
-        places[specs[-1].folder_name] = str(path)
-    alone = list(places.values()) == [str(folder)]
+    runs = [(read_spec(path), path) for path in finished_runs(folder)]
+    specs, places = [spec for spec, _ in runs], {spec.folder_name: path for spec, path in runs}
+    alone = list(places.values()) == [folder]
 
     def read(spec: RunSpec) -> Record | None:
-        return continued_record(Path(places[spec.folder_name]), rounds, prior_trust)
+        return continued_record(places[spec.folder_name], rounds, prior_trust)
 
     def write(records: Mapping[str, Record]) -> None:
         if alone:
@@ -100,14 +94,13 @@ def continue_bench(
             for spec in specs:  # also what another process has continued in the meantime
                 record = records.get(spec.folder_name) or read(spec)
                 if record is not None:
-                    name = Path(places[spec.folder_name]).name
-                    listed.append({**record, "rounds_file": f"{name}/{CONTINUED_FOLDER}/rounds.npz"})
+                    rounds_file = f"{places[spec.folder_name].name}/{CONTINUED_FOLDER}/rounds.npz"
+                    listed.append({**record, "rounds_file": rounds_file})
             content = {"rounds": rounds, "records": listed}
-            write_text(folder / "continued.json", json.dumps(content, indent=2) + "\n")
+            write_json(folder / "continued.json", content)
 
-    work = partial(_continue_spec, places=places, rounds=rounds, prior_trust=prior_trust)
-    executor = partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work)
-    records, failures = _run_all(specs, folder, read, executor, write, on_event)
+    work = partial(_continue_group, places=places, rounds=rounds, prior_trust=prior_trust)
+    records, failures = _run_all(specs, folder, read, local(jobs, work=work, stacks=False), write, on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
@@ -116,16 +109,8 @@ def continue_bench(
     return records
 
 
-def _continue_spec(
-    spec: RunSpec,
-    _out: Path,
-    *,
-    progress: Progress,
-    places: dict[str, str],
-    rounds: int,
-    prior_trust: float | str | None,
-) -> Record:
-    return continue_run(places[spec.folder_name], rounds=rounds, prior_trust=prior_trust, progress=progress)
+def _continue_group(group: Group, out: Path, *, places: dict[str, Path], **settings: Any) -> list[Outcome]:  # noqa: ARG001
+    return [attempt(continue_run, places[spec.folder_name], **settings) for spec in group]
 
 
 def _run_all(
@@ -139,7 +124,7 @@ def _run_all(
     """Do what is not known yet, tell the listener, and write the summary after each; records, and what failed."""
     listener = on_event or (lambda _: None)
     records: dict[str, Record] = {}
-    failures: list[str] = []
+    failures: dict[str, str] = {}
     todo = []
     for spec in specs:
         record = read(spec)
@@ -148,52 +133,48 @@ def _run_all(
         else:
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
-    for spec, outcome in executor(todo, out, listener) if todo else ():
+    for spec, told in executor(todo, out, listener) if todo else ():
+        # A worker may have died over another run of its group.
+        outcome = read(spec) or told if isinstance(told, Exception) else told
         if isinstance(outcome, Exception):
-            failures.append(f"{spec.label}: {outcome}")
+            failures[spec.folder_name] = f"{spec.label}: {outcome}"
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
             continue
         records[spec.folder_name] = outcome
         listener(RunEvent("finished", spec, outcome))
         write(records)
     write(records)
-    return [records[spec.folder_name] for spec in specs if spec.folder_name in records], failures
+    names = [spec.folder_name for spec in specs]
+    return [records[name] for name in names if name in records], [failures[name] for name in names if name in failures]
 
 
-class _Results:
-    """``results.json`` of a folder, where several processes may be at work.
+def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
+    """Writes ``results.json`` of a folder, where several processes may be at work.
 
-    A process writes, under a lock, its own records and those of finished runs of the same experiment that it was not
+    It holds, written under a lock, the given records and those of finished runs of the same experiment that were not
     asked for: of an earlier call, or of another process at this moment. So whoever writes last writes them all.
     """
+    asked = {_method(spec): spec.without_seed for spec in specs}
+    budgets = {_budget(spec) for spec in specs}
+    own = [spec.folder_name for spec in specs]
 
-    def __init__(self, out: Path, specs: Sequence[RunSpec]) -> None:
-        self.out, self.specs = out, specs
-        self._own = {spec.folder_name for spec in specs}
-        self._settings = {_method(spec): _without_seed(spec) for spec in specs}
-        self._budgets = {_budget(spec) for spec in specs}
-        self._others: dict[str, Record | None] = {}
-        """By folder, what is finished and not asked for here; None for what is of another experiment."""
-
-    def write(self, records: Mapping[str, Record]) -> None:
-        with results_locked(self.out):
-            for done in sorted(self.out.glob("*/done")):
-                name = done.parent.name
-                if name not in self._own and name not in self._others:
-                    self._others[name] = self._companion(done.parent)
-            companions = [record for _, record in sorted(self._others.items()) if record is not None]
-            ready = [records[spec.folder_name] for spec in self.specs if spec.folder_name in records]
-            write_text(self.out / "results.json", json.dumps([*companions, *ready], indent=2) + "\n")
-
-    def _companion(self, folder: Path) -> Record | None:
+    @cache
+    def companion(folder: Path) -> Record | None:
         """The record of a finished run, if it belongs to this experiment: same budget, and same settings if asked."""
         try:
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        asked = self._settings.get(_method(other))
-        belongs = _budget(other) in self._budgets and asked in (None, _without_seed(other))
+        belongs = _budget(other) in budgets and asked.get(_method(other)) in (None, other.without_seed)
         return record if belongs else None
+
+    def write(records: Mapping[str, Record]) -> None:
+        with results_locked(out):
+            others = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in own)
+            companions = [record for folder in others if (record := companion(folder)) is not None]
+            write_json(out / "results.json", [*companions, *(records[name] for name in own if name in records)])
+
+    return write
 
 
 def _method(spec: RunSpec) -> tuple[str, str, str]:
@@ -203,7 +184,3 @@ def _method(spec: RunSpec) -> tuple[str, str, str]:
 def _budget(spec: RunSpec) -> str:
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)
-
-
-def _without_seed(spec: RunSpec) -> str:
-    return spec.model_dump_json(exclude={"seed"})

@@ -16,7 +16,7 @@ _PCA_SUFFIX = "-p"
 _ALIGNMENTS = ("coral", "subspace")
 _ALIGNED = ("linucb", "trees")
 """Policies on vectors that an alignment may stand in front of; networks align by themselves."""
-_WITHOUT_CONTEXTS = ("constant", "random")
+WITHOUT_CONTEXTS = ("constant", "random")
 """Policies that do not look at contexts: PCA in front of them means nothing."""
 _DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
 """Arguments of policies that follow from the pair, the method's name and the run's seed."""
@@ -26,7 +26,7 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 def method_names() -> list[str]:
     """Every method: each policy, and each policy that looks at contexts with PCA, some with an alignment, in front."""
     names = policies.names()
-    reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in _WITHOUT_CONTEXTS]
+    reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
     return sorted([*names, *reduced, *(f"{name}-{align}" for name in _ALIGNED for align in _ALIGNMENTS)])
 
 
@@ -40,7 +40,7 @@ def checked_method(method: str) -> str:
     """The method's name, where there is such a method; else an error that suggests the nearest."""
     # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
     base, front = _parts(method)
-    refused = front and (base in _WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
+    refused = front and (base in WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
     if not policies.is_registered(base) or refused:
         known = method_names()
         if method in known:

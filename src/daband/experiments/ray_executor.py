@@ -11,7 +11,6 @@ a folder of their own, and the finished run travels back.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -21,13 +20,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daband.experiments.executors import Executor, Listener, Outcome, RunEvent, WorkerDied
+from daband.errors import WorkerDied
+from daband.experiments.executors import Executor, Listener, Outcome, RunEvent
 from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
-from daband.ray_cluster import connected, import_ray
+from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.registry import name_plugins, named_plugins
 
 _ATTEMPTS = 5
@@ -59,10 +59,8 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
 
     def submit(spec: RunSpec, attempt: int) -> None:
         gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
-        reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(
-            spec, out, sign, reports, named_plugins()
-        )
-        waiting[reference] = spec, attempt
+        named = task.options(name=f"daband {spec.label}", num_gpus=gpus)
+        waiting[named.remote(spec, out, sign, reports, named_plugins())] = spec, attempt
 
     write_text(sign, "")
     try:
@@ -84,9 +82,7 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
                     yield spec, outcome
     finally:
         sign.unlink(missing_ok=True)
-        for reference in waiting:
-            with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
-                ray.cancel(reference, force=True)
+        cancel_tasks(ray, waiting)
 
 
 def _new_reports(ray: Any, reports: Any) -> list[tuple[str, dict[str, float]]]:
@@ -99,26 +95,16 @@ def _new_reports(ray: Any, reports: Any) -> list[tuple[str, dict[str, float]]]:
 
 def _outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
     """What became of a task: its record, the exception of the run itself, or that its worker is gone."""
+    record: Record
     try:
-        record, files = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        return cause if isinstance(cause, Exception) else error
-    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
-        return RuntimeError(f"Ray could not start the run: {error}")
-    except ray.exceptions.RayError as error:
-        return WorkerDied(f"its worker died ({type(error).__name__})")
-    if files is not None:
-        _unpack(files, folder)
-    result: Record = record
-    return result
-
-
-def _unpack(files: dict[str, bytes], folder: Path) -> None:
+        record, files = task_result(ray, reference)
+    except Exception as error:
+        return error
     for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete comes last
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, files[name])
+    return record
 
 
 class _Reports:
@@ -135,9 +121,7 @@ class _Reports:
         return new
 
 
-def _work(
-    spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: Sequence[str]
-) -> tuple[Record, dict[str, bytes] | None]:
+def _work(spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: list[str]) -> tuple[Record, dict[str, bytes]]:
     """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too.
 
     ``plugins`` are the driver's: a worker of a cluster that was there before does not have the driver's environment.
@@ -148,7 +132,7 @@ def _work(
         reports.put.remote(spec.folder_name, record)
 
     if sign.exists():
-        return execute(spec, out, progress=tell), None
+        return execute(spec, out, progress=tell), {}
     workplace = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
     workplace.mkdir(parents=True, exist_ok=True)
     record = execute(spec, workplace, progress=tell)

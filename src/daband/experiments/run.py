@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
-from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
+from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_json
 from daband.policies import Average, Policy, load_policy, read_notes
 from daband.training import Phase, Profile, Run, TrainSettings, as_json, continue_on_target, run_phase, source_phase
 from daband.trust import Audit, Choice, audit, read_assessment
@@ -69,7 +69,7 @@ class Prepared:
     policy: Policy
     folder: Path
 
-    def phase(self, progress: Progress | None = None, *, save_every: float = 30.0) -> Phase:
+    def phase(self, progress: Progress | None = None) -> Phase:
         """The work; ``progress`` is called after every episode with its record, in which ``of`` says how many."""
         spec, source = self.spec, self.pair.source
         whole = max(1, source.rounds_available // spec.episode_length)
@@ -81,13 +81,10 @@ class Prepared:
             seed=spec.seed,
             directory=self.folder,
             config={"run": spec.model_dump(mode="json")},
-            save_every=save_every,
+            progress=None if progress is None else lambda record: progress({**record, "of": phase.episodes}),
         )
         phase = source_phase(self.policy, source, self.pair.target, settings)
-        if progress is None:
-            return phase
-        told = replace(phase.settings, progress=lambda record: progress({**record, "of": phase.episodes}))
-        return replace(phase, settings=told)
+        return phase
 
 
 def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
@@ -97,7 +94,7 @@ def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
     return Prepared(spec, pair, policy, out / spec.folder_name)
 
 
-def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_every: float = 30.0) -> Record:
+def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
     """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated.
 
     ``progress`` is called after every episode with its record, in which ``of`` says how many there will be.
@@ -106,7 +103,7 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_
 
     def work() -> Record:
         prepared = prepare(spec, out)
-        return conclude(prepared, run_phase(prepared.phase(progress, save_every=save_every)))
+        return conclude(prepared, run_phase(prepared.phase(progress)))
 
     return _done_once(folder, lambda: finished_record(spec, out), work)
 
@@ -157,10 +154,9 @@ def _finish(folder: Path, record: Record, write_more: Callable[[], object] = boo
     """Write the record and mark the folder as done; where another process was faster, its record is the run's."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
-            finished: Record = read_json(folder / "result.json")
-            return finished
+            return read_json(folder / "result.json")
         write_more()
-        write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
+        write_json(folder / "result.json", record)
         finish_folder(folder, _FILES)
     return record
 
@@ -172,28 +168,17 @@ def _target_fields(result: Evaluation | None) -> Record:
     return {**fields, "per_class": None if result is None else result.per_class}
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """Where the time of a run went, and the trace that shows it."""
-
-    seconds: dict[str, float]
-    """Wall seconds of "step", "features", "head" and "host", the rest."""
-    trace: Path
-
-
-def profile_run(spec: RunSpec, out: Path) -> Profiled:
+def profile_run(spec: RunSpec, out: Path) -> Profile:
     """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
     if finished_record(spec, out) is not None:
-        raise InvalidInput(
-            f"{out / spec.folder_name} is finished, so there is nothing left to profile; choose another --out"
-        )
+        raise InvalidInput(f"{out / spec.folder_name} is finished: nothing is left to profile; choose another --out")
     prepared = prepare(spec, out)
     profile = Profile(prepared.policy, prepared.folder / "trace.json")
     phase = prepared.phase(lambda _: profile.episode_done())
     with profile.running(phase.episodes):
         run = run_phase(phase)
     conclude(prepared, run)
-    return Profiled(profile.stopwatch.seconds, profile.path)
+    return profile
 
 
 def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
@@ -206,36 +191,30 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
     folder = out / spec.folder_name
     if folder.exists() or isinstance(spec.episodes, str):
         return None
-    shorter_runs: list[tuple[int, Path]] = []
-    for config in out.glob("*/config.json"):
+    shorter: dict[int, Path] = {}
+    for path in sorted(config.parent for config in out.glob("*/config.json")):
         try:
-            other, settings = read_spec(config.parent), read_json(config)
+            other, settings = read_spec(path), read_json(path / "config.json")
         except DataError:  # not a run of an experiment
             continue
-        if _depends_on_length(settings.get("policy", {})):
-            continue
-        shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
-        if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:
-            shorter_runs.append((int(other.episodes), config.parent))
-    complete = [
-        (episodes, path) for episodes, path in shorter_runs if all((path / name).is_file() for name in _CONTINUABLE)
-    ]
-    if not complete:
+        extends = not isinstance(other.episodes, str) and other.episodes < spec.episodes
+        extends = extends and other.model_copy(update={"episodes": spec.episodes}) == spec
+        complete = all((path / name).is_file() for name in _CONTINUABLE)
+        if extends and complete and not _depends_on_length(settings.get("policy", {})):
+            shorter[int(other.episodes)] = path
+    if not shorter:
         return None
-    _, source = max(complete)
-    aside = Path(tempfile.mkdtemp(dir=out, prefix=".extending-"))
-    try:
+    source = shorter[max(shorter)]
+    with tempfile.TemporaryDirectory(dir=out, prefix=".extending-") as aside:
+        copied = Path(aside) / spec.folder_name
+        copied.mkdir()
         with locked(source, wait=True):
             for name in _CONTINUABLE:
-                shutil.copyfile(source / name, aside / name)
-        config = read_json(aside / "config.json")
+                shutil.copyfile(source / name, copied / name)
+        config = read_json(copied / "config.json")
         config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
-        write_text(aside / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        aside.chmod(0o755)
-        aside.rename(folder)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+        write_json(copied / "config.json", config, sort_keys=True)
+        copied.rename(folder)
     return source
 
 
@@ -294,25 +273,20 @@ def continue_run(
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
-        return _conclude_continued(folder, spec, run, rounds, prior_trust)
+        before = read_json(folder / "result.json")
+        zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
+        record = {
+            "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
+            "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
+            "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
+            "continued_regret": continued, "continued_reward": float(run.reward.mean()),
+            "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
+            "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds,
+            "config_hash": spec.config_hash, "folder": folder.name,
+        }  # fmt: skip
+        return _finish(place, record)
 
     return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
-
-
-def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prior_trust: float | str | None) -> Record:
-    place = folder / CONTINUED_FOLDER
-    before = read_json(folder / "result.json")
-    zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
-    record = {
-        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
-        "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
-        "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
-        "continued_regret": continued, "continued_reward": float(run.reward.mean()),
-        "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
-        "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds, "config_hash": spec.config_hash,
-        "folder": folder.name,
-    }  # fmt: skip
-    return _finish(place, record)
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
@@ -328,7 +302,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
     about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
-    write_text(folder / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
+    write_json(folder / CHOICE_FILE, {**about, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
     trained = policy.members[-1] if isinstance(policy, Average) else policy  # its rounds stand for those of all members
     wanted = _trained_settings({**trained.settings(), "name": trained.name})
@@ -339,7 +313,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
             for name in ("rounds.npz", "episodes.jsonl"):
                 write_bytes(folder / name, read_bytes(path.parent / name))
             config["run"] = spec.model_dump(mode="json")
-            write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+            write_json(folder / "config.json", config, sort_keys=True)
             conclude(Prepared(spec, pair, policy, folder), run)
             return
 
@@ -389,12 +363,11 @@ class PolicyFolder:
 
     def versions(self) -> dict[int, Path]:
         """The policies that learned logs of the target, by their numbers."""
-        files = {}
-        for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors"):
-            number = path.stem.removeprefix("policy-")
-            if number.isdigit():
-                files[int(number)] = path
-        return files
+        files = {
+            path.stem.removeprefix("policy-"): path
+            for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors")
+        }
+        return {int(number): path for number, path in files.items() if number.isdigit()}
 
     def next_version(self) -> tuple[int, Path]:
         """The number and the file of the version that comes next; the trained policy is version 0."""
@@ -410,8 +383,7 @@ class PolicyFolder:
         """What the run or the choice wrote down of the arms' names: known without the data."""
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
-                names: list[str] | None = read_json(self.path / name).get("class_names")
-                return names
+                return read_json(self.path / name).get("class_names")
         return None
 
     @property
@@ -425,7 +397,11 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
-        policy = _of_choice(folder)
+        choice = read_json(folder / CHOICE_FILE)
+        try:
+            policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
     else:
         runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
         if len(runs) > 1:
@@ -435,14 +411,6 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     if not policy.policy_file.is_file():
         raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
     return policy
-
-
-def _of_choice(folder: Path) -> PolicyFolder:
-    choice = read_json(folder / CHOICE_FILE)
-    try:
-        return PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
 
 
 def begin_audit(

@@ -9,15 +9,16 @@ import re
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daband.domains import pairs
-from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.errors import InvalidInput, did_you_mean
 from daband.experiments.methods import checked_method, policy_arguments
-from daband.files import checked_path
+from daband.files import checked_path, read_bytes
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
@@ -60,6 +61,11 @@ class RunSpec(_Settings):
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
     @property
+    def without_seed(self) -> str:
+        """The same for runs that differ in their seed alone."""
+        return self.model_dump_json(exclude={"seed"})
+
+    @property
     def label(self) -> str:
         """What people call it: the method, its variant where there is one, and the seed."""
         variant = "" if self.variant == "default" else f" {self.variant}"
@@ -96,24 +102,12 @@ class Experiment(_Settings):
         for method in (*wanted, *self.methods):
             policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
         options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
-        return [
-            RunSpec(
-                pair=pair,
-                pair_options=options[pair],
-                method=method,
-                variant="default",
-                policy=self.policy_of(method),
-                components=self.components,
-                episodes=self.episodes,
-                episode_length=self.episode_length,
-                seed=seed,
-                rule=self.rule,
-                selection=self.selection,
-            )
-            for pair in options
-            for seed in (self.seeds if seeds is None else seeds)
-            for method in wanted
-        ]
+        common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
+        runs = []
+        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, wanted):
+            settings = {"pair_options": options[pair], "policy": self.policy_of(method), **common}
+            runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
+        return runs
 
     def policy_of(self, method: str) -> dict[str, Any]:
         """The settings of a method's policy: those for all methods, overridden by its own."""
@@ -151,7 +145,7 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
         path = checked_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        settings = _parse(_text(path), str(path))
+        settings = _parse(read_bytes(path), str(path))
     elif name_or_file in files:
         settings = _parse(files[name_or_file], name_or_file)
     elif name_or_file in pairs:
@@ -190,12 +184,16 @@ def _apply(settings: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     if (parents or [last])[0] not in Experiment.model_fields:
         raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
-    place = settings
-    for parent in parents:
-        place = place.setdefault(parent, {})
-        if not isinstance(place, dict):
-            raise InvalidInput(f"--set {override}: {parent!r} is not a table")
-    place[last] = toml_value(text)
+    put_nested(settings, [*parents, last], toml_value(text), f"--set {override}")
+
+
+def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
+    """Set ``settings[path[0]][path[1]]...``, with groups made where there are none; errors begin with ``what``."""
+    for name in path[:-1]:
+        settings = settings.setdefault(name, {})
+        if not isinstance(settings, dict):
+            raise InvalidInput(f"{what}: {name!r} is no group of settings")
+    settings[path[-1]] = value
 
 
 def toml_value(text: str) -> Any:
@@ -211,26 +209,15 @@ def _unknown_key(key: str, known: list[str]) -> str:
     return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
 
 
-def _text(path: Path) -> str:
+def _parse(content: bytes, where: str) -> dict[str, Any]:
     try:
-        return path.read_text(encoding="utf-8")
+        return tomllib.loads(content.decode())
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _parse(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
+        raise InvalidInput(f"{where} is not a text file in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{where} is not TOML: {error}") from None
 
 
-def _preset_files() -> dict[str, str]:
-    folder = resources.files("daband.experiments") / "presets"
-    return {
-        entry.name.removesuffix(".toml"): entry.read_text()
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    }
+def _preset_files() -> dict[str, bytes]:
+    entries = (resources.files("daband.experiments") / "presets").iterdir()
+    return {entry.name.removesuffix(".toml"): entry.read_bytes() for entry in entries if entry.name.endswith(".toml")}

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from daband.arrays import FloatArray
 from daband.domains import Pair, load, pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.evaluation import CRITERIA, SourceHistory, criteria
 from daband.experiments.methods import check_recipe, policy_settings
 from daband.experiments.records import Record, group_by, metric_of, read_results, results_locked, seed_means
 from daband.experiments.run import read_spec
-from daband.experiments.settings import Experiment, RunSpec, toml_value, validation_message
-from daband.files import read_json, read_npz, write_text
+from daband.experiments.settings import Experiment, RunSpec, put_nested, toml_value, validation_message
+from daband.files import read_json, read_npz, write_json
 from daband.policies import load_policy
 
 Grid = Mapping[str, Sequence[Any]]
@@ -65,7 +64,7 @@ def sweep_runs(
     for spec in experiment.runs([method], seeds):
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
-            settings = spec.model_dump()
+            settings = copy.deepcopy(spec.model_dump())
             for key, value in point.items():
                 _put(settings, key, value, method)
             settings["pair_options"] = pairs.get(spec.pair).resolved(settings["pair_options"])
@@ -90,14 +89,20 @@ def _text(value: Any) -> str:
 def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
     """Change one setting of a run, given as a key of the grid; what cannot be is told now, not in the first run."""
     first, _, rest = key.partition(".")
+    policy = settings["policy"]
     if key in _OF_THE_RUN:
         settings[key] = value
     elif first == "pair_options" and rest:
         pairs.get(settings["pair"]).check_options([rest])
-        settings["pair_options"] = {**settings["pair_options"], rest: value}
+        settings["pair_options"][rest] = value
     elif key == "lambda" or (first == "recipe" and rest) or _is_term(key):
+        if "recipe" not in policy_settings(method):
+            raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
+        before = policy.get("recipe", "default")
+        recipe = policy["recipe"] = {"base": before} if isinstance(before, str) else before
         path = rest.split(".") if first == "recipe" else ["weights", "adversarial" if key == "lambda" else key]
-        settings["policy"] = {**settings["policy"], "recipe": _recipe(settings["policy"], method, key, path, value)}
+        put_nested(recipe, path, value, f"cannot sweep {key!r}")
+        check_recipe(recipe)
     else:
         settings_of_policy = policy_settings(method)
         if key not in settings_of_policy:
@@ -106,28 +111,13 @@ def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
                 f"{method!r} has nothing called {key!r} to sweep{did_you_mean(key, names)} "
                 f"(known: {', '.join(names)}, and names of terms)"
             )
-        settings["policy"] = {**settings["policy"], key: value}
+        policy[key] = value
 
 
 def _is_term(name: str) -> bool:
     from daband.objectives import terms  # needs torch, which takes seconds; a sweep over alpha does not
 
     return name in terms
-
-
-def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
-    if "recipe" not in policy_settings(method):
-        raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
-    before = policy.get("recipe", "default")
-    recipe: dict[str, Any] = {"base": before} if isinstance(before, str) else copy.deepcopy(dict(before))
-    place = recipe
-    for name in path[:-1]:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise InvalidInput(f"cannot sweep {key!r}: {name!r} is no group of settings")
-    place[path[-1]] = value
-    check_recipe(recipe)
-    return recipe
 
 
 def measure(
@@ -139,23 +129,26 @@ def measure(
     """
     out = Path(out)
     values: dict[str, dict[str, float | None]] = {}
-    pair: Pair | None = None
-    loaded = None
+    loaded: dict[str, Pair] = {}
     for record in records:
         folder = out / record["folder"]
         path = folder / "criteria.json"
         measured = read_json(path) if path.is_file() else {}
         if set(CRITERIA) - set(measured):
             spec = read_spec(folder)
-            wanted = (spec.pair, json.dumps(spec.pair_options, sort_keys=True))
-            if pair is None or loaded != wanted:
-                pair, loaded = load(spec.pair, **spec.pair_options), wanted
+            wanted = json.dumps([spec.pair, spec.pair_options], sort_keys=True)
+            if wanted not in loaded:  # one pair at a time is kept
+                loaded = {wanted: load(spec.pair, **spec.pair_options)}
+            pair = loaded[wanted]
             policy = load_policy(folder / "policy.safetensors")
-            history = SourceHistory(_rewards(folder / "rounds.npz"), spec.seed)
+            rounds = read_npz(folder / "rounds.npz")
+            if "reward" not in rounds:
+                raise DataError(f"{folder / 'rounds.npz'} has no rewards; remove its folder to run it again")
+            history = SourceHistory(rounds["reward"], spec.seed)
             measured = criteria(
                 policy, source=pair.source, target=pair.target, history=history, source_test=pair.source_test
             )
-            write_text(path, json.dumps(measured, indent=2) + "\n")
+            write_json(path, measured)
         values[record["folder"]] = measured
         if progress is not None:
             progress(record)
@@ -235,18 +228,9 @@ def _scores(rule: str, points: Sequence[Point]) -> Any:
 def _rank_correlation(first: Any, second: Any) -> float | None:
     if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
-    return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
-
-
-def _rewards(path: Path) -> FloatArray:
-    """The reward of every round of a run."""
-    rounds = read_npz(path)
-    if "reward" not in rounds:
-        raise DataError(f"{path} has no rewards; remove its folder to run it again")
-    rewards: FloatArray = rounds["reward"]
-    return rewards
+    return float(spearmanr(first, second).statistic)
 
 
 def write_sweep(
@@ -272,12 +256,10 @@ def write_sweep(
     with results_locked(out):
         records = read_results(out)
         for record in records:
-            if (record["pair"], record["method"], record["variant"]) not in swept:
-                continue
-            is_chosen = (record["pair"], record["variant"]) in chosen
-            record["selection"] = rule if is_chosen else "none"
-            if is_chosen:
-                selected.append(record)
-        write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
-        write_text(out / "sweep.json", json.dumps(content, indent=2) + "\n")
+            if (record["pair"], record["method"], record["variant"]) in swept:
+                is_chosen = (record["pair"], record["variant"]) in chosen
+                record["selection"] = rule if is_chosen else "none"
+                selected += [record] * is_chosen
+        write_json(out / "results.json", records)
+        write_json(out / "sweep.json", content)
     return selected

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
-from daband.encoders import DomainNorm, has_bfloat16
+from daband.encoders import has_bfloat16
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
@@ -41,8 +41,7 @@ class GradientStep:
         self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
         """Sums over measured steps: their number, and then what ``measured_names`` says."""
         self._taught = stack.first.objective.taught
-        norms = [module for module in stack.first.encoder.modules() if isinstance(module, DomainNorm)]
-        by_domain = all(norm.statistics == "own" for norm in norms)
+        by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
         """Whether unlabelled rows matter to the statistics of norms alone; a GPU has fewer kernels with all at once."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)

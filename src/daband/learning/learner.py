@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import AnyArray, FloatArray, below
 from daband.domain_names import DomainNames
 from daband.encoders import DomainNorm, Encoder, InferenceEncoder, build_encoder
 from daband.errors import InvalidInput
@@ -111,8 +111,7 @@ class Learner:
         }
         """What losses take from the head: coefficients, A^-1, how much of the width P adds, the arms' frequencies."""
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
-        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
-        has_gate = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in norms)
+        has_gate = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in self.norms)
         self.gated = has_gate and recipe.learning.gate_exponent > 0
         """Whether weights depend on the policy's skill, so that it must be kept up."""
         self.gate = 0.0
@@ -133,6 +132,11 @@ class Learner:
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}
 
+    @property
+    def norms(self) -> list[DomainNorm]:
+        """The encoder's norms that have statistics for each domain."""
+        return [module for module in self.encoder.modules() if isinstance(module, DomainNorm)]
+
     # What a stack of learners asks for.
 
     @property
@@ -143,8 +147,7 @@ class Learner:
     @property
     def uses_target(self) -> bool:
         """Whether steps look at unlabelled target contexts: for a term, or for the statistics of norms."""
-        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
-        own = any(norm.statistics != "source" or norm.by_channel for norm in norms)
+        own = any(norm.statistics != "source" or norm.by_channel for norm in self.norms)
         return self.objective.needs_target or (self.recipe.learning.target_statistics and own)
 
     @property
@@ -160,7 +163,7 @@ class Learner:
     @property
     def alignment(self) -> str:
         """What is aligned between the domains, and by how much, in one line."""
-        norms = [module for module in self.encoder.modules() if isinstance(module, DomainNorm)]
+        norms = self.norms
         columns = sum(int(norm.own.sum()) for norm in norms)
         if not norms:
             statistics = "no normalisation by domain"
@@ -259,9 +262,9 @@ class Learner:
         else:
             self.constants["prior"].copy_(torch.from_numpy(prior), non_blocking=True)
         self.gate = self.skill_gate.skill**self.recipe.learning.gate_exponent
-        for module in self.encoder.modules():
-            if isinstance(module, DomainNorm) and module.statistics == "gated":
-                module.gate.fill_(self.gate)
+        for norm in self.norms:
+            if norm.statistics == "gated":
+                norm.gate.fill_(self.gate)
 
     @single_precision()
     def grow(self) -> None:
@@ -321,18 +324,14 @@ class Learner:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
 
-        def below(prefix: str) -> dict[str, torch.Tensor]:
-            return {
-                name.removeprefix(prefix): torch.from_numpy(np.array(array))
-                for name, array in state.items()
-                if name.startswith(prefix)
-            }
+        def tensors(prefix: str) -> dict[str, torch.Tensor]:
+            return {name: torch.from_numpy(np.array(array)) for name, array in below(prefix, state).items()}
 
-        self.encoder.load_state_dict(below("encoder."))
-        self.objective.load_state_dict(below("objective."))
+        self.encoder.load_state_dict(tensors("encoder."))
+        self.objective.load_state_dict(tensors("objective."))
         if self.ema is not None:
-            self.ema.load_state_dict(below("average."))
-        saved = below("optimiser.")
+            self.ema.load_state_dict(tensors("average."))
+        saved = tensors("optimiser.")
         for name, moments in self.moments.items():
             if saved[name].numel() != moments.numel():
                 raise InvalidInput(
@@ -345,7 +344,7 @@ class Learner:
         if "run_steps" in state:
             self.run_steps = int(state["run_steps"][0])
         if "gate.sums" in state:
-            self.skill_gate.restore({name: tensor.numpy() for name, tensor in below("gate.").items()})
+            self.skill_gate.restore(below("gate.", state))
         self.faults[1] = float(state["streak"][0])
 
     def _restore_generator(self, state: torch.Tensor) -> None:

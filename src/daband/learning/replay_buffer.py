@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from daband.arrays import AnyArray, FloatArray, IntArray, Weights
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below
 from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
 from daband.linear import uniforms
@@ -90,9 +90,6 @@ class ContextBuffer:
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts}
 
-    def _set_column(self, name: str, column: torch.Tensor) -> None:
-        setattr(self, name, column)
-
     def _add(self, contexts: AnyArray, more: Mapping[str, torch.Tensor]) -> None:
         incoming = torch.from_numpy(np.ascontiguousarray(contexts))
         if incoming.dtype != torch.uint8:
@@ -147,7 +144,7 @@ class ContextBuffer:
         for name, column in self._columns().items():
             grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown[:room] = column
-            self._set_column(name, grown)
+            setattr(self, name, grown)
 
     def _first_room(self) -> int:
         if self.contexts.device.type != "cuda":
@@ -164,7 +161,7 @@ class ContextBuffer:
         self.n_seen = int(state["n_seen"][0])
         self._choose_place(torch.from_numpy(state["contexts"][:0]).dtype)
         for name in self._columns():
-            self._set_column(name, torch.from_numpy(state[name].copy()).to(self._home(name)))
+            setattr(self, name, torch.from_numpy(state[name].copy()).to(self._home(name)))
 
 
 class RoundBuffer(ContextBuffer):
@@ -284,8 +281,7 @@ class ReplayBuffers:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         for name, part in self._named().items():
-            prefix = f"{name}."
-            part.restore({key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)})
+            part.restore(below(f"{name}.", state))
 
 
 def _seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:

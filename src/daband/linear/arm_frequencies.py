@@ -26,8 +26,7 @@ predictions are certain they count as nothing, in between by the square of the p
 def arm_probabilities(mean: FloatArray, scale: float) -> FloatArray:
     """The softmax over arms, the last axis, of ``scale`` times predicted rewards (..., K)."""
     raised = np.exp(scale * (mean - mean.max(axis=-1, keepdims=True)))
-    shares: FloatArray = raised / raised.sum(axis=-1, keepdims=True)
-    return shares
+    return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight: Weights = None) -> float:

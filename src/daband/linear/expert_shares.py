@@ -125,5 +125,4 @@ def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
             loss = float(shares @ gram @ shares - 2.0 * (moment @ shares))
             if loss < value:
                 best, value = shares, loss
-    normalised: FloatArray = best / best.sum()
-    return normalised
+    return best / best.sum()

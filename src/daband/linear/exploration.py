@@ -31,8 +31,7 @@ def gaussians(uniform: FloatArray) -> FloatArray:
     """Standard normal numbers (B, K) from uniform ones (B, 2 K), each from a pair of its own (Box-Muller)."""
     first, second = uniform[:, 0::2], uniform[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-first))
-    normal: FloatArray = radius * np.cos(2.0 * np.pi * second)
-    return normal
+    return radius * np.cos(2.0 * np.pi * second)
 
 
 def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
@@ -89,8 +88,7 @@ def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
 def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
     """Draws of the operating system: there is no state that threads or forked processes would share."""
     bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
-    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
-    return numbers
+    return (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
 
 
 _LARGEST_ALPHA = 1e100
@@ -151,6 +149,10 @@ class Exploration:
         loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
         return arms, self.propensities(arms, propensities, mean, width, available)
 
+    def decide(self, mean: FloatArray, width: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
+        """``choose``, with the means and widths."""
+        return Decision(*self.choose(mean, width, draws, available=available), mean, width)
+
     def choose_rows(
         self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> list[tuple[int, float]]:
@@ -177,8 +179,7 @@ class Exploration:
     def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
         """What arms are compared by, (B, K)."""
         if self.rule == "thompson":
-            drawn: FloatArray = mean + self.multiplier(len(mean), mean.shape[1], draws) * width
-            return drawn
+            return mean + self.multiplier(len(mean), mean.shape[1], draws) * width
         return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
 
     def propensities(
@@ -189,8 +190,7 @@ class Exploration:
             return propensities
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         best = probability_of_best(mean, self.alpha * width, mask, arms)
-        drawn: FloatArray = self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
-        return drawn
+        return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
 
     def probabilities(self, mean: FloatArray, width: FloatArray, *, available: Mask = None) -> FloatArray:
         """The probability with which ``choose`` chooses each arm, (B, K)."""
@@ -203,8 +203,7 @@ class Exploration:
             best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
         else:
             best = shared_evenly(mean + self.optimism * width, mask)
-        probabilities: FloatArray = (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
-        return probabilities
+        return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
 
 def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
@@ -212,8 +211,7 @@ def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
     masked = np.where(available, scores, -np.inf)
     best = masked.max(axis=1, keepdims=True)
     tied = available & (masked >= best - TIE * (1.0 + np.abs(best)))
-    shares: FloatArray = tied / tied.sum(axis=1, keepdims=True)
-    return shares
+    return tied / tied.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ class PcaStep:
         return len(self.axes)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        features: FloatArray = (rows - self.centre).dot(self.axes.T)
-        return features
+        return (rows - self.centre).dot(self.axes.T)
 
     def settings(self) -> dict[str, Any]:
         """What a file's header says of it."""
@@ -179,8 +178,7 @@ class PCA:
             basis, _ = np.linalg.qr(_scatter_times(flat, centres, basis))
         small = basis.T @ _scatter_times(flat, centres, basis)
         _, vectors = np.linalg.eigh(0.5 * (small + small.T))
-        axes: FloatArray = (basis @ vectors[:, ::-1][:, : self.n_components]).T
-        return axes
+        return (basis @ vectors[:, ::-1][:, : self.n_components]).T
 
 
 def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:

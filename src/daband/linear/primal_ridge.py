@@ -281,8 +281,7 @@ class PrimalRidge:
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
         rows = self._pending[head, : self._n_pending[head]]
-        gram: FloatArray = self._gram[head] + rows.T @ rows
-        return gram
+        return self._gram[head] + rows.T @ rows
 
     def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads); 0 without widths."""
@@ -487,12 +486,10 @@ class PriorTrust:
     Args:
         prior: the source's statistics; not changed.
         discounts: how much of them each regression starts with, full trust first.
-        margin: see ``MARGIN``.
     """
 
-    def __init__(self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS, margin: float = MARGIN) -> None:
+    def __init__(self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS) -> None:
         self.discounts = discounts
-        self.margin = margin
         self.candidates = [prior.discounted(discount) for discount in discounts]
         self.losses: FloatArray = np.zeros(len(discounts))
         """The sum of squared errors of each, of predictions before learning."""
@@ -516,7 +513,7 @@ class PriorTrust:
                 self.losses[place] += (float(z @ candidate.theta[head]) - reward) ** 2
                 candidate.update(z[None], np.array([head]), np.array([reward]))
             best = int(np.argmin(self.losses))
-            if self.losses[best] + self.margin < self.losses[self.acting]:
+            if self.losses[best] + MARGIN < self.losses[self.acting]:
                 self.acting = best
 
     def refit(self, prior: PrimalRidge, target: PrimalRidge) -> None:
@@ -534,7 +531,7 @@ class PriorTrust:
             "discounts": np.array(self.discounts),
             "losses": self.losses,
             "acting": np.array([self.acting], np.int64),
-            "margin": np.array([self.margin]),
+            "margin": np.array([MARGIN]),
         }
         for place, candidate in enumerate(self.candidates):
             arrays |= {f"{place}.{name}": array for name, array in candidate.state(rounds=rounds).items()}
@@ -544,7 +541,7 @@ class PriorTrust:
     def restored(cls, state: dict[str, AnyArray], like: PrimalRidge) -> PriorTrust:
         """What ``state`` returned; ``like`` has the sizes and the ridge."""
         discounts = tuple(float(discount) for discount in state["discounts"])
-        trust = cls(PrimalRidge(like.n_heads, like.dim, like.ridge), discounts, float(state["margin"][0]))
+        trust = cls(PrimalRidge(like.n_heads, like.dim, like.ridge), discounts)
         trust.losses = restored_array(state, "losses", trust.losses)
         trust.acting = int(state["acting"][0])
         if not 0 <= trust.acting < len(discounts):

@@ -172,8 +172,7 @@ def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
     """
     block, skipped = divmod(first, folds)
     draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
-    numbers: IntArray = draws.argsort(axis=1).reshape(-1)[skipped : skipped + n]
-    return numbers
+    return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n]
 
 
 def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[FloatArray]:

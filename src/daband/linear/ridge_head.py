@@ -144,9 +144,7 @@ class RidgeHead:
         rule: str | None = None,
     ) -> Decision:
         """Choose an arm for each row of predicted rewards and squared widths, (B, K) each."""
-        width = np.sqrt(variance)
-        exploration, draws = self.exploration.by_rule(rule), self._draws(first_round)
-        return Decision(*exploration.choose(mean, width, draws, available=available), mean, width)
+        return self.exploration.by_rule(rule).decide(mean, np.sqrt(variance), self._draws(first_round), available)
 
     def score(self, features: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each, or zeros; features as in ``decide``."""
@@ -157,8 +155,7 @@ class RidgeHead:
 
     def predict(self, features: AnyArray, arms: IntArray) -> FloatArray:
         """The predicted reward of one arm in each row, (B,)."""
-        if self.arms == "shared":
-            features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        features, arms = self.of_chosen(features, arms)
         if isinstance(self.statistics, DualRidge):
             mean: FloatArray = self.statistics.score(features, widths=False)[0][np.arange(len(arms)), arms]
         else:
@@ -166,13 +163,18 @@ class RidgeHead:
             mean = np.einsum("bd,bd->b", wide, self.statistics.theta[arms])
         return mean
 
+    def of_chosen(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
+        """The features (B, d) of each round's arm, and the regression that it belongs to, (B,)."""
+        if self.arms == "disjoint":
+            return features, arms
+        return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Learn from rounds: features as in ``decide``, the arm chosen in each and its reward.
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
-        if self.arms == "shared":
-            features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        features, arms = self.of_chosen(features, arms)
         if weights is not None:
             features, rewards = _weigh(features, rewards, weights)
         if self.trust is not None:
@@ -242,9 +244,7 @@ class RidgeHead:
 
         ``head.statistics = head.refitted(...)`` replaces them in one step, while another thread may be deciding.
         """
-        if self.arms == "shared":
-            features = features[np.arange(len(features)), arms]
-            arms = np.zeros(len(arms), np.int64)
+        features, arms = self.of_chosen(features, arms)
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         features, rewards = _weigh(features, rewards, weights)
         fresh.fit(features, arms, rewards)
@@ -350,12 +350,6 @@ class RidgeHead:
     def probabilities(self, features: AnyArray, *, available: Mask = None, rule: str | None = None) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
         mean, variance = self.score(features, widths=rule != "greedy")
-        return self.probabilities_at(mean, variance, available=available, rule=rule)
-
-    def probabilities_at(
-        self, mean: FloatArray, variance: FloatArray, *, available: Mask = None, rule: str | None = None
-    ) -> FloatArray:
-        """The probability with which ``choose`` chooses each arm, (B, K)."""
         return self.exploration.by_rule(rule).probabilities(mean, np.sqrt(variance), available=available)
 
     def _primal_fits(self, heads: int, limit: int) -> bool:
@@ -444,7 +438,8 @@ class HeadMixture:
     ) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
         mean, variance = self.score(features, widths=rule != "greedy")
-        return self.heads[0].probabilities_at(mean, variance, available=available, rule=rule)
+        exploration = self.heads[0].exploration.by_rule(rule)
+        return exploration.probabilities(mean, np.sqrt(variance), available=available)
 
     def score(self, features: Sequence[AnyArray], *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each, or zeros."""

@@ -287,8 +287,7 @@ def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray)
 def _power(matrix: FloatArray, exponent: float) -> FloatArray:
     """A power of a symmetric positive matrix."""
     values, vectors = np.linalg.eigh(matrix)
-    power: FloatArray = (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
-    return power
+    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
 
 
 def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

@@ -37,8 +37,7 @@ class _Reversal(torch.autograd.Function):
 
 def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
     """``features``, whose gradient arrives multiplied by ``-strength``, a scalar tensor."""
-    reversed_features: torch.Tensor = _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
-    return reversed_features
+    return _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
 def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
@@ -64,11 +63,10 @@ def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
 class Discriminator(nn.Module):
     """A dense network from features (B, w) to one logit (B,), positive for the target."""
 
-    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128)) -> None:
+    def __init__(self, *, width: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(width, hidden[0]), nn.ReLU(), nn.Linear(hidden[0], hidden[1]), nn.ReLU(), nn.Linear(hidden[1], 1)
-        )
+        layers = [nn.Linear(width, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1)]
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.layers(features)
@@ -96,8 +94,7 @@ class Adversarial(Term):
 
     def logits(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The discriminator's logits of all rows, the sources' first, whose alignments are ``alignment``."""
-        logits: torch.Tensor = self.discriminator(self.seen(alignment, batch))
-        return logits
+        return self.discriminator(self.seen(alignment, batch))
 
     def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the discriminator sees of the rows whose alignments are ``alignment``."""
@@ -143,8 +140,7 @@ class ConditionalAdversarial(Adversarial):
             of_context = probabilities.reshape(-1, 1)
             probabilities, directions = torch.cat([of_context, 1 - of_context], dim=1), directions[:2]
         product = (alignment @ self.feature_directions) * (probabilities @ directions)
-        scaled: torch.Tensor = product / math.sqrt(self.projected_width)
-        return scaled
+        return product / math.sqrt(self.projected_width)
 
     def grow(self) -> None:
         new = torch.randn(1, self.projected_width).to(self.class_directions)

@@ -82,35 +82,35 @@ class Objective(nn.Module):
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
-    def _any(self, need: str) -> bool:
-        return any(getattr(term, need) for term in self.terms.values())
+    def _named_terms(self) -> list[tuple[str, Term]]:
+        return list(self.terms.items())  # type: ignore[arg-type]
 
     @property
     def needs_target(self) -> bool:
         """Whether any term looks at target contexts."""
-        return self._any("needs_target")
+        return any(term.needs_target for _, term in self._named_terms())
 
     @property
     def needs_width(self) -> bool:
         """Whether any term needs the head's widths at target contexts."""
-        return self._any("needs_width")
+        return any(term.needs_width for _, term in self._named_terms())
 
     @property
     def taught(self) -> list[int]:
         """The places of terms that need the EMA encoder's predictions."""
-        return [place for place, term in enumerate(self.terms.values()) if getattr(term, "needs_teacher", False)]
+        return [place for place, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
 
     @property
     def gated(self) -> list[str]:
         """The terms whose weights are gated: on the target, and R."""
-        return [name for name, term in self.terms.items() if _is_gated(term)]
+        return [name for name, term in self._named_terms() if _is_gated(term)]
 
     def weights_over(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
         """Every term's weight at each of these gradient steps of a run, in the order of ``weights``.
 
         ``gate`` multiplies those of gated terms.
         """
-        factors = [gate if _is_gated(self.terms[name]) else 1.0 for name in self.weights]
+        factors = [gate if _is_gated(term) else 1.0 for _, term in self._named_terms()]
         columns = []
         for weight, factor in zip(self.weights.values(), factors, strict=True):
             ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
@@ -137,8 +137,7 @@ class Objective(nn.Module):
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         free = itertools.cycle(self.streams[1:])
-        for place, (name, term) in enumerate(self.terms.items()):
-            assert isinstance(term, Term)
+        for place, (name, term) in enumerate(self._named_terms()):
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
             concurrent = term.shape.feedback in term.concurrent_feedback
@@ -158,25 +157,20 @@ class Objective(nn.Module):
         if len(weighed) == 1:
             parts.append(weights[places[0]] * weighed[0])
         elif weighed:
-            adjacent = places[-1] - places[0] == len(places) - 1
-            their_weights = (
-                weights[places[0] : places[-1] + 1] if adjacent else torch.stack([weights[one] for one in places])
-            )
-            parts.append(their_weights @ torch.stack(weighed))
+            first, last = places[0], places[-1] + 1
+            own = weights[first:last] if last - first == len(places) else torch.stack([weights[one] for one in places])
+            parts.append(own @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
-        for term in self.terms.values() if measure else ():
-            assert isinstance(term, Term)
+        for _, term in self._named_terms() if measure else ():
             measured.update(term.measured(batch))
         return total, measured
 
     def grow(self) -> None:
         """One more arm."""
-        for term in self.terms.values():
-            assert isinstance(term, Term)
+        for _, term in self._named_terms():
             term.grow()
 
 
-def _is_gated(term: nn.Module) -> bool:
-    assert isinstance(term, Term)
+def _is_gated(term: Term) -> bool:
     return term.needs_target if term.gated is None else term.gated

@@ -8,8 +8,6 @@ lower the largest of all predicted rewards is to turn target features away from 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from daband.objectives.term import Batch, Term, terms
@@ -30,15 +28,14 @@ class PredictedReward(Term):
     """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source's part."""
 
     needs_target = True
-    arm: ClassVar[str] = "source_action"
-    """Which arm counts in the target: "source_action", that of the source round, or "target_choice", the policy's."""
+
+    def target_arm(self, batch: Batch) -> torch.Tensor:
+        """The arms that count in the target: those of the source rounds."""
+        return batch.arm
 
     def forward(self, batch: Batch) -> torch.Tensor:
         source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
-        if self.arm == "target_choice":
-            arm = (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
-        else:
-            arm = batch.arm
+        arm = self.target_arm(batch)
         pairs = min(len(batch.target_predicted), len(arm))
         if pairs == 0:
             return source
@@ -50,4 +47,6 @@ class PredictedRewardTargetChoice(PredictedReward):
     """P with the arm that the policy would choose in the target, by its predictions and widths."""
 
     needs_width = True
-    arm = "target_choice"
+
+    def target_arm(self, batch: Batch) -> torch.Tensor:
+        return (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)

@@ -12,9 +12,7 @@ from torch.nn import functional
 from daband.objectives.term import Batch, Term, WithGradient, terms
 
 
-def known_rewards(
-    arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+def known_rewards(arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str) -> tuple[torch.Tensor, ...]:
     """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
     chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
     known = chosen
@@ -62,8 +60,7 @@ def cross_entropy_regret(
     if feedback == "one_hot":
         if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
-        loss: torch.Tensor = _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
-        return loss
+        return _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.
     return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward.clamp(0, 1))
@@ -84,9 +81,8 @@ class SourceCrossEntropy(Term):
     concurrent_feedback = frozenset({"one_hot"})
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return cross_entropy_regret(
-            batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback, scale=self.shape.scale
-        )
+        feedback, scale = self.shape.feedback, self.shape.scale
+        return cross_entropy_regret(batch.predicted, batch.arm, batch.reward, feedback=feedback, scale=scale)
 
 
 def regression_error(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:

@@ -50,8 +50,7 @@ class _Divergence(WithGradient):
 
 def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Mean entropy of the softmax over arms of ``scale`` times the predicted rewards (T, K)."""
-    entropy: torch.Tensor = _MeanEntropy.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
-    return entropy
+    return _MeanEntropy.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
 
 
 @terms.register("target_entropy")
@@ -78,8 +77,7 @@ def target_diversity(
     else:
         expected = prior.to(target_predicted.dtype).clamp(min=_RAREST)
     given = (target_predicted, scale, expected)
-    distance: torch.Tensor = _Divergence.apply(*given)[0]  # type: ignore[no-untyped-call]
-    return distance
+    return _Divergence.apply(*given)[0]  # type: ignore[no-untyped-call]
 
 
 @terms.register("target_diversity")

@@ -111,8 +111,7 @@ class Average(Policy):
 
     def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         explored, draws = self.exploration.by_rule(rule), seeded_draws(self._key, first_round)
-        mean, width = self._score(contexts, domain, explored.rule)
-        return Decision(*explored.choose(mean, width, draws, available=available), mean, width)
+        return explored.decide(*self._score(contexts, domain, explored.rule), draws, available)
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         explored = self.exploration.by_rule(rule)

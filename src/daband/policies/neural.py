@@ -393,7 +393,6 @@ class NeuralLinUCB(Policy):
         self._pseudo: PseudoLabelRegression | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
-        self._target_alone: ReplayBuffers | None = None
         self._counted: tuple[object, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
@@ -494,27 +493,23 @@ class NeuralLinUCB(Policy):
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from: those of the target alone where the source counts for nothing."""
-        trust = self._head.trust
-        first = self.domains.first_target
-        of_targets = self._buffers.rounds[first:]
-        if trust is None or trust.discount > 0.0 or not any(map(len, of_targets)):
-            return self._buffers if set(self._source_weights) == {1.0} else self._counted_buffers()
-        if self._target_alone is None or self._target_alone.rounds[first:] != of_targets:
-            empty = self._make_buffers(self.n_arms)
-            self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *of_targets))
-        return self._target_alone
+        """The replay buffers that steps draw from, with the weights of the sources; those of weight 0 are empty.
 
-    def _counted_buffers(self) -> ReplayBuffers:
-        """The replay buffers with the weights of the sources, those of weight 0 empty; the same while none changes."""
-        weights = (*self._source_weights, *[1.0] * len(self.domains.targets))
-        if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
-            empty = self._make_buffers(self.n_arms).rounds
-            every = zip(self._buffers.rounds, empty, weights, strict=True)
+        Where the source counts for nothing any more, there are the target's rounds alone.
+        """
+        trust, first = self._head.trust, self.domains.first_target
+        alone = trust is not None and not trust.discount > 0.0 and any(map(len, self._buffers.rounds[first:]))
+        weights = (*([0.0] * first if alone else self._source_weights), *[1.0] * len(self.domains.targets))
+        if set(weights) == {1.0}:
+            return self._buffers
+        key = alone, weights, id(self._buffers)
+        if self._counted is None or self._counted[0] != key:  # the same object while nothing changes
+            empty = self._make_buffers(self.n_arms)
+            every = zip(self._buffers.rounds, empty.rounds, weights, strict=True)
             rounds = tuple(buffer if weight else none for buffer, none, weight in every)
             even = len(set(weights) - {0.0}) == 1
-            counted = replace(self._buffers, rounds=rounds, weights=() if even else weights)
-            self._counted = (weights, id(self._buffers)), counted
+            counted = replace(empty if alone else self._buffers, rounds=rounds, weights=() if even else weights)
+            self._counted = key, counted
         return self._counted[1]
 
     @property
@@ -593,10 +588,13 @@ class NeuralLinUCB(Policy):
         return expert.features.encode(np.asarray(contexts), domain)
 
     def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
+        return self._decide_by_heads(*self._mixture(contexts, domain), available, first_round, rule)
+
+    def _mixture(self, contexts: AnyArray, domain: int) -> tuple[HeadMixture, Features]:
+        """What decides on contexts of a domain, and their features, of each expert its own."""
         acting = self._acting  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        mixture = acting.mixture_for(features, in_target=self.domains.is_target(domain))
-        return self._decide_by_heads(mixture, features, available, first_round, rule)
+        return acting.mixture_for(features, in_target=self.domains.is_target(domain)), features
 
     def _decide_by_heads(
         self, mixture: HeadMixture, features: Features, available: Mask, first_round: int, rule: str | None
@@ -659,9 +657,7 @@ class NeuralLinUCB(Policy):
         )
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
-        acting = self._acting
-        features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        mixture = acting.mixture_for(features, in_target=self.domains.is_target(domain))
+        mixture, features = self._mixture(contexts, domain)
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.probabilities(features, available=available, rule=rule)

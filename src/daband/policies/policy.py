@@ -144,8 +144,7 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
 
 def read_notes(path: str | Path) -> dict[str, str]:
     """The caller's notes in a saved policy's header."""
-    notes: dict[str, str] = read_tensor_header(path, _FORMAT)["notes"]
-    return notes
+    return read_tensor_header(path, _FORMAT)["notes"]
 
 
 _NO_LOCK = nullcontext()
@@ -236,6 +235,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self.arms = arms
         self._dimensions = math.prod(self.context_shape)
         self.largest_norm = LARGEST_NORM
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         self._set_round_shape()
         self._scale = RewardScale(reward_range)
         self.shift = as_shift(shift, context_shape=self.context_shape)
@@ -754,16 +754,6 @@ class Policy(ABC, metaclass=_PolicyType):
         return False
 
     @property
-    def largest_norm(self) -> float:
-        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
-        return self._largest_norm
-
-    @largest_norm.setter
-    def largest_norm(self, value: float) -> None:
-        self._largest_norm = value
-        self._safe_square = value * value
-
-    @property
     def table(self) -> TableTransform | None:
         """What turns a raw row into a context: ``policy.select(policy.table.contexts({"age": 41, "city": "Oslo"}))``.
 
@@ -1056,8 +1046,8 @@ class Policy(ABC, metaclass=_PolicyType):
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
         # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
-        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
-            return contexts  # type: ignore[no-any-return]
+        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self.largest_norm**2:
+            return contexts
         largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
         return check_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
 

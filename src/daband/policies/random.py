@@ -53,10 +53,8 @@ class Random(Policy):
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
     def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
-        n = len(contexts)
-        mean, width = np.full((n, self.n_arms), 0.5), np.full((n, self.n_arms), 0.5)
-        draws = seeded_draws(self._key, first_round)
-        return Decision(*_EVENLY.choose(mean, width, draws, available=available), mean, width)
+        mean, width = np.full((2, len(contexts), self.n_arms), 0.5)
+        return _EVENLY.decide(mean, width, seeded_draws(self._key, first_round), available)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         """Nothing is learned."""
@@ -67,8 +65,7 @@ class Random(Policy):
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         mask = np.ones((len(contexts), self.n_arms), np.bool_) if available is None else available
-        probabilities: FloatArray = mask / mask.sum(axis=1, keepdims=True)
-        return probabilities
+        return mask / mask.sum(axis=1, keepdims=True)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int

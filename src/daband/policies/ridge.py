@@ -180,9 +180,7 @@ class RidgePolicy(Policy):
         weights = None
         if propensity is not None:
             weights = round_weights(check_propensities(propensity, n), self.n_arms, weighting=weighting)
-        features, heads = self._features(self._transform_contexts(checked, self._domain)), arms
-        if self._head.arms == "shared":
-            features, heads = features[np.arange(n), arms], np.zeros_like(arms)
+        features, heads = self._head.of_chosen(self._features(self._transform_contexts(checked, self._domain)), arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
         sums.add(features, heads, unit, weights)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, FloatArray, IntArray, Mask, Weights, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
 from daband.policies.incoming_rounds import WEIGHTINGS
@@ -109,9 +109,8 @@ class Trees(Policy):
         return predicted, np.broadcast_to(width, predicted.shape).copy()
 
     def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
-        mean, width = self._score(contexts)
         draws = seeded_draws(self._key, first_round)
-        return Decision(*self.exploration.by_rule(rule).choose(mean, width, draws, available=available), mean, width)
+        return self.exploration.by_rule(rule).decide(*self._score(contexts), draws, available)
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         return self.exploration.by_rule(rule).probabilities(*self._score(contexts), available=available)
@@ -176,7 +175,7 @@ class Trees(Policy):
         kept, rounds, sums = state["kept"], state["rounds"], state["sums"]
         if kept.shape[1:] != (self._inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
             raise InvalidInput(f"the file has rounds of shape {kept.shape} for {models} models")
-        planted = {name.removeprefix("planted/"): array for name, array in state.items() if name.startswith("planted/")}
+        planted = below("planted/", state)
         TreeNetwork({"kind": "trees", "inputs": self._inputs}, planted)  # refuses what does not fit
         self._kept, self._rounds, self._sums = np.array(kept), np.array(rounds), np.array(sums)
         self._planted = {name: np.array(array) for name, array in planted.items()}

@@ -486,8 +486,7 @@ def _running_mean(values: FloatArray, share: float = 0.03) -> FloatArray:
     """A running mean over a few episodes; the ends average over what there is."""
     width = min(max(1, int(len(values) * share)), (len(values) - 1) // 2)
     kernel = np.ones(2 * width + 1)
-    smooth: FloatArray = np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
-    return smooth
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
 def _name(key: Key) -> str:

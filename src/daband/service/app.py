@@ -73,28 +73,25 @@ class Service:
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        number = publish_file(store, Path(file).read_bytes(), self._clock.now())
+        publish_file(store, Path(file).read_bytes(), self._clock.now())
         current = store.current_model()
         assert current is not None
         self._decider = Decider(model_from(store.model_content(current), current), settings)
-        self._file_number = number
         self._buckets: dict[str, tuple[float, float]] = {}
-        self._begun = time.monotonic()
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
             "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCIES
         )
-        self._odd_rows = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
+        self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
         self._unlogged = Counter(
             "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
         )
         self._observers: dict[tuple[str, int], tuple[Any, Any]] = {}
-        roles: dict[str, tuple[bytes, ...]] = {}
+        self._tokens: dict[str, tuple[bytes, ...]] = {}
         for role, listed in asdict(settings.tokens).items():
-            roles[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
-        roles["watch"] = (*roles["watch"], *roles["admin"]) if roles["watch"] or roles["admin"] else ()
-        self._tokens = roles
+            self._tokens[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
+        self._tokens["watch"] += self._tokens["admin"]
         route = self._route
         self.app = Starlette(
             routes=[
@@ -150,7 +147,7 @@ class Service:
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
     ) -> Route:
         async def answer(request: Request) -> Response:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 self._check_rate(request)
                 if role is not None:
@@ -171,7 +168,7 @@ class Service:
                 observers = (self._requests.labels(path, response.status_code), self._seconds.labels(path))
                 self._observers[key] = observers
             observers[0].inc()
-            observers[1].observe(time.perf_counter() - begun)
+            observers[1].observe(time.perf_counter() - started)
             return response
 
         return Route(path, answer, methods=[method])
@@ -235,9 +232,8 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         given = await self._read_json(request)
         events, warnings = self._decider.decide(given, self._clock.now())
-        for odd in warnings:
-            for one in odd:
-                self._odd_rows.labels(one.kind).inc()
+        for warning in (warning for row in warnings for warning in row):
+            self._row_warnings.labels(warning.kind).inc()
         logged = True
         try:
             answers = await self._writer.write(events)
@@ -251,7 +247,7 @@ class Service:
             raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided for it")
         arm_names = self._decider.model.deployed.arm_names
         decided = [
-            _decision(answer, arm_names, odd, logged=logged) for answer, odd in zip(answers, warnings, strict=True)
+            _decision(answer, arm_names, row, logged=logged) for answer, row in zip(answers, warnings, strict=True)
         ]
         return _json({"events": decided} if "events" in given else decided[0])
 
@@ -387,7 +383,7 @@ def _decision(
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
         "repeated": answer.status == "repeated",
-        "warnings": [{"kind": odd.kind, "column": odd.column, "message": odd.message} for odd in warnings],
+        "warnings": [asdict(warning) for warning in warnings],
     }  # fmt: skip
 
 
@@ -426,9 +422,7 @@ def serve(
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
-    process = None
-    if worker:
-        process = _start_worker(log, settings, learn, learn_every)
+    process = _start_worker(log, settings, learn, learn_every) if worker else None
     try:
         uvicorn.run(
             app,

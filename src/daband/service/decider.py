@@ -45,7 +45,7 @@ def model_from(content: bytes, number: int) -> Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """One checked event of a request."""
 
     event_id: str
@@ -62,22 +62,22 @@ class Decider:
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
         self._settings = settings
-        arm_names = model.deployed.arm_names
-        self._numbers = {name: arm for arm, name in enumerate(arm_names)}
-        self._incumbent = None if settings.incumbent is None else self._arm(settings.incumbent, "incumbent")
+        self._incumbent: int | None = None
+        if settings.incumbent is not None:
+            self._incumbent = model.deployed.arm_number(settings.incumbent, "incumbent")
         if settings.wait is not None:
             checked_reward(settings.default_reward, model.deployed, "default_reward")
 
-    def decide(self, given: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
+    def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
         """The events of a request's JSON as they are to be logged, and the warnings on each row."""
         model, settings = self.model, self._settings
-        asked = self._asked(given)
-        warnings: list[tuple[Any, ...]] = [()] * len(asked)
-        choices: Sequence[tuple[int, float] | None] = [None] * len(asked)
+        requests = self._read_events(body)
+        warnings: list[tuple[Any, ...]] = [()] * len(requests)
+        choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
         if settings.mode != "log-only":
-            choices, warnings = self._choose(model.deployed, asked)
+            choices, warnings = self._choose(model.deployed, requests)
         events = []
-        for one, choice in zip(asked, choices, strict=True):
+        for one, choice in zip(requests, choices, strict=True):
             if settings.mode == "online":
                 assert choice is not None
                 arm, propensity = choice
@@ -102,109 +102,96 @@ class Decider:
             )
         return events, warnings
 
-    def _kept(self, one: _Asked) -> dict[str, str | None]:
+    def _kept(self, one: _Request) -> dict[str, str | None]:
         """What the log keeps of an event's context."""
         eligible = None if one.eligible is None else str(one.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
         text = orjson.dumps(one.context, option=orjson.OPT_SORT_KEYS)
-        asked = b"%b|%b|%d" % (text, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
-        digest = hashlib.blake2b(asked, digest_size=16, key=_HASH_KEY).hexdigest()
+        identity = b"%b|%b|%d" % (text, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
+        digest = hashlib.blake2b(identity, digest_size=16, key=_HASH_KEY).hexdigest()
         context = text.decode() if self._settings.contexts == "keep" else None
         return {"context": context, "eligible": eligible, "digest": digest}
 
     def _choose(
-        self, deployed: Deployed, asked: list[_Asked]
+        self, deployed: Deployed, requests: list[_Request]
     ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
-        if len(asked) == 1:
-            one = asked[0]
+        if len(requests) == 1:
+            one = requests[0]
             decision = deployed.decide(_as_row(one.context), among=one.eligible)
             return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
-        rows = [_as_row(one.context) for one in asked]
-        kinds = {type(row) for row in rows}
-        if len(kinds) > 1:
+        batch: Any = [_as_row(one.context) for one in requests]
+        if len({type(row) for row in batch}) > 1:
             raise InvalidInput("the contexts of a batch must all be objects or all be arrays")
-        if isinstance(rows[0], np.ndarray):
-            if len({row.shape for row in rows}) > 1:
+        if isinstance(batch[0], np.ndarray):
+            if len({row.shape for row in batch}) > 1:
                 raise InvalidInput("the contexts of a batch must all have the same shape")
-            batch: Any = np.stack(rows)
-        else:
-            batch = rows
+            batch = np.stack(batch)
         available: Mask = None
-        if any(one.eligible is not None for one in asked):
-            available = np.zeros((len(asked), deployed.n_arms), np.bool_)
-            for row, one in zip(available, asked, strict=True):
+        if any(one.eligible is not None for one in requests):
+            available = np.zeros((len(requests), deployed.n_arms), np.bool_)
+            for row, one in zip(available, requests, strict=True):
                 row[slice(None) if one.eligible is None else one.eligible] = True
         decision = deployed.decide(batch, available)
         pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
         return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
 
-    def _asked(self, given: Any) -> list[_Asked]:
-        if not isinstance(given, dict):
+    def _read_events(self, body: Any) -> list[_Request]:
+        if not isinstance(body, dict):
             raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
-        if "events" not in given:
-            return [self._one(given)]
-        listed = given["events"]
-        if len(given) > 1:
+        if "events" not in body:
+            return [self._read_event(body)]
+        listed = body["events"]
+        if len(body) > 1:
             raise InvalidInput("events stand alone in a body: what else is asked belongs to each event")
         if not isinstance(listed, list) or not listed:
             raise InvalidInput("events must be a list of objects, at least one")
         if len(listed) > self._settings.limits.batch:
             raise InvalidInput(f"{len(listed)} events in one request, the limit is {self._settings.limits.batch}")
-        asked = []
+        requests = []
         for number, one in enumerate(listed):
             try:
-                asked.append(self._one(one))
+                requests.append(self._read_event(one))
             except InvalidInput as error:
                 raise InvalidInput(f"event {number}: {error}") from None
-        if len({one.event_id for one in asked}) < len(asked):
+        if len({one.event_id for one in requests}) < len(requests):
             raise InvalidInput("events: an event_id stands there twice")
-        return asked
+        return requests
 
-    def _one(self, given: Any) -> _Asked:
-        if not isinstance(given, dict):
-            raise InvalidInput(f"an event must be an object, got {type(given).__name__}")
-        for name in given:
+    def _read_event(self, body: Any) -> _Request:
+        if not isinstance(body, dict):
+            raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
+        for name in body:
             if name not in _FIELDS:
                 raise InvalidInput(f"{name!r} is not known{did_you_mean(name, _FIELDS)} ({', '.join(_FIELDS)})")
-        context = given.get("context")
+        context = body.get("context")
         if not isinstance(context, dict | list):
             raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
-        event_id = given.get("event_id")
-        domain = given.get("domain")
+        event_id = body.get("event_id")
+        domain = body.get("domain")
         deployed = self.model.deployed
         if domain is not None and domain != deployed.domain:
             raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
-        eligible = given.get("eligible")
+        eligible = body.get("eligible")
         if eligible is not None:
             if not isinstance(eligible, list) or not eligible:
                 raise InvalidInput("eligible must be a list of arms, at least one")
-            eligible = sorted({self._arm(arm, "eligible") for arm in eligible})
-        incumbent = given.get("incumbent")
-        propensity = given.get("incumbent_propensity", 1.0)
+            eligible = sorted({deployed.arm_number(arm, "eligible") for arm in eligible})
+        incumbent = body.get("incumbent")
+        propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
             raise InvalidInput(f"incumbent_propensity must lie in (0, 1], got {propensity!r}")
-        deferred = given.get("deferred", False)
+        deferred = body.get("deferred", False)
         if not isinstance(deferred, bool):
             raise InvalidInput(f"deferred must be true or false, got {deferred!r}")
-        return _Asked(
+        return _Request(
             event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
             context=context,
             eligible=eligible,
-            incumbent=self._incumbent if incumbent is None else self._arm(incumbent, "incumbent"),
+            incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
             deferred=deferred,
         )
-
-    def _arm(self, arm: Any, name: str) -> int:
-        if isinstance(arm, str):
-            number = self._numbers.get(arm)
-            if number is not None:
-                return number
-        elif type(arm) is int and 0 <= arm < len(self._numbers):
-            return arm
-        hint = did_you_mean(arm, self._numbers) if isinstance(arm, str) else ""
-        raise InvalidInput(f"{name}: {arm!r} is no arm{hint} ({', '.join(self._numbers)})")
 
 
 def _as_row(context: Any) -> Any:

@@ -183,6 +183,7 @@ _models = sa.Table(
     sa.Column("state", sa.LargeBinary),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
+_REWARD_COLUMNS = [_rewards.c[name] for name in ("version", "reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 
@@ -192,13 +193,12 @@ class Store:
 
     def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
-        try:
+        url = None
+        with contextlib.suppress(sa.exc.ArgumentError):
             url = sa.make_url(address)
-        except sa.exc.ArgumentError:
-            raise InvalidInput(f"log must be sqlite:///FILE or postgresql://..., got {address!r}") from None
-        self.backend = url.get_backend_name()
-        if self.backend not in ("sqlite", "postgresql"):
+        if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
             raise InvalidInput(f"log must be sqlite:///FILE or postgresql://..., got {address!r}")
+        self.backend = url.get_backend_name()
         if self.backend == "sqlite":
             if url.database in (None, "", ":memory:"):
                 raise InvalidInput("log must be a file, e.g. sqlite:///events.db: what is in memory is lost")
@@ -262,16 +262,7 @@ class Store:
         """The next rewards of the log in its order; ``first_only`` leaves corrections out."""
         before = _rewards.alias("before")
         query = (
-            sa.select(
-                _rewards.c.seq,
-                _events.c.seq,
-                _rewards.c.version,
-                _rewards.c.reward,
-                _rewards.c.kind,
-                _rewards.c.time,
-                before.c.reward,
-                *_EVENT_COLUMNS,
-            )
+            sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, before.c.reward, *_EVENT_COLUMNS)
             .join(_events, _events.c.event_id == _rewards.c.event_id)
             .outerjoin(
                 before, (before.c.event_id == _rewards.c.event_id) & (before.c.version == _rewards.c.version - 1)
@@ -385,8 +376,7 @@ class Store:
         pinned = self.note("pinned")
         if pinned:
             return int(pinned)
-        number: int | None = self._scalar(sa.select(sa.func.max(_models.c.number)))
-        return number
+        return self._scalar(sa.select(sa.func.max(_models.c.number)))
 
     def model_content(self, number: int) -> bytes:
         """The exported file of a model."""
@@ -408,8 +398,7 @@ class Store:
 
     def note(self, name: str) -> str | None:
         """A text that the processes of the service share."""
-        text: str | None = self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
-        return text
+        return self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def write_note(self, name: str, text: str) -> None:
         """Write one."""
@@ -551,32 +540,28 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
                 latest[event_id] = (version, reward, kind)
     answers, new = {}, []
     for entry in given:
-        before = latest.get(entry.event_id)
-        version = 1 if before is None else before[0] + 1
-        status = "recorded" if before is None else "corrected"
+        version, reward, kind = latest.get(entry.event_id, (0, 0.0, ""))
         if entry.event_id not in active:
             answers[id(entry)] = LogAnswer("unknown")
         elif not active[entry.event_id]:
             answers[id(entry)] = LogAnswer("inactive")
-        elif before is not None and (before[1] == entry.reward or entry.kind == "default"):
-            answers[id(entry)] = LogAnswer("repeated", reward=before[1], version=before[0], kind=before[2])
-        elif before is not None and not entry.may_correct:
-            answers[id(entry)] = LogAnswer("refused", reward=before[1], version=before[0], kind=before[2])
+        elif version and (reward == entry.reward or entry.kind == "default" or not entry.may_correct):
+            repeated = reward == entry.reward or entry.kind == "default"
+            answers[id(entry)] = LogAnswer("repeated" if repeated else "refused", None, reward, version, kind)
         else:
-            latest[entry.event_id] = (version, entry.reward, entry.kind)
-            answers[id(entry)] = LogAnswer(status, reward=entry.reward, version=version, kind=entry.kind)
-            new.append(
-                {
-                    "event_id": entry.event_id,
-                    "version": version,
-                    "reward": entry.reward,
-                    "kind": entry.kind,
-                    "time": entry.time,
-                }
-            )
+            latest[entry.event_id] = (version + 1, entry.reward, entry.kind)
+            row: dict[str, Any] = dict(zip(("version", "reward", "kind"), latest[entry.event_id], strict=True))
+            answers[id(entry)] = LogAnswer("corrected" if version else "recorded", **row)
+            new.append({"event_id": entry.event_id, "time": entry.time, **row})
     if new:
         connection.execute(sa.insert(_rewards), new)
     return answers
+
+
+def read_rows(contexts: Iterable[str]) -> Any:
+    """Contexts of the log, for ``RowReader.read``: mappings, or an array."""
+    rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
+    return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
 # Group commit: what requests want written is collected while the disk is busy, and written in one transaction.
@@ -644,7 +629,7 @@ class Writer:
 
     def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
         """In the thread: all groups in one transaction; where that fails for one's sake, each by itself."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             answers = iter(self._store.append([entry for entries in groups for entry in entries]))
             outcomes: list[list[LogAnswer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
@@ -659,7 +644,7 @@ class Writer:
             return [LogFailed(f"the log refuses the entry: {type(error).__name__}")]
         self.transactions += 1
         self.written += sum(map(len, groups))
-        self.seconds += time.perf_counter() - begun
+        self.seconds += time.perf_counter() - started
         return outcomes
 
 

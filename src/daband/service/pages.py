@@ -103,9 +103,9 @@ def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
     """Decisions and rewards of the last hour, a pair of bars a minute."""
     counts = {int(start) // 60: (events, rewards) for start, events, rewards in minutes}
     last = int(now) // 60
-    shown = [(minute, *counts.get(minute, (0, 0))) for minute in range(last - 59, last + 1)]
-    top = max(max(events, rewards) for _, events, rewards in shown) or 1
-    step = _WIDTH / len(shown)
+    recent = [(minute, *counts.get(minute, (0, 0))) for minute in range(last - 59, last + 1)]
+    top = max(max(events, rewards) for _, events, rewards in recent) or 1
+    step = _WIDTH / len(recent)
     bars = [
         {
             "x": step * place,
@@ -113,9 +113,9 @@ def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
             "events": _HEIGHT * events / top,
             "rewards": _HEIGHT * rewards / top,
         }
-        for place, (_, events, rewards) in enumerate(shown)
+        for place, (_, events, rewards) in enumerate(recent)
     ]
-    return {"bars": bars, "top": top, "events": shown[-2][1], "rewards": shown[-2][2]}
+    return {"bars": bars, "top": top, "events": recent[-2][1], "rewards": recent[-2][2]}
 
 
 def _curve(points: Sequence[Mapping[str, float]], promise: float | None) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice", "log-only"]
 Contexts = Literal["keep", "hash", "drop"]
+Corrections = Literal["refused", "versioned"]
+OnFull = Literal["stop", "decide"]
 _CLOCKS_APART = 5.0
 
 
@@ -78,28 +80,27 @@ class Settings:
     contexts: Contexts = "keep"
     wait: float | None = None
     default_reward: float = 0.0
-    corrections: Literal["refused", "versioned"] = "refused"
+    corrections: Corrections = "refused"
     incumbent: str | None = None
-    on_full: Literal["stop", "decide"] = "stop"
+    on_full: OnFull = "stop"
     promise: float | None = None
     false_alarms: float = 0.01
     tokens: Tokens = Tokens()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        _check_one_of("mode", self.mode, get_args(Mode))
-        _check_one_of("contexts", self.contexts, get_args(Contexts))
-        _check_one_of("corrections", self.corrections, ("refused", "versioned"))
-        _check_one_of("on_full", self.on_full, ("stop", "decide"))
+        for name, allowed in (
+            ("mode", Mode),
+            ("contexts", Contexts),
+            ("corrections", Corrections),
+            ("on_full", OnFull),
+        ):
+            if getattr(self, name) not in get_args(allowed):
+                raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}")
         if self.wait is not None and not finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)
         between_0_and_1("false_alarms", self.false_alarms)
-
-
-def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 class Clock:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 
 from daband.arguments import between_0_and_1
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 from daband.evaluation import MeanEstimate, normal_interval
-from daband.service.event_log import Event, LoggedReward
+from daband.service.event_log import Event, LoggedReward, read_rows
 from daband.service.settings import Settings
 from daband.serving import Deployed, Monitor
 
@@ -123,25 +122,25 @@ class ValueSums:
 
     def played(self) -> MeanEstimate:
         """The mean reward."""
-        p, n = self.powers, self.n
-        if n < 2:
-            return MeanEstimate(float(p[0, 1]) if n else math.nan, math.inf)
-        value = float(p[0, 1]) / n
-        return MeanEstimate(value, math.sqrt(max(float(p[0, 2]) - n * value * value, 0.0) / (n - 1) / n))
+        return self._ratio(0)
 
     def other(self) -> MeanEstimate:
         """The other policy's value."""
+        return self._ratio(1)
+
+    def _ratio(self, power: int) -> MeanEstimate:
+        """The mean reward with weights w^power."""
         p, n = self.powers, self.n
-        if n < 2 or p[1, 0] <= 0:
+        total = float(p[power, 0])
+        if total <= 0.0:
             return MeanEstimate(math.nan, math.inf)
-        value = float(p[1, 1] / p[1, 0])
-        squares = float(p[2, 2] - 2 * value * p[2, 1] + value * value * p[2, 0])
-        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / float(p[1, 0]))
+        value = float(p[power, 1]) / total
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ p[2 * power])
+        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
 
     def difference(self) -> MeanEstimate:
         """What was played less the other policy, on the same rounds."""
-        p, n = self.powers, self.n
-        played, other = self.played(), self.other()
+        p, n, played, other = self.powers, self.n, self.played(), self.other()
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
         v, u, scale = played.value, other.value, n / float(p[1, 0])
@@ -206,8 +205,7 @@ class Watch:
     def _watch_contexts(self, watched: Sequence[tuple[int, str]]) -> None:
         """Show some contexts to the monitor, each with the number of its event."""
         assert self._monitor is not None
-        contexts = orjson.loads("[" + ",".join(text for _, text in watched) + "]")
-        self._monitor.see(contexts if isinstance(contexts[0], dict) else np.asarray(contexts, np.float64))
+        self._monitor.see(read_rows(text for _, text in watched))
         if self._monitor.alarm and self._drift_at is None:
             self._drift_at = watched[-1][0]
 
@@ -217,23 +215,19 @@ class Watch:
             event = row.event
             sums = self._models.setdefault(event.model, ValueSums())
             weight = self._weight(event)
+            counted = [(sums, 1.0), (self._all, 1.0), *([] if weight is None else [(self._sums, weight)])]
             if row.version > 1:
                 self._corrected += 1
-                if row.previous is not None:
-                    for each, by in ((sums, 1.0), (self._all, 1.0)):
-                        each.add(by, row.previous, sign=-1.0)
-                    if weight is not None:
-                        self._sums.add(weight, row.previous, sign=-1.0)
+                for each, by in counted if row.previous is not None else ():
+                    each.add(by, float(row.previous or 0.0), sign=-1.0)
             else:
                 self._minute(row.time)[1] += 1
                 self._given += row.kind == "given"
                 self._defaulted += row.kind == "default"
                 self._test(row)
                 self._curve(row.reward)
-            for each in (sums, self._all):
-                each.add(1.0, row.reward)
-            if weight is not None:
-                self._sums.add(weight, row.reward)
+            for each, by in counted:
+                each.add(by, row.reward)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """All numbers as JSON can hold them."""
@@ -325,11 +319,11 @@ class Watch:
 
     def _points(self) -> list[dict[str, float | None]]:
         points: list[dict[str, float | None]] = []
-        seen = 0
+        n_rewards = 0
         for block in self._blocks:
-            seen += block.n
+            n_rewards += block.n
             if block.n >= 20:
-                points.append({"rewards": seen, **_interval(block.played())})
+                points.append({"rewards": n_rewards, **_interval(block.played())})
         return points
 
 

@@ -14,16 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import orjson
 import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
 from daband.policies import Policy, load_policy
 from daband.service.decider import model_from
-from daband.service.event_log import LoggedReward, ModelRow, Reward, Store
+from daband.service.event_log import LoggedReward, ModelRow, Reward, Store, read_rows
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.watched_numbers import Watch
 from daband.serving import Deployed, export
@@ -75,7 +73,7 @@ class LogLearner:
             start_seq=self.start_seq,
             learned_seq=self.seq,
             rounds=self.policy.rounds_learned,
-            state=_save_bytes(self.policy),
+            state=_written_by(self.policy.save),
         )
         self._published = self.seq
         return row
@@ -86,8 +84,7 @@ class LogLearner:
         number = self._store.note(name)
         if number is not None:
             return int(number)
-        others = self._store.note("learner")
-        start = self._store.last_reward() if first and others is not None else 0
+        start = self._store.last_reward() if first and self._store.note("learner") is not None else 0
         self._store.write_note(name, str(start))
         self._store.write_note("learner", self.base)
         return start
@@ -100,8 +97,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> N
         group = [row for row in rows if (row.event.mode == "online") is online]
         if not group:
             continue
-        given: Any = orjson.loads("[" + ",".join(str(row.event.context) for row in group) + "]")
-        contexts = deployed.reader.read(given if isinstance(given[0], dict) else np.asarray(given, np.float64)).contexts
+        contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
         policy.update(
             contexts,
             [row.event.arm for row in group],
@@ -138,9 +134,8 @@ def first_deployed(store: Store) -> Deployed:
 
 def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
     """The policy as an exported file like the one that is served."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.daband"
-        export(
+    return _written_by(
+        lambda path: export(
             policy,
             path,
             domain=deployed.domain,
@@ -150,6 +145,14 @@ def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
             epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
         )
+    )
+
+
+def _written_by(write: Callable[[Path], object]) -> bytes:
+    """The content of the file that a function writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        write(path)
         return path.read_bytes()
 
 
@@ -164,13 +167,6 @@ def _load(content: bytes, deployed: Deployed) -> Policy:
             f"that is served {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
         )
     return policy
-
-
-def _save_bytes(policy: Policy) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "policy.safetensors"
-        policy.save(path)
-        return path.read_bytes()
 
 
 _log = logging.getLogger("daband.service")
@@ -211,7 +207,7 @@ class Worker:
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
         self._publish_seconds, self._show_seconds = publish_seconds, show_seconds
         self._published = -publish_seconds
-        self._begun = self._clock.now()
+        self._started = self._clock.now()
         self._defaulted_until = 0.0
         self._watch_from = ""
         self._shown, self._shown_at = b"", 0.0
@@ -222,12 +218,10 @@ class Worker:
         more = self._look()
         self._set_defaults()
         if self._learner is not None:
-            learned = self._learner.step()
-            if self._clock.now() - self._published >= self._publish_seconds and self._learner.publish(
-                self._clock.now()
-            ):
+            more |= self._learner.step()
+            now = self._clock.now()
+            if now - self._published >= self._publish_seconds and self._learner.publish(now):
                 self._published = self._clock.now()
-            more |= learned
         return more
 
     def show(self) -> None:
@@ -266,7 +260,7 @@ class Worker:
 
     def _set_defaults(self) -> None:
         wait, now = self.settings.wait, self._clock.now()
-        if wait is None or now - self._begun < min(wait, _LONGEST_GRACE):
+        if wait is None or now - self._started < min(wait, _LONGEST_GRACE):
             return
         due = self.store.unrewarded(self._defaulted_until, now - wait, _ROWS)
         if due:

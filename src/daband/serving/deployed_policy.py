@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +14,8 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, below
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import feature_scale
 from daband.serving.frozen_policy import FrozenPolicy, frozen_from
-from daband.serving.monitor import Monitor, Reference, reference_from, summary_scores
+from daband.serving.monitor import Monitor, Reference, reference_from
 from daband.serving.row_reader import ImageRule, ReadRows, RowReader
-from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 EXPORT_VERSION = 4
@@ -57,11 +55,7 @@ class DeployedDecision(NamedTuple):
             "propensity": self.propensity,
             "mean": self.mean.tolist(),
             "width": self.width.tolist(),
-            "warnings": [
-                {"kind": odd.kind, "column": odd.column, "message": odd.message}
-                for odd in self.warnings
-                if isinstance(odd, RowWarning)
-            ],
+            "warnings": [asdict(warning) for warning in self.warnings],
         }
 
 
@@ -157,7 +151,7 @@ class Deployed:
         """``decide``; besides, what was read, and means and widths (n, K), or (K,), on the policy's own scale."""
         read = self.reader.read(row)
         if strict:
-            _refuse_odd(read)
+            _refuse_warnings(read)
         if round_number is not None:
             whole("round_number", round_number, least=0)
         frozen = self.frozen
@@ -172,8 +166,8 @@ class Deployed:
             if not read.single:
                 names = tuple(self.arm_names[arm] for arm, _ in chosen)
                 arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-                shown = frozen.in_units(mean, width)
-                return DeployedDecision(arms, names, propensities, *shown, tuple(read.warnings)), read, mean, width
+                in_units = frozen.in_units(mean, width)
+                return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings)), read, mean, width
             mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
         means, widths = frozen.in_units(mean, width)
         decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0])
@@ -186,21 +180,6 @@ class Deployed:
         """
         return Monitor(self, false_alarms=false_alarms)
 
-    def summary(self, contexts: AnyArray) -> tuple[FloatArray, IntArray]:
-        """Summary scores (n, J) of contexts (n, ...) and preferred arms (n,), which the monitor watches."""
-        return self.summary_of(contexts, *self.frozen.score(contexts))
-
-    def summary_of(self, contexts: AnyArray, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, IntArray]:
-        """``summary``, where means and widths (n, K) on the policy's own scale are known."""
-        return summary_scores(
-            contexts,
-            mean,
-            width,
-            dimensions=math.prod(self.context_shape),
-            image=self.reader.images is not None,
-            multiplier=self.frozen.exploration.optimism,
-        )
-
     def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
         """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""
         mask = np.ones((n, self.n_arms), np.bool_)
@@ -211,21 +190,20 @@ class Deployed:
         if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
             raise InvalidInput(f"among must be a list of arms, by name or number, got {among!r}")
         listed = np.zeros(self.n_arms, np.bool_)
-        listed[[self._number(arm) for arm in among]] = True
+        listed[[self.arm_number(arm, "among") for arm in among]] = True
         mask = mask & listed
         if not mask.any(axis=1).all():
             raise InvalidInput("among leaves no arm to choose")
         return mask
 
-    def _number(self, arm: Any) -> int:
-        if isinstance(arm, str):
-            if arm not in self.arm_names:
-                hint = did_you_mean(arm, self.arm_names)
-                raise InvalidInput(f"among names {arm!r}, which is no arm{hint} ({', '.join(self.arm_names)})")
+    def arm_number(self, arm: Any, what: str) -> int:
+        """The number of an arm that is given by name or number; errors say in ``what`` it stands."""
+        if isinstance(arm, str) and arm in self.arm_names:
             return self.arm_names.index(arm)
-        if isinstance(arm, bool | np.bool_) or not isinstance(arm, int | np.integer) or not 0 <= arm < self.n_arms:
-            raise InvalidInput(f"among has {arm!r}, which is neither an arm's name nor one of 0..{self.n_arms - 1}")
-        return int(arm)
+        if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < self.n_arms:
+            return int(arm)
+        hint = did_you_mean(arm, self.arm_names) if isinstance(arm, str) else ""
+        raise InvalidInput(f"{what}: {arm!r} is no arm{hint} (0..{self.n_arms - 1}, or {', '.join(self.arm_names)})")
 
     def __repr__(self) -> str:
         takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
@@ -245,8 +223,19 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> Deployed:
     'call'
     """
     header, arrays = read_tensor_file(path, FORMAT)
+    version = int(header["version"])
     try:
-        return deployed_from(header, arrays, encoder=encoder)
+        if version < 3:
+            header, arrays = _upgrade(header, arrays)
+        for array in arrays.values():
+            array.setflags(write=False)
+        return deployed_of_parts(
+            frozen_from(header, arrays, encoder=encoder),
+            header,
+            ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
+            reference=reference_from(header["reference"], below("reference/", arrays)),
+            version=version,
+        )
     except InvalidInput as error:
         raise (InvalidInput if "encoder" in str(error) else CheckpointError)(f"{path}: {error}") from None
     except (
@@ -261,22 +250,6 @@ def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[s
     write_tensor_file(path, FORMAT, {"version": version, **header}, arrays)
 
 
-def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Deployed:
-    """A deployed policy from the header and the arrays of a file. Everything is checked here, nothing in ``decide``."""
-    version = int(header["version"])
-    if version < 3:
-        header, arrays = _upgrade(header, arrays)
-    for array in arrays.values():
-        array.setflags(write=False)
-    return deployed_of_parts(
-        frozen_from(header, arrays, encoder=encoder),
-        header,
-        ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-        reference=reference_from(header["reference"], below("reference/", arrays)),
-        version=version,
-    )
-
-
 def deployed_of_parts(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
@@ -285,13 +258,16 @@ def deployed_of_parts(
     reference: Reference | None,
     version: int = EXPORT_VERSION,
 ) -> Deployed:
-    """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment."""
+    """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment.
+
+    Everything is checked here, nothing in ``decide``.
+    """
     names = tuple(str(name) for name in header["arm_names"])
     if len(names) != frozen.n_arms or len(set(names)) != len(names):
         raise ValueError(f"{frozen.n_arms} arms have the names {names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
-    if reference is not None:
-        _check_reference(reference, frozen.n_arms)
+    if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
+        raise ValueError(f"the reference counts {reference.arms.shape} arms")
     return Deployed(
         frozen=frozen,
         arm_names=names,
@@ -309,14 +285,6 @@ def deployed_of_parts(
         ),
         reference=reference,
     )
-
-
-def _check_reference(reference: Reference, n_arms: int) -> None:
-    counts = (reference.counts, reference.arms)
-    if any(count.dtype != np.int64 or (count < 0).any() for count in counts):
-        raise ValueError("the counts of the reference are no counts")
-    if reference.arms.shape not in ((0,), (n_arms,)) or np.isnan(reference.edges).any():
-        raise ValueError(f"the reference counts {reference.arms.shape} arms, or has an edge that is NaN")
 
 
 def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
@@ -356,8 +324,8 @@ def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple
     return upgraded, parts
 
 
-def _refuse_odd(read: ReadRows) -> None:
-    for number, odd in enumerate(read.warnings):
-        if odd:
-            where = "" if read.single else f"row {number}: "
-            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({odd[0].kind}): {odd[0].message}")
+def _refuse_warnings(read: ReadRows) -> None:
+    for number, warnings in enumerate(read.warnings):
+        if warnings:
+            where, first = "" if read.single else f"row {number}: ", warnings[0]
+            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({first.kind}): {first.message}")

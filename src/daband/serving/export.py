@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from daband.linear import StandardiseStep
 from daband.serving.deployed_policy import Deployed, deployed_of_parts, write_deployed_file
 from daband.serving.frozen_policy import LARGE_INVERSE, FrozenPolicy
 from daband.serving.members import Member
-from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
+from daband.serving.monitor import MOST_CONTEXTS, build_reference
 from daband.table_transform import TableTransform
 
 _SMALLEST_DEVIATION = 1e-9
@@ -33,16 +33,8 @@ class ExportWarning(UserWarning):
     """An exported file may not be what its owner thinks it is."""
 
 
-class Freezable(Protocol):
-    """What can be exported: every ``daband.Policy``."""
-
-    def frozen(self, domain: str | None = None) -> FrozenPolicy:
-        """What it decides with in a domain."""
-        ...
-
-
 def export(
-    policy: Freezable,
+    policy: Any,
     path: str | Path,
     *,
     pair: Any = None,
@@ -118,7 +110,7 @@ def export(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = deployed_of_parts(frozen, _through_json(header), ranges=ranges, reference=None)
     if contexts is not None:
-        counted = _count_reference(deployed, contexts)
+        counted = build_reference(deployed, contexts)
         if counted is not None:
             header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
             parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
@@ -224,11 +216,8 @@ def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None
     framing = images if images is not None else getattr(target, "framing", None)
     if framing is None:
         return {"layout": layout}
-    resize, crop = (
-        (framing, framing)
-        if isinstance(framing, int)
-        else (getattr(framing, "resize", None), getattr(framing, "crop", None))
-    )
+    side = framing if isinstance(framing, int) else None
+    resize, crop = (getattr(framing, name, side) for name in ("resize", "crop"))
     if frozen.context_shape != (3, crop, crop):
         raise InvalidInput(f"images must be a Framing or a side that gives {frozen.context_shape}, got {framing!r}")
     normalise = bool(getattr(target, "normalises", False))
@@ -237,15 +226,12 @@ def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None
 
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     """Some of the contexts of the domain it will act in, (n, ...)."""
-    if callable(getattr(reference, "read", None)):  # a domain's contexts
-        n = len(reference)
-        rows = np.random.default_rng(n).permutation(n)[:MOST_CONTEXTS]
-        contexts: AnyArray = reference.read(np.sort(rows).astype(np.int64))
-    else:
-        contexts = as_numpy(reference, "reference")
-        if not contexts.ndim or not len(contexts):
-            raise InvalidInput(f"reference must have rows, got shape {contexts.shape}")
-        contexts = contexts[np.random.default_rng(len(contexts)).permutation(len(contexts))[:MOST_CONTEXTS]]
+    is_domain = callable(getattr(reference, "read", None))
+    given: Any = reference if is_domain else as_numpy(reference, "reference")
+    if not is_domain and not (given.ndim and len(given)):
+        raise InvalidInput(f"reference must have rows, got shape {given.shape}")
+    rows = np.sort(np.random.default_rng(len(given)).permutation(len(given))[:MOST_CONTEXTS])
+    contexts: AnyArray = given.read(rows.astype(np.int64)) if is_domain else given[rows]
     if contexts.shape[1:] != frozen.row_shape:
         shape = ", ".join(map(str, frozen.row_shape))
         raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")
@@ -267,26 +253,12 @@ def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray
     return None
 
 
-def _count_reference(deployed: Deployed, contexts: AnyArray) -> Reference | None:
-    scores, preferred = deployed.summary(contexts)
-    names = summary_names(
-        deployed.context_shape,
-        image=deployed.reader.images is not None,
-        feature_names=deployed.feature_names,
-        n_arms=deployed.n_arms,
-    )
-    return build_reference(names, scores, preferred, n_arms=deployed.n_arms, count_arms=not deployed.per_arm)
-
-
 def _as_json(assessment: Any) -> Any:
-    """An assessment as JSON can hold it: a mapping, a dataclass, or an object with ``as_dict``."""
+    """An assessment as JSON can hold it: a mapping, or an object with ``as_dict``."""
     if assessment is None:
         return None
-    for method in ("as_dict", "to_dict"):
-        if callable(getattr(assessment, method, None)):
-            assessment = getattr(assessment, method)()
-    if dataclasses.is_dataclass(assessment) and not isinstance(assessment, type):
-        assessment = dataclasses.asdict(assessment)
+    if callable(getattr(assessment, "as_dict", None)):
+        assessment = assessment.as_dict()
     if not isinstance(assessment, Mapping):
         raise InvalidInput(f"assessment must be what daband.assess returns, or a mapping, got {assessment!r}")
     try:
@@ -307,13 +279,8 @@ def _plain(value: Any) -> Any:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "numpy": np.__version__}
-    if "torch" in sys.modules:
-        versions["torch"] = str(sys.modules["torch"].__version__)
-    import importlib.metadata  # a tenth of a second
-
-    try:
-        versions["daband"] = importlib.metadata.version("daband")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout
-        versions["daband"] = str(sys.modules["daband"].__version__)
+    versions = {"python": platform.python_version()}
+    for name in ("daband", "numpy", "torch"):
+        if name in sys.modules:
+            versions[name] = str(sys.modules[name].__version__)
     return versions

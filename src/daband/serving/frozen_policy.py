@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,17 +89,9 @@ class FrozenPolicy:
     """Whether the policy has seen contexts of a target; it is not written."""
     range_estimated: bool = False
     """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
-    key: np.uint64 = field(init=False)
-    _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
-    _is_certain: bool = field(init=False, repr=False)
-    """Whether the best arm is always chosen where it is the only one."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", draw_key(self.seed))
-        shares = [member.share for member in self.members], [member.width_share for member in self.members]
-        object.__setattr__(self, "_shares", shares)
-        rule = self.exploration
-        object.__setattr__(self, "_is_certain", rule.rule != "thompson" and rule.epsilon == 0.0)
+        draw_key(self.seed)  # refuses what is no seed
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
         if self.arms not in ("disjoint", "shared"):
@@ -145,14 +137,16 @@ class FrozenPolicy:
             if self.arms == "shared" and not member.constant:
                 mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
             scores.append((mean, width))
-        return mixed_scores(scores, *self._shares)
+        return mixed_scores(
+            scores, [member.share for member in self.members], [member.width_share for member in self.members]
+        )
 
     def decide_row(
         self, contexts: AnyArray, round_number: int | None
     ) -> tuple[FloatArray, FloatArray, tuple[int, float]]:
         """Means and widths (K,), arm and propensity for one context (1, *row_shape).
 
-        They are in single precision where that settles the choice. Two arms that are closer to each other than its
+        They are in single precision where that is enough to choose. Two arms that are closer to each other than its
         rounding errors may be tied: they are scored in double precision.
         """
         scorer = self._row_scorer
@@ -168,6 +162,16 @@ class FrozenPolicy:
                 return mean, width, self.choose(mean[None], width[None], None, round_number)[0]
         means, widths = self.score(contexts)
         return means[0], widths[0], self.choose(means, widths, None, round_number)[0]
+
+    @functools.cached_property
+    def key(self) -> np.uint64:
+        """What the draws of a round are made from."""
+        return draw_key(self.seed)
+
+    @functools.cached_property
+    def _is_certain(self) -> bool:
+        """Whether the best arm is always chosen where it is the only one."""
+        return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
 
     @functools.cached_property
     def _row_scorer(self) -> RowScorer | None:
@@ -273,10 +277,7 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
 
 def _symmetric(triangle: AnyArray, shape: tuple[int, ...]) -> FloatArray:
     """Matrices (heads, d, d) from their lower triangles (heads, d (d + 1) / 2); ``shape`` is that of theta."""
-    if triangle.shape != (
-        *shape[:-1],
-        shape[-1] * (shape[-1] + 1) // 2,
-    ):  # else memory for nothing
+    if triangle.shape != (*shape[:-1], shape[-1] * (shape[-1] + 1) // 2):  # else memory for nothing
         raise ValueError(f"theta has shape {shape}, the triangle of the inverse {triangle.shape}")
     whole: FloatArray = np.empty((*shape, shape[-1]))
     rows, columns = np.tril_indices(shape[-1])

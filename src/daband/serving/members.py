@@ -287,8 +287,7 @@ class RowScorer:
             _multiply(products, products, products)
             _sqrt(add(squares, widths), widths)
             stacked[...] = predicted
-            scores: FloatArray = combine(stacked)
-            return scores
+            return combine(stacked)
 
         return score
 

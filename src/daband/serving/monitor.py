@@ -1,6 +1,6 @@
 """Tells when arriving contexts or arm choices have left what training saw, by a test that is valid at any time.
 
-Every summary score of ``daband.serving.monitor`` is tested on its own. As long as arriving contexts are
+Every summary score of a ``Reference`` is tested on its own. As long as arriving contexts are
 exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
 (Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
 gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
@@ -11,8 +11,10 @@ half of the probability of a false alarm, the arms have the other half.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +23,6 @@ import numpy as np
 from daband.arguments import between_0_and_1
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
-
-# What training saw of the contexts that a policy will decide on, as counts: the monitor compares with it.
-#
-# Of every reference context a few *summary scores* are taken: the numbers of a vector, brightness and contrast of an
-# image, and what the policy predicts there. Each score is cut into bins. The edges of the bins come from one half of
-# the reference contexts and the counts from the other half, so that, with the edges given, the counted contexts and
-# those that arrive later are exchangeable as long as nothing changes. No context and no score of a single one is
-# kept.
-
 
 MOST_CONTEXTS = 4096
 """How many reference contexts are looked at."""
@@ -43,9 +36,16 @@ _MOST_NUMBERS = 256
 
 @dataclass(frozen=True)
 class Reference:
-    """Edges (scores, bins - 1) and counts (scores, bins) of summary scores, and how often each arm was preferred, (K,).
+    """What training saw of the contexts that a policy will decide on, as counts: the monitor compares with it.
 
-    Edges that a score does not use are infinite. With one context per arm there are no arms to count: (0,).
+    Of every reference context a few *summary scores* are taken: the numbers of a vector, brightness and contrast of an
+    image, and what the policy predicts there. Each score is cut into bins. The edges of the bins come from one half of
+    the reference contexts and the counts from the other half, so that, with the edges given, the counted contexts and
+    those that arrive later are exchangeable as long as nothing changes. No context and no score of a single one is
+    kept.
+
+    Edges are (scores, bins - 1), counts (scores, bins); how often each arm was preferred is (K,). Edges that a score
+    does not use are infinite. With one context per arm there are no arms to count: (0,).
     """
 
     names: tuple[str, ...]
@@ -56,37 +56,28 @@ class Reference:
     def __post_init__(self) -> None:
         if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(self.edges) != len(self.names):
             raise ValueError(f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)} scores")
-
-
-def summary_names(shape: Sequence[int], *, image: bool, feature_names: Sequence[str], n_arms: int) -> tuple[str, ...]:
-    """The names of the summary scores of contexts of this shape, (K, *shape) where there is one per arm."""
-    size = int(np.prod(shape))
-    names: list[str] = []
-    if image:
-        names = ["brightness", "contrast"]
-    elif size <= _MOST_NUMBERS:
-        names = list(feature_names) if len(feature_names) == size else [f"number {at}" for at in range(size)]
-    names += ["predicted reward", "width"]
-    return tuple([*names, "margin"] if n_arms > 1 else names)
+        if any(count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arms)):
+            raise ValueError("the counts of the reference are no counts")
+        if np.isnan(self.edges).any():
+            raise ValueError("the reference has an edge that is NaN")
 
 
 def summary_scores(
-    contexts: AnyArray, mean: FloatArray, width: FloatArray, *, dimensions: int, image: bool, multiplier: float
+    deployed: Any, contexts: AnyArray, mean: FloatArray, width: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Scores (n, J) of contexts (n, ...) with means and widths (n, K), and the preferred arms (n,).
 
-    The preferred arm has the largest mean plus ``multiplier`` times the width among all arms, whatever is available.
+    The preferred arm has the largest mean plus ``optimism`` times the width among all arms, whatever is available.
     """
-    n = len(contexts)
+    n, dimensions = len(contexts), math.prod(deployed.context_shape)
+    largest = 255.0 if contexts.dtype == np.uint8 else 1.0
     parts: list[FloatArray] = []
-    if image:
-        flat = contexts.reshape(n, -1).astype(np.float64)
-        flat = flat / 255.0 if contexts.dtype == np.uint8 else flat
+    if deployed.reader.images is not None:
+        flat = contexts.reshape(n, -1).astype(np.float64) / largest
         parts = [flat.mean(axis=1, keepdims=True), flat.std(axis=1, keepdims=True)]
     elif dimensions <= _MOST_NUMBERS:
-        per_arm = contexts.reshape(n, -1, dimensions).astype(np.float64)
-        parts = [per_arm.mean(axis=1) / (255.0 if contexts.dtype == np.uint8 else 1.0)]
-    scores = mean + multiplier * width
+        parts = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / largest]
+    scores = mean + deployed.frozen.exploration.optimism * width
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
     parts += [mean[rows, preferred, None], width[rows, preferred, None]]
@@ -98,17 +89,20 @@ def summary_scores(
 
 def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
     """The bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
-    bins: IntArray = (edges < scores[..., None]).sum(axis=-1)
-    return bins
+    return (edges < scores[..., None]).sum(axis=-1)
 
 
-def build_reference(
-    names: Sequence[str], scores: FloatArray, preferred: IntArray, *, n_arms: int, count_arms: bool
-) -> Reference | None:
-    """The reference for scores (n, J) and preferred arms (n,) of reference contexts; None where they are too few."""
-    n = len(scores)
+def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
+    """The reference for contexts (n, ...) of the domain that the policy will act in; None where they are too few."""
+    n = len(contexts)
     if n < LEAST_CONTEXTS:
         return None
+    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score(contexts))
+    of_policy = ("predicted reward", "width", "margin")[: 3 if deployed.n_arms > 1 else 2]
+    n_numbers = scores.shape[1] - len(of_policy)
+    of_contexts = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
+    if len(of_contexts) != n_numbers:
+        of_contexts = tuple(f"number {at}" for at in range(n_numbers))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     first, second = order[: n // 2], order[n // 2 :]
     cuts = [_cuts(column) for column in scores[first].T]
@@ -118,8 +112,8 @@ def build_reference(
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for row in bins_of(scores[second], edges):
         counts[np.arange(len(row)), row] += 1
-    arms = np.bincount(preferred[second], minlength=n_arms) if count_arms else np.zeros(0, np.int64)
-    return Reference(tuple(names), edges, counts, arms.astype(np.int64))
+    arms = np.zeros(0) if deployed.per_arm else np.bincount(preferred[second], minlength=deployed.n_arms)
+    return Reference((*of_contexts, *of_policy), edges, counts, arms.astype(np.int64))
 
 
 def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
@@ -205,12 +199,12 @@ class MonitorReport:
     def __repr__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
             most = sorted(counts.items(), key=lambda one: -one[1])
-            shown = ", ".join(f"{name} {count:,}" for name, count in most[:_MOST_SHOWN])
-            return f"{shown}, ..." if len(most) > _MOST_SHOWN else shown or "none"
+            text = ", ".join(f"{name} {count:,}" for name, count in most[:_MOST_SHOWN])
+            return f"{text}, ..." if len(most) > _MOST_SHOWN else text or "none"
 
         by_name = {score.name: score for score in self.scores}
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds:,} rounds"
-        lines = [f"{rounds}: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
+        lines = [f"{rounds}: contexts {_describe(self.contexts_left)}, arms {_describe(self.arms_left)}"]
         lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
         if len(self.reasons) > _MOST_SHOWN:
             lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: {', '.join(self.reasons[_MOST_SHOWN:])}")
@@ -218,7 +212,7 @@ class MonitorReport:
         return "\n".join(lines)
 
 
-def _told(left: bool) -> str:
+def _describe(left: bool) -> str:
     return "have left what training saw" if left else "as in training"
 
 
@@ -262,26 +256,24 @@ class Monitor:
         self._capital: FloatArray = np.zeros((1, len(names)))  # logarithms
         self._largest: FloatArray = np.zeros(len(names))
         self._arm_counts: IntArray = np.zeros(len(deployed.arm_names), np.int64)
-        self._warnings: dict[str, int] = {}
+        self._warnings: Counter[str] = Counter()
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
         """``Deployed.decide`` with its options, counted."""
         decision, read, mean, width = self.deployed.decide_with(row, available, **options)
-        scores, preferred = self.deployed.summary_of(read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
+        scored = summary_scores(self.deployed, read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
         with self._lock:
             self._arm_counts += np.bincount(np.atleast_1d(decision.arm), minlength=len(self._arm_counts))
-            for odd in read.warnings:
-                for kind in {one.kind for one in odd}:
-                    self._warnings[kind] = self._warnings.get(kind, 0) + 1
-            self._see(scores, preferred)
+            self._warnings.update(kind for row in read.warnings for kind in {warning.kind for warning in row})
+            self._see(*scored)
         return decision
 
     def see(self, contexts: AnyArray) -> None:
         """Watch contexts (n, ...) on which somebody else has decided."""
-        read = self.deployed.reader.read(contexts)
-        scores, preferred = self.deployed.summary(read.contexts)
+        rows = self.deployed.reader.read(contexts).contexts
+        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score(rows))
         with self._lock:
-            self._see(scores, preferred)
+            self._see(*scored)
 
     def report(self) -> MonitorReport:
         """What was counted so far."""
@@ -358,8 +350,7 @@ class Monitor:
         kept_back = 1.0 / (len(started) + 1.0)  # of those who have not started, at a capital of 1
         largest = np.maximum(self._capital.max(axis=0), 0.0)
         mixed = weights @ np.exp(self._capital - largest) + kept_back * np.exp(-largest)
-        total: FloatArray = np.log(mixed) + largest
-        return total
+        return np.log(mixed) + largest
 
 
 def _pad(counts: IntArray, width: int) -> IntArray:

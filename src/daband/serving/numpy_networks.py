@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from daband.errors import InvalidInput
 from daband.linear import TILE, tile_sums, toom_cook
 
 __all__ = [
-    "ConvNetwork", "DenseLayers", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
+    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
 ]  # fmt: skip
 
 Float32Array = npt.NDArray[np.float32]
@@ -48,68 +48,53 @@ class Network(Protocol):
         ...
 
 
-class DenseLayers:
-    """Dense layers with ReLU between them, the last without, and a division by the norm: (n, inputs) to (n, d)."""
-
-    def __init__(self, weights: Sequence[AnyArray], biases: Sequence[AnyArray]) -> None:
-        # Transposed once: a row times a matrix then reads memory in order.
-        self.layers: list[tuple[Float32Array, Float32Array]] = []
-        for weight, bias in zip(weights, biases, strict=True):
-            _check_float32("a layer", weight, bias)
-            if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
-                raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
-            self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
-        for (before, _), (after, _) in zip(self.layers, self.layers[1:], strict=False):
-            if before.shape[1] != after.shape[0]:
-                raise ValueError(f"a layer of {before.shape[1]} outputs stands before one of {after.shape[0]} inputs")
-        self.inputs = self.layers[0][0].shape[0]
-        self.dimension = self.layers[-1][0].shape[1]
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, AnyArray], layers: int) -> DenseLayers:
-        """The layers ``dense.0.weight``, ``dense.0.bias``, ... of a file."""
-        if not 1 <= layers <= len(arrays):
-            raise ValueError(f"there are {layers} layers")
-        names = range(layers)
-        return cls([arrays[f"dense.{name}.weight"] for name in names], [arrays[f"dense.{name}.bias"] for name in names])
-
-    def __call__(self, rows: Float32Array) -> FloatArray:
-        hidden = rows
-        for weight, bias in self.layers[:-1]:
-            hidden = hidden.dot(weight)
-            hidden += bias
-            np.maximum(hidden, _ZERO, out=hidden)
-        weight, bias = self.layers[-1]
-        hidden = hidden.dot(weight)
-        hidden += bias
-        latent: FloatArray = hidden.astype(np.float64)
-        if len(latent) == 1:
-            latent *= 1.0 / max(math.sqrt(latent[0].dot(latent[0])), 1e-12)
-        else:
-            latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
-        return latent
-
-
-class MlpNetwork:
-    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+class _DenseNetwork:
+    """Dense layers ``dense.0.weight``, ``dense.0.bias``, ... with ReLU between them, and a division by the norm."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings, self.arrays = settings, arrays
-        self._dense = DenseLayers.from_arrays(arrays, int(settings["layers"]))
-        self.dimension = self._dense.dimension
+        n_layers = int(settings["layers"])
+        if not 1 <= n_layers <= len(arrays):
+            raise ValueError(f"there are {n_layers} layers")
+        self.layers: list[tuple[Float32Array, Float32Array]] = []
+        """Weights (inputs, outputs) and biases: a row times a matrix then reads memory in order."""
+        for number in range(n_layers):
+            weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
+            _check_float32("a layer", weight, bias)
+            if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
+                raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
+            if self.layers and len(self.layers[-1][1]) != weight.shape[1]:
+                outputs = len(self.layers[-1][1])
+                raise ValueError(f"a layer of {outputs} outputs stands before one of {weight.shape[1]} inputs")
+            self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
+        self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
+
+    def latent(self, rows: Float32Array) -> FloatArray:
+        """Latents (n, d) of what the first layer takes, (n, inputs)."""
+        hidden = rows
+        for number, (weight, bias) in enumerate(self.layers):
+            if number:
+                np.maximum(hidden, _ZERO, out=hidden)
+            hidden = hidden.dot(weight)
+            hidden += bias
+        latent: FloatArray = hidden.astype(np.float64)
+        latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        return latent
+
+
+class MlpNetwork(_DenseNetwork):
+    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        super().__init__(settings, arrays)
         self._scale, self._shift = arrays.get("input_scale"), arrays.get("input_shift")
         for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
-            if array is not None and (array.shape != (self._dense.inputs,) or not np.isfinite(array).all()):
-                raise ValueError(f"{name} has shape {array.shape}, expected ({self._dense.inputs},), or is not finite")
+            if array is not None and (array.shape != (self.inputs,) or not np.isfinite(array).all()):
+                raise ValueError(f"{name} has shape {array.shape}, expected ({self.inputs},), or is not finite")
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if math.prod(shape) != self._dense.inputs:
-            raise ValueError(f"the network takes {self._dense.inputs} numbers, contexts have shape {shape}")
-
-    @property
-    def layers(self) -> list[tuple[Float32Array, Float32Array]]:
-        """Weights (inputs, outputs) and biases."""
-        return self._dense.layers
+        if math.prod(shape) != self.inputs:
+            raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
 
     def first_layer(self) -> tuple[FloatArray, FloatArray, float]:
         """Weights and biases of the first layer on contexts as they come, and their largest offset in deviations."""
@@ -125,16 +110,14 @@ class MlpNetwork:
         if self._scale is not None and self._shift is not None:
             rows = rows * self._scale  # in double precision: raw columns may have large offsets
             rows += self._shift
-        return self._dense(rows.astype(np.float32))
+        return self.latent(rows.astype(np.float32))
 
 
-class ConvNetwork:
+class ConvNetwork(_DenseNetwork):
     """The encoder ``conv``: convolutions, ReLU and 2x2 pooling over images (channels, height, width), dense layers."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
-        self.settings, self.arrays = settings, arrays
-        self._dense = DenseLayers.from_arrays(arrays, int(settings["layers"]))
-        self.dimension = self._dense.dimension
+        super().__init__(settings, arrays)
         self._normalise_image = bool(settings["normalise_image"])
         if self._normalise_image:
             self._pixel_scale, self._pixel_shift = arrays["pixel_scale"], arrays["pixel_shift"]
@@ -171,18 +154,13 @@ class ConvNetwork:
             ):
                 raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled}")
             height, width = self._pooled
-        if channels * height * width != self._dense.inputs:
-            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self._dense.inputs}")
+        if channels * height * width != self.inputs:
+            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
         if self._normalise_image and not self._pixel_scale.shape == self._pixel_shift.shape == (shape[0],):
             raise ValueError(f"pixels have {shape[0]} channels, their scale has shape {self._pixel_scale.shape}")
 
-    @property
-    def layers(self) -> list[tuple[Float32Array, Float32Array]]:
-        """Weights (inputs, outputs) and biases of the layers behind the convolutions."""
-        return self._dense.layers
-
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        return self._dense(np.stack([self.maps(image) for image in contexts]))
+        return self.latent(np.stack([self.maps(image) for image in contexts]))
 
     def maps(self, image: AnyArray) -> Float32Array:
         """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
@@ -224,9 +202,10 @@ class TreeNetwork:
         nodes = len(self._feature)
         self._depth = int(arrays["depth"][0])
         whole = {"feature": self._inputs, "children": nodes, "roots": nodes}
-        for name, array in ((name, arrays[name]) for name in whole):
-            if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < whole[name]):
-                raise ValueError(f"{name} of the trees must lie in 0..{whole[name] - 1}")
+        for name, limit in whole.items():
+            array = arrays[name]
+            if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < limit):
+                raise ValueError(f"{name} of the trees must lie in 0..{limit - 1}")
         for name in ("threshold", "value", "base"):
             if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} of the trees must be finite numbers")
@@ -272,21 +251,19 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
 
     Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch.
     """
-    kinds: dict[str, Any] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
+    kinds: dict[str, Callable[..., Network]] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own")
-        plain: Network = kinds[settings["kind"]](settings, arrays)
-        return plain
+        return kinds[settings["kind"]](settings, arrays)
     try:
-        rooms = importlib.import_module("daband.encoders.frozen_encoder")
+        module = importlib.import_module("daband.encoders.frozen_encoder")
     except ImportError as error:
         raise InvalidInput(
             f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
             f"pip install daband ({error})"
         ) from None
-    network: Network = rooms.TorchNetwork.from_file(settings, arrays, encoder)
-    return network
+    return module.TorchNetwork.from_file(settings, arrays, encoder)
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:
@@ -339,8 +316,8 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
     return out.reshape(-1, columns, kernels)[:rows]
 
 
-def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
-    return thread_scratch(name, shape, np.float32)
+_scratch = functools.partial(thread_scratch, dtype=np.float32)
+"""An array of this name and shape, which a thread uses anew in every call."""
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:

@@ -80,7 +80,6 @@ class RowReader:
         self.table = table
         self.images = images
         self._names = tuple(feature_names)
-        self._safe = largest_norm * largest_norm
         self._largest_norm = largest_norm
         self.ranges = ranges
         self._inverse: FloatArray | None = None
@@ -100,15 +99,13 @@ class RowReader:
         if type(row) is np.ndarray:
             return self._array(row)
         if type(row) is dict and self.table is not None:  # the usual case
-            context, odd = self.table.read(row)
-            if not odd:
-                return ReadRows(context[None], [odd], True)
+            context, warnings = self.table.read(row)
+            if not warnings:
+                return ReadRows(context[None], [warnings], True)
         if isinstance(row, Mapping):
-            context, odd = self._mapping(row)
-            return ReadRows(context[None], [odd], True)
-        if isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None):
-            context, odd = self._image(row)
-            return ReadRows(context[None], [odd], True)
+            return _single(*self._mapping(row))
+        if self._is_file(row):
+            return _single(*self._image(row))
         package = type(row).__module__.partition(".")[0]
         if package == "PIL":
             raise InvalidInput(
@@ -119,11 +116,14 @@ class RowReader:
         if isinstance(row, list | tuple) and len(row):
             if isinstance(row[0], Mapping):
                 return _each(self._mapping, row)
-            if isinstance(row[0], (*_BYTES, os.PathLike)) or (isinstance(row[0], str) and self.images is not None):
+            if self._is_file(row[0]):
                 return _each(self._image, row)
         if isinstance(row, str):
             raise InvalidInput(f"a row is a mapping, an array or an image file's bytes, got the text {row[:40]!r}")
         return self._array(as_numpy(row, "row"))
+
+    def _is_file(self, row: Any) -> bool:
+        return isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None)
 
     def _mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         if self.table is None:
@@ -133,21 +133,18 @@ class RowReader:
             )
         if not (type(row) is dict or isinstance(row, Mapping)):  # the test of the class alone takes longer
             raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
-        context, odd = self.table.read(row)
-        if odd:
+        context, warnings = self.table.read(row)
+        if warnings:
             with np.errstate(over="ignore", invalid="ignore"):
                 self._check_size(context)
-        return context, odd
+        return context, warnings
 
     def _frame(self, frame: Any, package: str) -> ReadRows:
         if package == "pandas" and type(frame).__name__ == "Series":
-            context, odd = self._mapping(frame.to_dict())
-            return ReadRows(context[None], [odd], True)
-        rows = None
-        if type(frame).__name__ == "DataFrame":
-            rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
-        if rows is None:
+            return _single(*self._mapping(frame.to_dict()))
+        if type(frame).__name__ != "DataFrame":
             raise InvalidInput(f"a row of {package} is a DataFrame or a row of one, got {type(frame).__name__}")
+        rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
         if not rows:
             raise InvalidInput("the frame has no rows")
         return _each(self._mapping, rows)
@@ -214,10 +211,8 @@ class RowReader:
 
     def _check_size(self, flat: AnyArray) -> None:
         """Refuse numbers (d,) that are not finite, or larger together than the policy accepts."""
-        if not float(flat.dot(flat)) <= self._safe:
-            self._refuse(flat)
-
-    def _refuse(self, flat: AnyArray) -> None:
+        if float(flat.dot(flat)) <= self._largest_norm * self._largest_norm:
+            return
         wrong = np.flatnonzero(~np.isfinite(flat))
         if len(wrong):
             raise InvalidInput(f"{self._name(int(wrong[0]))} of the row is {flat[wrong[0]]}; numbers must be finite")
@@ -233,17 +228,10 @@ class RowReader:
         centre, scale = self.ranges
         warnings = []
         for place in np.argwhere(outside)[:_MOST_NAMED]:
-            at = int(place[-1])
-            value = float(flat[tuple(place)])
-            name = self._name(at)
-            apart = abs(value - centre[at]) / scale[at] if scale[at] > 0 else np.inf
-            warnings.append(
-                RowWarning(
-                    "far_outside",
-                    name,
-                    f"{name} is {value:g}, {apart:.3g} deviations from the mean of training, {centre[at]:g}",
-                )
-            )
+            at, value = int(place[-1]), float(flat[tuple(place)])
+            name, apart = self._name(at), abs(value - centre[at]) / scale[at]
+            text = f"{name} is {value:g}, {apart:.3g} deviations from the mean of training, {centre[at]:g}"
+            warnings.append(RowWarning("far_outside", name, text))
         more = int(outside.sum()) - len(warnings)
         if more > 0:
             warnings.append(RowWarning("far_outside", "", f"{more} more numbers are far outside what training saw"))
@@ -267,7 +255,10 @@ class RowReader:
 
             with Image.open(io.BytesIO(content)) as opened:
                 width, height = opened.size
-                grey = np.array(opened.convert("L")) if rule.resize is None and self._channels == 1 else None
+                is_grey = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}[
+                    rule.layout
+                ] == 1
+                grey = np.array(opened.convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         except ImportError:
             raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
@@ -292,21 +283,17 @@ class RowReader:
             return context, (RowWarning("small_image", "image", text),)
         return context, ()
 
-    @property
-    def _channels(self) -> int:
-        assert self.images is not None
-        layout = self.images.layout
-        return 1 if layout == "grey" else self.shape[0] if layout == "channels_first" else self.shape[2]
+
+def _single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
+    return ReadRows(context[None], [warnings], True)
 
 
 def _each(read: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
     """Several rows, one after the other; an error says which."""
-    contexts, warnings = [], []
+    pairs = []
     for number, row in enumerate(rows):
         try:
-            context, odd = read(row)
+            pairs.append(read(row))
         except InvalidInput as error:
             raise InvalidInput(f"row {number}: {error}") from None
-        contexts.append(context)
-        warnings.append(odd)
-    return ReadRows(np.stack(contexts), warnings, False)
+    return ReadRows(np.stack([context for context, _ in pairs]), [warnings for _, warnings in pairs], False)

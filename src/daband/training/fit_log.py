@@ -15,14 +15,15 @@ twice.
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import json
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,11 +37,9 @@ from daband.domains import (
     Columns,
     Contexts,
     LogColumns,
-    LoggedDomain,
     LogPart,
     ParquetLog,
     PlainLog,
-    RewardDomain,
     TableTransform,
     log_files,
     open_log,
@@ -50,11 +49,13 @@ from daband.domains import (
     resolve_columns,
 )
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
-from daband.files import read_npz, write_bytes
+from daband.files import read_npz, write_npz
 from daband.lazy_polars import pl
+from daband.linear import RidgeSums
 from daband.policies import Policy, RidgePolicy, check_prior_trust, read_checkpoint
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
+from daband.training.trainer import check_unlabelled
 from daband.training.work_folder import Folder
 
 Progress = Callable[[dict[str, float]], None]
@@ -270,8 +271,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
     one_of("engine", engine, ("local", "ray"))
-    if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
-        raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
+    check_unlabelled(target)
     whole("adapt_every", settings.adapt_every, least=1)
     if settings.workers is not None:
         whole("workers", settings.workers, least=1)
@@ -291,46 +291,34 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     for path, reason in opened.damaged.items():
         _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=3)
-    run = _LogRun(policy, opened, settings, config)
-    try:
+    if engine == "ray" and not by_sums:
+        raise InvalidInput(
+            f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the other; "
+            "use engine='local'"
+        )
+    place = settings.directory
+    # A first save soon, and later ones at a distance that what a save takes decides.
+    with nullcontext() if place is None else Folder(place, what="a fit_log", save_every=1e-6) as folder:
+        if folder is not None:
+            folder.claim("log.json", config)
+        run = _LogRun(policy, opened, settings, folder)
         if by_sums:
             assert isinstance(policy, RidgePolicy)
             run.sum_parts(policy)
-        elif engine == "ray":
-            raise InvalidInput(
-                f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the "
-                "other; use engine='local'"
-            )
         else:
             run.stream(target)
-    finally:
-        run.release()
     return policy
 
 
 class _LogRun:
     """One call of ``fit_log``, and how far it has come; without a directory that is kept in memory."""
 
-    def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, config: Mapping[str, Any]) -> None:
-        self.policy, self.log, self.settings = policy, log, settings
+    def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
+        self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
         self._rows = self._parts = 0
         self._done: dict[str, str] = {}
         """The mark of the file of every part that is learned."""
-        # A first save soon, and later ones at a distance that what a save takes decides.
-        place = settings.directory
-        self.folder = None if place is None else Folder(place, what="a fit_log", save_every=1e-6)
-        if self.folder is not None:
-            try:
-                self.folder.claim("log.json", config)
-            except BaseException:
-                self.release()
-                raise
-
-    def release(self) -> None:
-        """Let others work in the folder."""
-        if self.folder is not None:
-            self.folder.release()
 
     def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""
@@ -353,8 +341,7 @@ class _LogRun:
         # Sums of the parts that the policy does not know already have a file of their own.
         suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
         file = f"sums{suffix}.npz"
-        before = self._read_sums(file)
-        if before is not None:
+        if (before := self._read_sums(file)) is not None:
             sums.restore(before)
         todo = self._start(parts)
         if settings.engine == "ray":
@@ -363,10 +350,7 @@ class _LogRun:
             )
         else:
             outcomes = sums_in_turn(blank, self.log, todo, weighting)
-
-        def write() -> None:
-            self._write_sums(file, sums.state())
-
+        write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
         if self.folder is not None:  # a policy of today has the sums of earlier calls whose policies came back
@@ -430,13 +414,13 @@ class _LogRun:
     def _readable(self, parts: Sequence[LogPart]) -> Iterator[tuple[LogPart, DataError | None]]:
         """Every part, with the error that its rows give: what is damaged must not be half learned."""
         for part in parts:
-            error = None
             try:
                 for _ in self.log.batches(part):
                     pass
-            except DataError as damage:
-                error = damage
-            yield part, error
+                outcome = None
+            except DataError as error:
+                outcome = error
+            yield part, outcome
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
@@ -456,9 +440,8 @@ class _LogRun:
             )
             if target is not None:
                 first = learned % target.rounds_available
-                policy.observe_target(
-                    target.batch(first, min(first + len(batch), target.rounds_available), seed=policy.seed)
-                )
+                last = min(first + len(batch), target.rounds_available)
+                policy.observe_target(target.batch(first, last, seed=policy.seed))
             policy.adapt()
 
     def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
@@ -468,12 +451,9 @@ class _LogRun:
         learned = before & frozenset(self._digests.values())
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
         if self._before and warn and self.folder is None:
-            rounds = sum(len(part) for part in self._before)
-            label = self.settings.original(self._before[0].label)
-            _warn(
-                f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again",
-                stacklevel=5,
-            )
+            rounds, label = sum(map(len, self._before)), self.settings.original(self._before[0].label)
+            text = f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again"
+            _warn(text, stacklevel=5)
         return learned
 
     def _keys(self, parts: Iterable[LogPart]) -> list[str]:
@@ -485,10 +465,8 @@ class _LogRun:
         for name, mark in self._done.items():
             if now.get(name) != mark:
                 what = "is no longer part of the log" if name not in now else "has changed since"
-                where = None if self.folder is None else self.folder.path
-                raise InvalidInput(
-                    f"{where}: {name} was learned and {what}; restore the file, or remove the folder to start anew"
-                )
+                where = f"{self.folder.path}: {name}" if self.folder is not None else name
+                raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
         before = {part.label for part in self._before}
         todo = [part for part in parts if part_name(part) not in self._done and part.label not in before]
         left = {part.label for part in todo}
@@ -510,23 +488,15 @@ class _LogRun:
         if self.settings.progress is None:
             return
         rate = (self._rows - self._known_rows) / max(time.perf_counter() - self._started, 1e-9)
-        self.settings.progress(
-            {
-                "rows": self._rows,
-                "rows_total": len(self.log),
-                "parts": self._parts,
-                "parts_total": len(parts),
-                "rows_per_second": rate,
-                "seconds_left": (len(self.log) - self._rows) / max(rate, 1e-9),
-            }
-        )
+        seconds_left = (len(self.log) - self._rows) / max(rate, 1e-9)
+        done = {"rows": self._rows, "rows_total": len(self.log), "parts": self._parts, "parts_total": len(parts)}
+        self.settings.progress({**done, "rows_per_second": rate, "seconds_left": seconds_left})
 
     # What the folder holds: a policy or sums, each with the parts that it rests on.
 
     def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
         """The arrays of the policy saved under ``name``; None where there is none. Its notes say what it rests on."""
-        path = None if self.folder is None else self.folder.path / f"{name}.safetensors"
-        if path is None or not path.exists():
+        if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
             return None
         saved = read_checkpoint(path)
         if "parts" in saved.notes:
@@ -539,8 +509,7 @@ class _LogRun:
 
     def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
         """The arrays last written by ``_write_sums``; None where there are none."""
-        path = None if self.folder is None else self.folder.path / file
-        if path is None or not path.exists():
+        if self.folder is None or not (path := self.folder.path / file).exists():
             return None
         try:
             arrays = read_npz(path)
@@ -549,12 +518,10 @@ class _LogRun:
             raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start anew") from None
         return arrays
 
-    def _write_sums(self, file: str, arrays: Mapping[str, AnyArray]) -> None:
+    def _write_sums(self, file: str, sums: RidgeSums) -> None:
         if self.folder is not None:
             parts = np.frombuffer(json.dumps(self._done).encode(), np.uint8)
-            table = io.BytesIO()
-            np.savez(table, **{**arrays, "parts": parts})  # type: ignore[arg-type]
-            write_bytes(self.folder.path / file, table.getvalue())
+            write_npz(self.folder.path / file, {**sums.state(), "parts": parts})
 
 
 def _warn(message: str, *, stacklevel: int) -> None:

@@ -8,21 +8,21 @@ them up as one process would.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from daband.arrays import one_blas_thread
 from daband.domains import LoggedRounds, LogPart, ParquetLog
-from daband.errors import DabandError, DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
-from daband.ray_cluster import connected, import_ray
+from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
 
+T = TypeVar("T")
+Result = TypeVar("Result")
 _ATTEMPTS = 5
 """How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
 _PER_WORKER = 2
@@ -41,15 +41,9 @@ def sums_of_part(
 
     def summed(batch: LoggedRounds) -> RidgeSums:
         sums = policy.empty_sums()
+        logged: dict[str, Any] = {"propensity": batch.propensities, "propensity_weighting": weighting}
         try:
-            policy.add_to_sums(
-                sums,
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                propensity=batch.propensities,
-                propensity_weighting=weighting,
-            )
+            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, **logged)
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums
@@ -58,16 +52,23 @@ def sums_of_part(
     if threads == 1:
         for batch in log.batches(part):
             total.merge(summed(batch))
-        return total
-    with ThreadPoolExecutor(threads) as pool:
-        under_way: deque[Future[RidgeSums]] = deque()
-        for batch in log.batches(part):
-            under_way.append(pool.submit(summed, batch))
-            if len(under_way) > threads:
-                total.merge(under_way.popleft().result())
-        for future in under_way:
-            total.merge(future.result())
+    else:
+        for _, sums in _in_order(summed, log.batches(part), threads=threads):
+            total.merge(sums)
     return total
+
+
+def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
+    """Every item with what ``work`` gives for it, in their order; threads work on the next ones meanwhile."""
+    with ThreadPoolExecutor(threads) as pool:
+        under_way: deque[tuple[T, Future[Result]]] = deque()
+        for item in items:
+            under_way.append((item, pool.submit(work, item)))
+            if len(under_way) > threads:
+                first, future = under_way.popleft()
+                yield first, future.result()
+        for first, future in under_way:
+            yield first, future.result()
 
 
 def sums_in_turn(
@@ -82,19 +83,8 @@ def sums_in_turn(
         except DataError as error:
             return error
 
-    # Parts, and not the products of one batch, are shared among threads.
-    with one_blas_thread(), ThreadPoolExecutor(min(_THREADS, max(len(parts), 1))) as pool:
-        coming = iter(parts)
-        under_way = deque((part, pool.submit(outcome, part)) for part in itertools.islice(coming, _THREADS + 1))
-        while under_way:
-            part, future = under_way.popleft()
-            summed = future.result()
-            under_way.extend((later, pool.submit(outcome, later)) for later in itertools.islice(coming, 1))
-            yield part, summed
-
-
-class WorkersLost(DabandError, RuntimeError):
-    """Every worker that tried a part died."""
+    with one_blas_thread():  # parts, and not the products of one batch, are shared among threads
+        yield from _in_order(outcome, parts, threads=min(_THREADS, max(len(parts), 1)))
 
 
 def sums_on_ray(
@@ -119,39 +109,26 @@ def sums_on_ray(
         def submit(number: int) -> None:
             waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
 
+        def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
+            for _ in range(_ATTEMPTS):
+                try:
+                    return task_result(ray, waiting[number])
+                except DataError as error:  # of the rows themselves
+                    return error
+                except WorkerDied:
+                    submit(number)
+            raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")
+
         try:
             for number in range(min(ahead, len(parts))):
                 submit(number)
             for number, part in enumerate(parts):
-                attempts = 1
-                while (outcome := _outcome(ray, waiting[number])) is None:
-                    if attempts == _ATTEMPTS:
-                        raise WorkersLost(f"{part.label}: {attempts} workers died over it; see the cluster's logs")
-                    attempts += 1
-                    submit(number)
-                yield part, outcome
+                yield part, outcome(number, part)
                 del waiting[number]
                 if number + ahead < len(parts):
                     submit(number + ahead)
         finally:
-            for reference in waiting.values():
-                with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
-                    ray.cancel(reference, force=True)
-
-
-def _outcome(ray: Any, reference: Any) -> RidgeSums | DataError | None:
-    """What became of a task: sums, the error of the rows themselves, or None where its worker is gone."""
-    try:
-        sums: RidgeSums = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, DataError):
-            return error.cause
-        raise (error.cause if isinstance(error.cause, Exception) else error) from None
-    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError):
-        raise
-    except ray.exceptions.RayError:
-        return None
-    return sums
+            cancel_tasks(ray, waiting.values())
 
 
 def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:

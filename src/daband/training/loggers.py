@@ -117,8 +117,8 @@ class MLflowLogger(_EpisodeLogger):
 
 def _numbers(record: Mapping[str, float | None]) -> dict[str, float]:
     """The finite numbers of a record, but for the episode, which is the step."""
-    numbers = {name: value for name, value in record.items() if name != "episode" and value is not None}
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    present = {name: value for name, value in record.items() if name != "episode" and value is not None}
+    return {name: float(value) for name, value in present.items() if math.isfinite(value)}
 
 
 def _result(evaluation: Evaluation) -> dict[str, float]:

@@ -13,21 +13,27 @@ from typing import Any, overload
 
 from daband.arguments import whole
 from daband.arrays import one_blas_thread, processors
-from daband.domains import Contexts, LoggedDomain, RewardDomain
+from daband.domains import Contexts
 from daband.errors import InvalidInput
 from daband.policies import Policy, check_prior_trust
+from daband.training.source_weights import LabelledDomain
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
+MEASURED_EPISODES = 2
+"""Episodes of every group that are played before any other: they tell slow groups from fast."""
+_RECENT = 0.2
+"""The share of the last episode in the seconds that one is expected to take."""
+
 
 @overload
-def train(policy: Policy, *, source: RewardDomain | LoggedDomain, **settings: Any) -> Run: ...
+def train(policy: Policy, *, source: LabelledDomain, **settings: Any) -> Run: ...
 @overload
-def train(policy: Sequence[Policy], *, source: RewardDomain | LoggedDomain, **settings: Any) -> list[Run]: ...
+def train(policy: Sequence[Policy], *, source: LabelledDomain, **settings: Any) -> list[Run]: ...
 def train(  # type: ignore[misc]  # the settings are those below, listed once
     policy: Policy | Sequence[Policy],
     *,
-    source: RewardDomain | LoggedDomain,
+    source: LabelledDomain,
     target: Contexts | None = None,
     episodes: int | None = None,
     episode_length: int = 64,
@@ -104,7 +110,7 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
 def continue_on_target(
     policy: Policy,
     *,
-    target: RewardDomain | LoggedDomain | None,
+    target: LabelledDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
     prior_trust: float | str | None = None,
@@ -142,7 +148,7 @@ def continue_on_target(
     16
     """
     rounds, episode_length = whole("rounds", rounds, least=1), whole("episode_length", episode_length, least=1)
-    if not isinstance(target, RewardDomain | LoggedDomain):
+    if not isinstance(target, LabelledDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
             "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
@@ -155,8 +161,9 @@ def continue_on_target(
     check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
+    episodes = math.ceil(rounds / episode_length)
     settings = TrainSettings(
-        episodes=math.ceil(rounds / episode_length),
+        episodes=episodes,
         episode_length=episode_length,
         seed=seed,
         directory=directory,
@@ -165,7 +172,6 @@ def continue_on_target(
         progress=progress,
     )
     order = settings.order_seed(policy)
-    episodes = math.ceil(rounds / episode_length)
     return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
 
 
@@ -187,28 +193,21 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
     """
     if not phases:
         return []
-    from daband.policies import can_stack
-
-    if not can_stack([phase.policy for phase in phases]):
+    if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
             "only different neural policies of one shape and recipe can be stacked; train them one after another"
         )
-    return run_phases(phases)
+    group = RunGroup(phases)
+    run_groups([group])
+    return group.outcomes()
 
 
 def run_phase(phase: Phase) -> Run:
     """Play one phase; what goes wrong is raised."""
-    (outcome,) = run_phases([phase])
+    (outcome,) = train_stacked([phase])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def run_phases(phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play the phase of one policy, or those of several in step, and return what each did or what ended it."""
-    group = RunGroup(phases)
-    run_groups([group])
-    return group.outcomes()
 
 
 class RunGroup:
@@ -217,7 +216,12 @@ class RunGroup:
     ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
     """
 
-    def __init__(self, phases: Sequence[Phase]) -> None:
+    def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
+        self.name, self.phases = name, phases
+        self.seconds = 0.0
+        """What its episodes have taken so far."""
+        self.episode_seconds: float | None = None
+        """What an episode of it takes, a running mean; None before the first."""
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)
@@ -272,6 +276,20 @@ class RunGroup:
         """What ended the first run that failed."""
         return next(iter(self._failed.values()), None)
 
+    @property
+    def episodes(self) -> int:
+        """Episodes of each run."""
+        return self.phases[0].episodes
+
+    def note_episode(self, seconds: float) -> None:
+        """An episode took so long."""
+        self.seconds += seconds
+        # The first episode compiles kernels and begins with empty buffers: the second replaces it.
+        if self.episode_seconds is None or self.episode <= MEASURED_EPISODES:
+            self.episode_seconds = seconds
+        else:
+            self.episode_seconds = (1 - _RECENT) * self.episode_seconds + _RECENT * seconds
+
     def step(self) -> None:
         """Play the next episode."""
         trainers = self._trainers
@@ -284,7 +302,7 @@ class RunGroup:
             trainers[index].announce(behind + 1)
         if self._size == 1:
             for index in present:
-                self._attempt(index, partial(_adapt_alone, trainers[index]))
+                self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
         from daband.policies import adapt_stacked
 
@@ -327,23 +345,17 @@ def _keep_device() -> Callable[[], None] | None:
     return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
-def _adapt_alone(trainer: Trainer) -> None:
-    trainer.close(trainer.policy.adapt())
-
-
 def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
     if isinstance(measured, Exception):
         raise measured
     trainer.close(measured)
 
 
-def run_groups(
-    groups: Sequence[RunGroup], *, first: int = 0, after: Callable[[RunGroup, float], None] | None = None
-) -> None:
-    """Play groups to their ends, one after the other; the ``first`` episodes of every group before any other.
+def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
+    """Play groups to their ends, one after the other; the first episodes of every group before any other.
 
-    ``after`` is called with the group and the seconds after every episode. Ctrl-C and SIGTERM wait for the end of the
-    episode and save every run, where one has a folder.
+    ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
+    every run, where one has a folder.
     """
 
     def save() -> None:
@@ -352,13 +364,14 @@ def run_groups(
 
     with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
         try:
-            for until in (first, math.inf):
+            for until in (MEASURED_EPISODES, math.inf):
                 for group in groups:
                     while not group.over and group.episode < until:
                         begun = time.perf_counter()
                         group.step()
+                        group.note_episode(time.perf_counter() - begun)
                         if after is not None:
-                            after(group, time.perf_counter() - begun)
+                            after(group)
                         request.obey(save)
         finally:
             for group in groups:

@@ -7,6 +7,7 @@ took adds up to the wall time. Nothing is timed unless it is asked for, and the 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
 import warnings
@@ -20,6 +21,7 @@ from daband.policies import Policy
 
 PARTS = ("step", "features", "head", "host")
 """Gradient steps; encoding contexts; choosing, learning and refitting in the head; all the rest."""
+_SKIPPED = 2
 _LARGEST = 40_000_000
 """Bytes of a trace: what a browser opens without effort. The first events that fit are kept."""
 
@@ -37,7 +39,6 @@ class Stopwatch:
         self._inside: list[str] = []
         self._hooked: list[tuple[object, str]] = []
         self._mark = 0.0
-        self._running = False
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
 
     def __enter__(self) -> Stopwatch:
@@ -45,12 +46,10 @@ class Stopwatch:
             setattr(holder, method, self._wrapped(part, getattr(holder, method)))
             self._hooked.append((holder, method))
         self._mark = time.perf_counter()
-        self._running = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self._charge()
-        self._running = False
         while self._hooked:
             delattr(*self._hooked.pop())
 
@@ -58,13 +57,6 @@ class Stopwatch:
         """Forget what was measured so far."""
         self._mark = time.perf_counter()
         self.seconds = dict.fromkeys(PARTS, 0.0)
-
-    def shares(self) -> dict[str, float]:
-        """The share of each part in all seconds."""
-        if self._running:
-            self._charge()
-        total = sum(self.seconds.values())
-        return {part: seconds / total if total else 0.0 for part, seconds in self.seconds.items()}
 
     def _charge(self) -> None:
         """Put the time since the last border down to whoever was running."""
@@ -90,58 +82,35 @@ class Stopwatch:
 class Profile:
     """A stopwatch over a whole run, and a trace of one episode of it in the format of Chrome and Perfetto.
 
-    Called as ``progress`` after every episode: the first ``skipped`` are let pass (libraries load, graphs are
-    recorded), the next is traced into ``path``; a run that is shorter is traced in its last episode.
+    The first episodes are let pass (libraries load, graphs are recorded), the next is traced into ``path``; a run that
+    is shorter is traced in its last episode.
     """
 
-    def __init__(self, policy: Policy, path: Path, *, skipped: int = 2) -> None:
+    def __init__(self, policy: Policy, path: Path) -> None:
         from torch.profiler import record_function  # a linear policy runs without torch
 
         self.stopwatch = Stopwatch(policy, label=record_function)
         self.path = path
-        self._skipped = skipped
         self._profiler: Any = None
-        self._seen = 0
 
     @contextmanager
     def running(self, episodes: int) -> Iterator[Profile]:
-        """Watch a run of so many episodes."""
-        self._skipped = min(self._skipped, episodes - 1)
-        with self.stopwatch:
-            if self._skipped == 0:
-                self._start()
-            try:
+        """Watch a run of so many episodes; ``episode_done`` is to be called after each."""
+        from torch.profiler import profile, schedule
+
+        with warnings.catch_warnings():
+            # That nothing is traced to warm up, and that a next cycle would clear the trace: there is a single one.
+            warnings.filterwarnings("ignore", "(Warning: )?Profiler", UserWarning)
+            plan = schedule(wait=min(_SKIPPED, episodes - 1), warmup=0, active=1, repeat=1)
+            self._profiler = profile(schedule=plan, on_trace_ready=self._write)
+            with self.stopwatch, self._profiler:
                 yield self
-            finally:
-                self._stop()
 
     def episode_done(self) -> None:
         """An episode is over."""
-        self._seen += 1
-        if self._profiler is not None:
-            self._stop()
-        elif self._seen == self._skipped:
-            self._start()
+        self._profiler.step()
 
-    def _start(self) -> None:
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        profiler = profile(activities=activities)
-        with warnings.catch_warnings():
-            # Torch 2.11 says of every profile that its next cycle will clear it; this one has a single cycle.
-            warnings.filterwarnings("ignore", "(Warning: )?Profiler clears events", UserWarning)
-            profiler.start()
-        self._profiler = profiler
-
-    def _stop(self) -> None:
-        if self._profiler is None:
-            return
-        profiler, self._profiler = self._profiler, None
-        profiler.stop()
+    def _write(self, profiler: Any) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(self.path))
         _shorten(self.path, _LARGEST)
@@ -155,11 +124,6 @@ def _shorten(path: Path, largest: int) -> None:
     events = trace["traceEvents"]
     names = [event for event in events if event.get("ph") == "M"]
     timed = sorted((event for event in events if event.get("ph") != "M"), key=lambda event: float(event.get("ts", 0)))
-    left = largest - sum(len(json.dumps(event)) + 2 for event in names) - 10_000
-    kept = []
-    for event in timed:
-        left -= len(json.dumps(event)) + 2
-        if left < 0:
-            break
-        kept.append(event)
-    write_text(path, json.dumps({**trace, "traceEvents": names + kept}))
+    lengths = itertools.accumulate(len(json.dumps(event)) + 2 for event in names + timed)
+    kept = sum(length <= largest - 10_000 for length in lengths)
+    write_text(path, json.dumps({**trace, "traceEvents": (names + timed)[:kept]}))

@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from daband.errors import InvalidInput
 from daband.linear import RidgeSums, Standardise
 from daband.policies import LinUCB, Policy
 
+LabelledDomain = RewardDomain | LoggedDomain
+"""Where rounds are played and rewarded, or were."""
 _COMPONENTS, _RIDGE = 48, 10.0
 _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
@@ -60,7 +63,7 @@ class SourceWeights:
 
 
 def measured_source_weights(
-    source: RewardDomain | LoggedDomain,
+    source: LabelledDomain,
     target: Contexts | None,
     *,
     like: Policy,
@@ -106,7 +109,7 @@ class _RidgeRounds:
     arms: IntArray
     heads: IntArray
     rewards: FloatArray
-    sums: RidgeSums
+    n_arms: int
 
     @classmethod
     def of(cls, blank: LinUCB, rounds: Any, domain: int, name: str) -> _RidgeRounds:
@@ -119,30 +122,28 @@ class _RidgeRounds:
         features = blank._transform_contexts(rounds.contexts, domain)
         shared = features.ndim == 3
         features = features[np.arange(len(arms)), arms] if shared else features
-        return cls._from_columns(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
+        return cls(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
 
-    @classmethod
-    def _from_columns(
-        cls, features: AnyArray, arms: IntArray, heads: IntArray, rewards: FloatArray, n_arms: int
-    ) -> _RidgeRounds:
-        sums = RidgeSums(n_arms, features.shape[1])
-        sums.add(features, heads, rewards)
-        return cls(features, arms, heads, rewards, sums)
+    @cached_property
+    def sums(self) -> RidgeSums:
+        """What the regression learns of them."""
+        sums = RidgeSums(self.n_arms, self.features.shape[1])
+        sums.add(self.features, self.heads, self.rewards)
+        return sums
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     def __getitem__(self, part: slice) -> _RidgeRounds:
         columns = self.features[part], self.arms[part], self.heads[part], self.rewards[part]
-        return self._from_columns(*columns, len(self.sums.counts))
+        return _RidgeRounds(*columns, self.n_arms)
 
     def predict_from(self, others: Sequence[_RidgeRounds]) -> FloatArray:
         """The rewards that a regression on the rounds of ``others`` predicts for these, (n,)."""
         gram = np.sum([other.sums.gram for other in others], axis=0)
         moment = np.sum([other.sums.moment for other in others], axis=0)
         theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
-        means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
-        return means
+        return np.einsum("nd,nd->n", self.features, theta[self.heads])
 
     def error(self, others: Sequence[_RidgeRounds]) -> float:
         """The mean squared error of what ``others`` predict."""
@@ -199,9 +200,8 @@ def _choose_sources(
 def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) -> dict[str, float]:
     """The share of contexts ``there`` whose nearest neighbour, among as many of every source, is in each."""
     n = min(_MOST_NEIGHBOURS, *map(len, contexts.values()))
-    flat = [
-        part.reshape(len(part), -1) for part in (there[:_MOST_NEIGHBOURS], *(part[:n] for part in contexts.values()))
-    ]
+    parts = [there[:_MOST_NEIGHBOURS], *(part[:n] for part in contexts.values())]
+    flat = [part.reshape(len(part), -1) for part in parts]
     components = min(_COMPONENTS, flat[0].shape[1])
     transform = Standardise(components=components if components == _COMPONENTS < len(flat[0]) else None)
     standardise = transform.fit(flat[0]).frozen()

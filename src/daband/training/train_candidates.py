@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,11 +15,6 @@ from daband.domains import Pair
 from daband.policies import Policy
 from daband.training.loop import RunGroup, can_train_stacked, run_groups
 from daband.training.trainer import Phase, TrainSettings, source_phase
-
-_MEASURED_EPISODES = 2
-"""Episodes of every candidate that are played before any other: they tell slow candidates from fast."""
-_RECENT = 0.2
-"""The share of the last episode in the seconds that one is expected to take."""
 
 
 class Trainable(Protocol):
@@ -46,25 +42,6 @@ class CandidateProgress:
     """The part of the work that is done, from 0 to 1: by time where that is known, else by episodes."""
     note: str = ""
     """What ``Run.note`` says."""
-
-
-@dataclass
-class _Member:
-    """Policies that are trained in step, the candidate that they are of, and what an episode of them takes."""
-
-    candidate: str
-    phases: list[Phase]
-    group: RunGroup | None = None
-    seconds: float | None = None
-    spent: float = 0.0
-
-    @property
-    def episodes(self) -> int:
-        return self.phases[0].episodes
-
-    @property
-    def episode(self) -> int:
-        return 0 if self.group is None else self.group.episode
 
 
 def train_candidates(
@@ -96,7 +73,8 @@ def train_candidates(
     """
     policies: list[list[Policy]] = []
     by_identity: dict[str, list[Policy]] = {}
-    members: list[_Member] = []
+    work: list[tuple[str, list[Phase]]] = []
+    """Policies that are trained in step, by the candidate that they are of."""
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
         key = _identity(built[0])
@@ -109,61 +87,51 @@ def train_candidates(
             settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=place)
             phases.append(source_phase(policy, pair.source, pair.target, settings))
         if _on_gpu(built[0]) and can_train_stacked(built):
-            members.append(_Member(candidate.name, phases))
+            work.append((candidate.name, phases))
         else:
-            members += [_Member(candidate.name, [phase]) for phase in phases]
-    _run(members, progress)
+            work += [(candidate.name, [phase]) for phase in phases]
+    _run(work, progress)
     return policies
 
 
-def _run(members: Sequence[_Member], progress: Callable[[CandidateProgress], None] | None) -> None:
-    by_group: dict[int, _Member] = {}
-    try:
-        for member in members:
-            member.group = RunGroup(member.phases)
-            by_group[id(member.group)] = member
-            if member.group.failure is not None:
-                raise member.group.failure
-    except BaseException:
-        for member in by_group.values():
-            if member.group is not None:
-                member.group.stop()
-        raise
+def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgress], None] | None) -> None:
+    groups: list[RunGroup] = []
 
-    def after(group: RunGroup, seconds: float) -> None:
+    def after(group: RunGroup) -> None:
         if group.failure is not None:
             raise group.failure
-        member = by_group[id(group)]
-        member.spent += seconds
-        # The first episode compiles kernels and begins with empty buffers: the second replaces it.
-        fresh = member.seconds is None or group.episode <= _MEASURED_EPISODES
-        member.seconds = seconds if fresh else (1 - _RECENT) * (member.seconds or 0.0) + _RECENT * seconds
         if progress is not None:
-            progress(_progress(member, members))
+            progress(_progress(group, groups))
 
-    run_groups([member.group for member in members if member.group is not None], first=_MEASURED_EPISODES, after=after)
+    with ExitStack() as begun:
+        for name, phases in work:
+            groups.append(RunGroup(phases, name=name))
+            begun.callback(groups[-1].stop)
+            if groups[-1].failure is not None:
+                raise groups[-1].failure
+        run_groups(groups, after=after)
 
 
-def _progress(now: _Member, members: Sequence[_Member]) -> CandidateProgress:
-    open_members = [member for member in members if member.episode < member.episodes]
-    kinds: dict[str, float] = {}
-    for member in members:
-        if member.seconds is not None:
-            kinds[member.candidate] = max(member.seconds, kinds.get(member.candidate, 0.0))
-    left = None
-    if all(member.candidate in kinds for member in open_members):
-        left = sum(
-            (kinds[member.candidate] if member.seconds is None else member.seconds) * (member.episodes - member.episode)
-            for member in open_members
-        )
-    spent = sum(member.spent for member in members)
-    played, all_episodes = (sum(getattr(member, name) for member in members) for name in ("episode", "episodes"))
+def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    slowest: dict[str, float] = {}
+    """Of every candidate that was measured, what an episode takes at most."""
+    for group in groups:
+        if group.episode_seconds is not None:
+            slowest[group.name] = max(group.episode_seconds, slowest.get(group.name, 0.0))
+    left: float | None = 0.0
+    for group in groups:
+        if group.episode < group.episodes:
+            expected = slowest.get(group.name) if group.episode_seconds is None else group.episode_seconds
+            more = group.episodes - group.episode
+            left = None if left is None or expected is None else left + expected * more
+    spent = sum(group.seconds for group in groups)
+    played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
-        candidate=now.candidate,
+        candidate=now.name,
         episode=now.episode,
         episodes=now.episodes,
-        policies_done=sum(len(member.phases) for member in members if member.episode >= member.episodes),
-        policies=sum(len(member.phases) for member in members),
+        policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
+        policies=sum(len(group.phases) for group in groups),
         seconds_left=left,
         share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
         note=now.phases[0].note,

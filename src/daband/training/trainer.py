@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
 import json
 import math
 import os
@@ -27,13 +26,13 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, mixed
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, mixed
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
-from daband.files import read_bytes, read_npz, write_bytes, write_text
+from daband.files import read_bytes, read_npz, write_npz, write_text
 from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
-from daband.training.source_weights import measured_source_weights
+from daband.training.source_weights import LabelledDomain, measured_source_weights
 from daband.training.work_folder import Folder, as_json
 
 Progress = Callable[[dict[str, float]], None]
@@ -69,9 +68,7 @@ class TrainSettings:
             try:
                 json.dumps(dict(self.config))
             except (TypeError, ValueError) as error:
-                raise InvalidInput(
-                    f"config must hold what JSON can: texts, numbers, lists and mappings ({error})"
-                ) from None
+                raise InvalidInput(f"config must hold texts, numbers, lists and mappings, for JSON ({error})") from None
 
     def order_seed(self, policy: Policy) -> int:
         """The seed of the order in which contexts are seen: the policy's own by default."""
@@ -121,17 +118,15 @@ class Run:
 class History:
     """What happened so far: a row per round, a record per episode, and the seconds it took."""
 
-    arm: list[IntArray] = field(default_factory=list)
-    reward: list[FloatArray] = field(default_factory=list)
-    regret: list[FloatArray] = field(default_factory=list)
-    propensity: list[FloatArray] = field(default_factory=list)
+    rounds: list[dict[str, AnyArray]] = field(default_factory=list)
+    """The columns of each episode's rounds."""
     episodes: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
 
     def column(self, name: str) -> AnyArray:
         """One column of all rounds."""
-        pieces: list[AnyArray] = getattr(self, name)
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64 if name == "arm" else np.float64)
+        empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
+        return np.concatenate([piece[name] for piece in self.rounds]) if self.rounds else empty
 
     def lines(self) -> str:
         """The records as ``episodes.jsonl`` has them."""
@@ -156,15 +151,15 @@ class Prefetcher(Generic[T]):
         self._read = read
         self._episodes = episodes
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
-        self._next: tuple[int, Future[T]] | None = None
+        self._next: dict[int, Future[T]] = {}
 
     def take(self, episode: int) -> T:
         """What was read for this episode; the next one is begun."""
-        fetched, self._next = self._next, None
-        material = fetched[1].result() if fetched is not None and fetched[0] == episode else self._read(episode)
+        fetched = self._next.pop(episode, None)
+        material = self._read(episode) if fetched is None else fetched.result()
         if self._pool is not None:
             if episode + 1 < self._episodes:
-                self._next = (episode + 1, self._pool.submit(self._read, episode + 1))
+                self._next = {episode + 1: self._pool.submit(self._read, episode + 1)}
             else:
                 self.close()
         return material
@@ -182,7 +177,7 @@ class Phase:
 
     policy: Policy
     domain_name: str
-    domain: RewardDomain | LoggedDomain
+    domain: LabelledDomain
     unlabelled: Contexts | None
     episodes: int
     seed: int
@@ -251,22 +246,15 @@ class Phase:
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        weighting = self.settings.propensity_weighting
+        weighting, weights = self.settings.propensity_weighting, self.settings.source_weights
         training = {
+            "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
+            "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
             **({"propensity_weighting": weighting} if weighting else {}),
-            **({} if self.settings.source_weights is None else {"source_weights": dict(self.settings.source_weights)}),
-            "domain": self.domain_name,
-            "episodes": self.episodes,
-            "episode_length": self.episode_length,
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "data": self._fingerprint(),
-        }
-        return {
-            "policy": {**self.policy.settings(), "name": self.policy.name},
-            **(self.settings.config or {}),
-            "training": training,
-        }
+            **({} if weights is None else {"source_weights": dict(weights)}),
+        }  # fmt: skip
+        policy = {**self.policy.settings(), "name": self.policy.name}
+        return {"policy": policy, **(self.settings.config or {}), "training": training}
 
     def _fingerprint(self) -> str:
         """A short mark of the data, so that a folder of other data is not taken for this run's."""
@@ -289,25 +277,20 @@ class Trainer:
         self.progress = settings.progress
         self.folder = None if settings.directory is None else Folder(settings.directory, save_every=settings.save_every)
         self.history = History()
-        if self.folder is not None:
-            try:
+        try:
+            if self.folder is not None:
                 self._claim(self.folder)
-                self._trust_prior()  # only now: a folder that is refused must leave the policy as it was
+            if phase.prior_trust != 1.0:  # only now: a folder that is refused must leave the policy as it was
+                policy.trust_prior(phase.prior_trust)
+            if self.folder is not None:
                 self.history = self._resume(self.folder)
-                if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
-                    raise InvalidInput(
-                        f"{settings.directory} holds a run whose transform the file cannot hold; pass the fitted "
-                        "transform, as what was learned rests on it"
-                    )
-                self._weigh_sources()
-                self._fit_transform()
-            except BaseException:
-                self.folder.release()
-                raise
-        else:
-            self._trust_prior()
             self._weigh_sources()
-            self._fit_transform()
+            if not policy.prepared:
+                _prepare(self.phase)
+        except BaseException:
+            if self.folder is not None:
+                self.folder.release()
+            raise
         phase = self.phase
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
@@ -320,10 +303,6 @@ class Trainer:
         self._unlabelled: ByDomain = []
         self._coming: tuple[ByDomain, ByDomain] | None = None
 
-    def _trust_prior(self) -> None:
-        if self.phase.prior_trust != 1.0:
-            self.policy.trust_prior(self.phase.prior_trust)
-
     def _weigh_sources(self) -> None:
         """Leave sources that count for nothing out, so that the run is the one without them."""
         if self.phase.weighs_sources:
@@ -331,10 +310,6 @@ class Trainer:
                 self.policy.source_weights = self.phase.source_weights()
             weights = self.policy.source_weights
             self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
-
-    def _fit_transform(self) -> None:
-        if not self.policy.prepared:
-            _prepare(self.phase)
 
     @property
     def episode(self) -> int:
@@ -356,9 +331,7 @@ class Trainer:
         rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
         self._coming = None
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
-        played = _play_episode(
-            self.policy, rounds, self.phase.domain_name, self.history, self.phase.settings.propensity_weighting
-        )
+        played = _play_episode(self.phase, rounds, self.history)
         self._played = played if in_units else None
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
@@ -396,17 +369,11 @@ class Trainer:
         if self.folder is None:
             return
         begun = time.perf_counter()
-        table = io.BytesIO()
-        columns: dict[str, Any] = {name: self.history.column(name) for name in _COLUMNS}
-        np.savez(table, **columns)
-        write_bytes(self.folder.path / "rounds.npz", table.getvalue())
+        columns = {name: self.history.column(name) for name in _COLUMNS}
+        write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.lines())
-        notes = {
-            "episodes": str(len(self.history.episodes)),
-            "rounds": str(len(columns["arm"])),
-            "seconds": repr(self.history.seconds),
-            "digest": self.history.digest(),
-        }
+        reached = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
+        notes = {**reached, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
         self.folder.note_save(begun, turns=self._beside)
 
@@ -455,19 +422,22 @@ class Trainer:
             for name in _COLUMNS:
                 if len(table[name]) < rounds:
                     raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
-                getattr(history, name).append(table[name][:rounds])
+            history.rounds = [{name: table[name][:rounds] for name in _COLUMNS}]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
             if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
-                raise ValueError(
-                    "rounds.npz or episodes.jsonl does not match the digest that was saved with the policy"
-                )
+                raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
+        if history.episodes and policy.transform is not None and not policy.transform.fitted:
+            raise InvalidInput(
+                f"{folder.path} holds a run whose transform the file cannot hold; pass the fitted transform, as what "
+                "was learned rests on it"
+            )
         return history
 
     def stop(self) -> None:
@@ -496,7 +466,7 @@ def _bound_so_far(
     return live.add(
         source=_unit_scale(played, low, high),
         reward=(played.reward - low) / (high - low),
-        regret=history.regret[-1][-len(played.arm) :] / (high - low),
+        regret=history.rounds[-1]["regret"][-len(played.arm) :] / (high - low),
         target=_unit_scale(target, low, high),
         accuracy=measured.get("discriminator_accuracy"),
     )
@@ -504,47 +474,34 @@ def _bound_so_far(
 
 def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     """Decisions whose means and widths are in the user's units, with both scaled as if rewards lay in [0, 1]."""
-    return Decision(
-        decision.arm, decision.propensity, (decision.mean - low) / (high - low), decision.width / (high - low)
-    )
+    return replace(decision, mean=(decision.mean - low) / (high - low), width=decision.width / (high - low))
 
 
-def _play_episode(
-    policy: Policy, episode: ByDomain, domain_name: str, history: History, weighting: str | None
-) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, those without a name in ``domain_name``."""
+def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
+    """Play the rounds of every domain in turn, those without a name in the phase's."""
+    policy, weighting = phase.policy, phase.settings.propensity_weighting
     played: list[RewardedDecision] = []
     columns = []
     for name, rounds in episode:
+        domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            policy.update(
-                rounds.contexts,
-                rounds.arms,
-                rounds.rewards,
-                name or domain_name,
-                propensity=rounds.propensities,
-                propensity_weighting=weighting,
-            )
+            logged: dict[str, Any] = {"propensity": rounds.propensities, "propensity_weighting": weighting}
+            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, **logged)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
-            decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
+            decision = policy.play(rounds.contexts, rounds.rewards, domain)
             columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
             played.append(decision)
-    for column, parts in zip(_COLUMNS, zip(*columns, strict=True), strict=True):
-        getattr(history, column).append(np.concatenate(parts))
+    history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
     return join_decisions(played) if played else None
 
 
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
     before = history.episodes[-1]["regret"] if history.episodes else 0.0
-    regret = history.regret[-1]
+    regret = history.rounds[-1]["regret"]
     total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
-    return {
-        "episode": episode + 1,
-        "regret": total,  # type: ignore[dict-item]
-        "reward": float(history.reward[-1].mean()),
-        **measured,
-    }
+    reward = float(history.rounds[-1]["reward"].mean())
+    return {"episode": episode + 1, "regret": total, "reward": reward, **measured}  # type: ignore[dict-item]
 
 
 def _prepare(phase: Phase) -> None:
@@ -565,9 +522,7 @@ def _prepare(phase: Phase) -> None:
     policy.prepare(*(batches[number] for number in sorted(batches)))
 
 
-def source_phase(
-    policy: Policy, source: RewardDomain | LoggedDomain, target: Contexts | None, settings: TrainSettings
-) -> Phase:
+def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
     """The phase that ``train`` plays, checked. Without ``episodes`` in the settings a rule decides how many.
 
     The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
@@ -616,18 +571,20 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
     return source, episodes, length, note
 
 
-def check_domains(
-    policy: Policy, domain: RewardDomain | LoggedDomain, target: Contexts | None, what: str = "source"
-) -> None:
+def check_unlabelled(target: Contexts | None) -> None:
+    """Refuse what is no stream of contexts, or brings rewards."""
+    if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
+        kind = type(target).__name__
+        raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
+
+
+def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
     """Refuse a domain to play in, called ``what`` in messages, and unlabelled contexts that do not fit the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    if not isinstance(domain, RewardDomain | LoggedDomain):
+    if not isinstance(domain, LabelledDomain):
         raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
-    if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
-        raise InvalidInput(
-            f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
-        )
+    check_unlabelled(target)
     for name, contexts in ((what, domain), ("target", target)):
         if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from daband.errors import DataError, InvalidInput
-from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_text
+from daband.files import locked, make_folder, read_json, remove_orphans, write_json
 
 _SAVES_APART = 20.0
 """Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
@@ -65,15 +65,13 @@ class Folder:
 
     def compare(self, before: Any, settings: Mapping[str, Any]) -> None:
         """Refuse a folder that was claimed with other settings."""
-        different = difference(before, as_json(settings))
-        if different:
-            raise InvalidInput(
-                f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
-            )
+        if different := difference(before, as_json(settings)):
+            text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
+            raise InvalidInput(text)
 
     def write_settings(self, file: str, settings: Mapping[str, Any]) -> None:
         """Claim the folder with these settings from now on."""
-        write_text(self.path / file, json.dumps(as_json(settings), indent=2, sort_keys=True) + "\n")
+        write_json(self.path / file, as_json(settings), sort_keys=True)
 
     def due(self) -> bool:
         """Whether it is time to save."""
@@ -83,10 +81,6 @@ class Folder:
         """A save that began at ``begun`` is over: the next ones keep their distance, more where ``turns`` are taken."""
         self._saved = time.perf_counter()
         self._apart = max(self._save_every, _SAVES_APART * turns * (self._saved - begun)) if self._save_every else 0.0
-
-    def finish(self, files: Sequence[str]) -> None:
-        """Mark the work as done, with the digests of its files."""
-        finish_folder(self.path, files)
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daband.errors import DataError, InvalidInput
-from daband.files import read_json, write_text
+from daband.files import read_json, write_json
 from daband.trust.diagnostics import DomainShift, doubts_of
 from daband.trust.estimate import ADAPTED, MISSED
 
@@ -157,7 +156,7 @@ class Assessment:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
-        write_text(path, json.dumps(self.as_dict(), indent=2) + "\n")
+        write_json(path, self.as_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Assessment:

@@ -26,7 +26,7 @@ from daband.arguments import between_0_and_1, finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, EvaluationDomain
 from daband.errors import DataError, InvalidInput
-from daband.files import checked_path, read_json, write_text
+from daband.files import checked_path, read_json, write_json, write_text
 from daband.policies import Policy
 from daband.training import Folder
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
@@ -179,8 +179,7 @@ class ContextReader:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
         if isinstance(self._target, EvaluationDomain):
             return self._target.read(int(indices[0]), int(indices[-1]) + 1)
-        contexts: AnyArray = self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
-        return contexts
+        return self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
 
 
 def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntArray, FloatArray]:
@@ -227,8 +226,7 @@ def predictions(predicted: FloatArray, assessment: Any, n: int, low: float, high
         raise InvalidInput(
             f"assessment must give a finite predicted reward for each of {n} contexts, got shape {predicted.shape}"
         )
-    unit: FloatArray = np.clip((predicted - low) / (high - low), 0.0, 1.0)
-    return unit
+    return np.clip((predicted - low) / (high - low), 0.0, 1.0)
 
 
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
@@ -502,7 +500,7 @@ class _State:
     def conclude(self) -> Audit:
         result = self.result()
         if result.finished and self.path is not None:
-            write_text(self.path / _RESULT, json.dumps(result.as_dict(), indent=2) + "\n")
+            write_json(self.path / _RESULT, result.as_dict())
         return result
 
 

@@ -135,8 +135,7 @@ def _density(predicted: FloatArray, budget: int) -> FloatArray:
     # No context counts as more certain than a sample of this size could show: a failure rate of 2 / budget.
     least = min(np.sqrt(2.0 / budget), 0.5)
     deviation = np.maximum(np.sqrt(predicted * (1.0 - predicted)), least)
-    density: FloatArray = _EVEN + (1.0 - _EVEN) * deviation / deviation.mean()
-    return density
+    return _EVEN + (1.0 - _EVEN) * deviation / deviation.mean()
 
 
 def _allotted(sizes: IntArray, budget: int) -> IntArray:

@@ -84,8 +84,7 @@ class Proposals:
         """What the regression knows of questions, (n, 1 + C + P): who proposes the arm, and predicts how much more."""
         proposes = (self.arms[:, contexts] == arms).T
         beyond = np.clip(self.means[:, contexts, arms], -0.5, 1.5).T - self.predicted[contexts, arms][:, None]
-        features: FloatArray = np.concatenate([np.ones((len(contexts), 1)), proposes, beyond], axis=1)
-        return features
+        return np.concatenate([np.ones((len(contexts), 1)), proposes, beyond], axis=1)
 
 
 @dataclass(frozen=True)
@@ -325,5 +324,4 @@ class Selection:
 def _variance_of_difference(covariance: FloatArray, place: int) -> FloatArray:
     """Of all values and the one at a place, (C,)."""
     diagonal = covariance.diagonal()
-    variance: FloatArray = np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)
-    return variance
+    return np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)

@@ -59,8 +59,7 @@ class Candidate:
             settings["transform"] = default_transform(
                 kind, pair, components=self.components, shift=self.settings.get("shift")
             )
-        policy: Policy = kind.for_pair(pair, seed=seed, **settings)
-        return policy
+        return kind.for_pair(pair, seed=seed, **settings)
 
     @property
     def uses_contexts(self) -> bool:

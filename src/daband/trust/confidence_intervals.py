@@ -59,14 +59,12 @@ class Counts:
     @property
     def sizes(self) -> FloatArray:
         """How many rewards each stratum has, (..., H)."""
-        total: FloatArray = self.counts.sum(axis=-1)
-        return total
+        return self.counts.sum(axis=-1)
 
     @property
     def means(self) -> FloatArray:
         """The mean reward of each stratum, (..., H)."""
-        mean: FloatArray = (self.counts * self.values).sum(axis=-1) / self.sizes
-        return mean
+        return (self.counts * self.values).sum(axis=-1) / self.sizes
 
     def mirrored(self) -> Counts:
         """The same with 1 - reward."""
@@ -121,8 +119,7 @@ def _lower(sample: Counts, weights: FloatArray, n_contexts: int | None, z: float
         inside = np.square(value - theta) <= z * z * variance + _ROUNDING
         below, above = np.where(inside, middle, below), np.where(inside, above, middle)
     theta, _ = _constrained(sample, weights, np.exp(below), n_contexts)
-    limit: FloatArray = np.where(value > 0.0, np.minimum(theta, value), 0.0)
-    return limit
+    return np.where(value > 0.0, np.minimum(theta, value), 0.0)
 
 
 def _constrained(
@@ -153,8 +150,7 @@ def _offsets(sample: Counts, slope: FloatArray) -> FloatArray:
         root = np.sqrt(np.square(half) + zeros * slope)
         # The larger root of nu^2 - 2 half nu - zeros slope, without cancellation.
         small = np.divide(zeros * slope, root - half, where=root > half, out=np.zeros_like(root))
-        exact: FloatArray = np.where(half >= 0, half + root, small)
-        return exact
+        return np.where(half >= 0, half + root, small)
     # Newton's method from the left: the sum of masses is convex in nu, so that it never overshoots.
     nu: FloatArray = np.maximum(np.maximum(sizes - slope * sample.values.max(axis=-1), zeros), 0.0)
     for _ in range(_STEPS):
@@ -249,5 +245,4 @@ def _stakes(drawn: FloatArray, reach: FloatArray, confidence: float) -> FloatArr
     mean = (0.5 + np.cumsum(scaled)) / (t + 1)
     variance = (0.25 + np.cumsum(np.square(scaled - mean))) / (t + 1)
     before = np.concatenate([[0.25], variance[:-1]])[: len(drawn)]
-    stakes: FloatArray = np.sqrt(2.0 * math.log(2.0 / (1.0 - confidence)) / (before * t * np.log(t + 1.0))) / reach
-    return stakes
+    return np.sqrt(2.0 * math.log(2.0 / (1.0 - confidence)) / (before * t * np.log(t + 1.0))) / reach

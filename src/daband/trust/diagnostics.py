@@ -73,8 +73,7 @@ def projected(contexts: AnyArray, *, most: int = _MOST) -> FloatArray:
     if flat.shape[1] <= _DIMENSION:
         return flat
     draw = np.random.default_rng(0).standard_normal((flat.shape[1], _DIMENSION)) / math.sqrt(flat.shape[1])
-    short: FloatArray = flat @ draw
-    return short
+    return flat @ draw
 
 
 def outside_support(source: FloatArray, target: FloatArray) -> float:

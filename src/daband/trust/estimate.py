@@ -21,8 +21,8 @@ Where one method stands alone and adapted to these very contexts, its confidence
 for: it may be off by ``ADAPTED`` at least, however sure it is. A single explanation has nothing to disagree with.
 Unless the user states what differs between the domains, the bound is then the lowest reward.
 
-``ALONE``, ``MISSED`` and ``ADAPTED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the
-development halves of the data sets (``benchmarks/records/split.json``), and a test holds them to the records.
+``ALONE``, ``MISSED`` and ``ADAPTED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the 208
+data sets that are for development, and a test holds them to the records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from daband.arrays import FloatArray, IntArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-ALONE, MISSED, ADAPTED = 1.3, 0.7, 0.25
+ALONE, MISSED, ADAPTED = 1.5, 0.8, 0.25
 _NORMAL_95, _LOG_20 = 1.645, math.log(20.0)
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
@@ -181,8 +181,7 @@ def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
     """What every arm pays in the target by an explanation, (K,): as in the source, and what predictions change by."""
     before, after = (np.clip(mean, -0.5, 1.5).mean(axis=0) for mean in (one.source_mean, one.target_mean))
     in_source = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
-    values: FloatArray = np.clip(in_source + slope * (after - before), 0.0, 1.0)
-    return values
+    return np.clip(in_source + slope * (after - before), 0.0, 1.0)
 
 
 def _standard_error(value: float, rounds: float, reward: FloatArray, weight: FloatArray, *, binary: bool) -> float:
@@ -228,5 +227,4 @@ def shift_to_mean(predicted: FloatArray, mean: float) -> FloatArray:
             below = middle
         else:
             above = middle
-    shifted: FloatArray = 1.0 / (1.0 + np.exp(-odds - below))
-    return shifted
+    return 1.0 / (1.0 + np.exp(-odds - below))

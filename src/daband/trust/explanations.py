@@ -137,8 +137,7 @@ def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool])
 
 def _clipped(values: FloatArray) -> FloatArray:
     low, high = np.quantile(values, [_TAIL, 1.0 - _TAIL])
-    clipped: FloatArray = np.clip(values, low, high)
-    return clipped
+    return np.clip(values, low, high)
 
 
 def _may_be_unmoved(shift: Shift) -> bool:
@@ -182,8 +181,7 @@ def _predict(
 
 def _scaled(mean: FloatArray, reward_range: tuple[float, float]) -> FloatArray:
     low, high = reward_range
-    scaled: FloatArray = (np.asarray(mean, np.float64) - low) / (high - low if high > low else 1.0)
-    return scaled
+    return (np.asarray(mean, np.float64) - low) / (high - low if high > low else 1.0)
 
 
 def _same(one: Explanation, other: Explanation) -> bool:

@@ -373,8 +373,7 @@ def _interpolate(images: AnyArray) -> AnyArray:
     weights[np.arange(_HANDWRITTEN_SIDE), lower + 1] = share
     total = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
     unit = (2 * _HANDWRITTEN_SIDE) ** 2
-    grown: AnyArray = ((total + unit // 2) // unit).astype(np.uint8)
-    return grown
+    return ((total + unit // 2) // unit).astype(np.uint8)
 
 
 declare(

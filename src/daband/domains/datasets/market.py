@@ -101,13 +101,11 @@ class _World:
     def habits(self, draw: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
         """Customers (n, 6): the centre of a segment and what is their own."""
         segments: IntArray = draw.choice(len(_OFFERS), size=n, p=frequencies)
-        habits: FloatArray = self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
-        return habits
+        return self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
 
     def expected(self, habits: FloatArray) -> FloatArray:
         """What each offer earns on average, (n, 5), in euros."""
-        euros: FloatArray = self.offset + self.scale * self._raw(habits)
-        return euros
+        return self.offset + self.scale * self._raw(habits)
 
     def _raw(self, habits: FloatArray) -> FloatArray:
         raw: FloatArray = habits @ self.slopes.T + self.base

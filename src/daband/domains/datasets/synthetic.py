@@ -174,13 +174,11 @@ class _World:
                 [np.sin(angle), np.cos(angle)],
             ]
         rotation = self.basis @ turn @ self.basis.T
-        seen: FloatArray = view.scale * hidden @ rotation.T + view.translation * self.direction
-        return seen
+        return view.scale * hidden @ rotation.T + view.translation * self.direction
 
 
 def _unit(vectors: FloatArray) -> FloatArray:
-    scaled: FloatArray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return scaled
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def _realise(generator: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:

@@ -32,8 +32,7 @@ class ArrayContexts(Contexts):
         return len(self._contexts)
 
     def read(self, indices: IntArray) -> AnyArray:
-        picked: AnyArray = self._contexts[indices]
-        return picked
+        return self._contexts[indices]
 
 
 class ArraySource(ArrayContexts, RewardDomain):

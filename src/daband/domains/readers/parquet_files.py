@@ -351,8 +351,7 @@ def lists_as_rows(column: pl.Series, length: int, path: str, at: int) -> AnyArra
     if flat.null_count():
         row = int(flat.is_null().arg_max() or 0) // length
         raise DataError(f"{path} has no value in row {at + row} of {column.name!r}; drop or fill such rows")
-    values: AnyArray = flat.to_numpy().reshape(len(column), length)
-    return values
+    return flat.to_numpy().reshape(len(column), length)
 
 
 def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str, at: int) -> None:
