@@ -23,6 +23,8 @@ _ROWS_OF_SUMS = 128
 """Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer."""
 _CHANNELS = 64
 _NUMBERS = 1024
+_OPTIONS = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
+_SUM_OPTIONS = {**_OPTIONS, "rows": _ROWS_OF_SUMS, "num_warps": 8}
 
 
 @triton.jit
@@ -252,13 +254,11 @@ class _NormPoolReLU(torch.autograd.Function):
         out = x.new_empty(images, height // 2, width // 2, channels)
         which, largest = torch.empty(out.shape, dtype=torch.int8, device=x.device), torch.empty_like(out)
         per_piece = -(-n_rows // _PARTIALS)
-        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
-        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
+        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **_SUM_OPTIONS)
         given, made = (x, partial, weight, bias), (out, which, largest, moments)
         running = (running_mean, running_variance, running_mean.stride(0))
         sizes = (n_rows, channels, per_piece, pooled_rows, height, width)
-        _pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **common)
+        _pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **_OPTIONS)
         ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
@@ -273,15 +273,13 @@ class _NormPoolReLU(torch.autograd.Function):
         across = -(-channels // _CHANNELS)
         partial = x.new_empty(domains, _PARTIALS, 2, channels, dtype=torch.float32)
         out = torch.empty_like(x)
+        sums = (which, moments, partial)
         sizes = (pooled_rows, height, width)
-        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
-        _sums[(_PARTIALS, across, domains)](
-            largest, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), pooled_rows, **of_sums
-        )
-        _back[(-(-pooled_rows // _ROWS), across, domains)](
-            x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **common
-        )
+        per_piece = -(-pooled_rows // _PARTIALS)
+        of_pieces = (_PARTIALS, across, domains)
+        _sums[of_pieces](largest, gradient, *sums, channels, per_piece, pooled_rows, **_SUM_OPTIONS)
+        tiles = (-(-pooled_rows // _ROWS), across, domains)
+        _back[tiles](x, gradient, *sums, weight, out, n_rows, channels, *sizes, **_OPTIONS)
         of_bias, of_weight = partial.sum(dim=(0, 1)).unbind()
         return out.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None, None, None
 

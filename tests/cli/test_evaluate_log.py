@@ -61,6 +61,8 @@ def test_a_run_and_its_folder(daband, tmp_path):
     (estimate,) = json.loads((place / "log_estimates.json").read_text())["estimates"]
     assert estimate["domain"] == "target"
     assert "in the target" in done.stdout
+    done = daband("evaluate-log", "runs", "log.parquet")
+    assert "in the source" in done.stdout  # a run is deployed nowhere else
 
 
 def test_errors_name_what_is_wrong(daband, policy, tmp_path):

@@ -8,16 +8,13 @@ from daband.errors import InvalidInput
 
 
 def test_every_pair_is_listed_and_says_what_it_needs():
-    records = {record.name: record for record in download.list_data()}
-    assert list(records) == pairs.names()
+    records = {name: pairs.get(name) for name in pairs.names()}
     made = {name for name in records if name.partition("/")[0] in ("market", "seasons")}
-    assert {"digit", "files", "synthetic"} | made == {
-        name for name, record in records.items() if record.state == "ready"
-    }
-    for record in records.values():
-        assert record.summary
-        assert record.licence
-        assert record.name in ("files", "synthetic") or record.citation
+    assert {"digit", "files", "synthetic"} | made == {name for name, entry in records.items() if entry.ready}
+    for entry in records.values():
+        assert entry.about.summary
+        assert entry.about.licence
+        assert entry.name in ("files", "synthetic") or entry.about.citation
 
 
 def test_every_resource_can_be_got_somehow():
@@ -32,7 +29,7 @@ def test_every_resource_can_be_got_somehow():
 def test_real_files_are_whole(shared_data):
     for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin", "natural_tables", "sat12"):
         assert {status.state for status in download.check_data(name)} == {"there"}
-    ready = {record.name for record in download.list_data() if record.state == "ready"}
+    ready = {name for name in pairs.names() if pairs.get(name).ready}
     assert set(pairs) - ready == {"visda17", "s2rda49"}
 
 
@@ -52,7 +49,7 @@ def test_one_ordered_pair_needs_only_its_own_files(places):
     (places / "amazon_reviews_400").mkdir(parents=True)
     for domain in ("books", "dvd"):
         (places / f"amazon_reviews_400/{domain}_400.mat").write_bytes(b"x")
-    states = {record.name: record.state for record in download.list_data()}
+    states = {name: "ready" if pairs.get(name).ready else "missing" for name in pairs.names()}
     assert states["amazon/books-dvd"] == "ready"
     assert states["amazon/books-elec"] == states["amazon"] == "missing"
 

@@ -200,14 +200,14 @@ def offered(server, monkeypatch):
 
 
 def test_get_fetches_what_is_missing_and_only_that(offered, places):
-    assert [(record.resource.what, record.action) for record in get_data("digit")] == [
+    assert [(record.resource.what, record.state) for record in get_data("digit")] == [
         ("letters", "downloaded"),
         ("pictures", "downloaded"),
         ("rest", "by hand"),
     ]
     assert names(places) == ["a", "letters", "mnist_m", "mnist_m_train_labels.txt"]  # the archive is gone
     asked = len(offered.ranges)
-    assert [record.action for record in get_data("digit")] == ["there already", "there already", "by hand"]
+    assert [record.state for record in get_data("digit")] == ["there already", "there already", "by hand"]
     assert len(offered.ranges) == asked
 
 
@@ -220,4 +220,4 @@ def test_check_tells_there_missing_and_damaged(offered, places):
     assert statuses[0].state == "damaged"
     assert "delete it and run `daband data get digit`" in statuses[0].remedy
     assert statuses[2].remedy == "ask the authors"
-    assert next(iter(get_data("digit"))).action == "downloaded"  # what is damaged is fetched again
+    assert next(iter(get_data("digit"))).state == "downloaded"  # what is damaged is fetched again

@@ -65,7 +65,7 @@ def test_labels_are_movedseparate_in_order_and_kept_inside():
     places = separate(wanted, 0.06)
     assert (np.diff(places) >= 0.06 - 1e-6).all()
     assert places.max() <= 1.0 + 1e-9
-    assert separate([0.2, 0.8], 0.06).tolist() == [0.2, 0.8]
+    assert separate([0.2, 0.8], 0.06) == pytest.approx([0.2, 0.8])
 
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():

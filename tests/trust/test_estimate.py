@@ -128,18 +128,23 @@ def test_a_single_explanation_bounds_nothing_unless_the_shift_is_stated():
     assert estimate_target(scores, readings(scores), stated=True).low > 0.5
 
 
+def first_rounds(scores, n):
+    names = ("source_mean", "source_arm", "reward", "weight")
+    return replace(scores, **{name: getattr(scores, name)[:, :n] for name in names})
+
+
 def test_contexts_outside_the_support_and_few_rounds_widen():
     scores = made_up_scores(members=2, right=0.9, seed=0)
     inside, outside = (estimate_target(scores, readings(scores), outside=share) for share in (0.0, 0.6))
     assert outside.low < 0.5 * inside.low
     assert outside.value == inside.value
-    few = scores.rows(source=np.arange(20))
+    few = first_rounds(scores, 20)
     assert estimate_target(few, readings(few)).low < inside.low
 
 
 def test_six_rounds_that_were_all_right_support_six_tenths():
     scores = made_up_scores(members=2, right=1.0, seed=0)
-    six = scores.rows(source=np.arange(6))
+    six = first_rounds(scores, 6)
     kinds = [replace(one, method=f"kind {one.policy}") for one in readings(six)]
     found = estimate_target(six, kinds)
     assert found.value > 0.9

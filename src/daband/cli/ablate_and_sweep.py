@@ -12,7 +12,7 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
-from daband.cli.progress_and_tables import console, say
+from daband.cli.progress_and_tables import console, new_table, say
 from daband.cli.run_progress import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.report import Mean
@@ -42,9 +42,8 @@ def ablate(
 
     def show(records: experiments.Records) -> None:
         rows = experiments.ablation_rows(records)
-        for pair in dict.fromkeys(row.pair for row in rows):
-            for kind in dict.fromkeys(row.base for row in rows):
-                console.print(_table(pair, kind, [row for row in rows if (row.pair, row.base) == (pair, kind)]))
+        for (pair, kind), of_recipe in experiments.group_by(rows, lambda row: (row.pair, row.base)).items():
+            console.print(_table(pair, kind, of_recipe))
         experiments.write_ablation(folder, rows)
 
     show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
@@ -53,15 +52,11 @@ def ablate(
 
 
 def _table(pair: str, base: str, rows: list[experiments.AblationRow]) -> Table:
-    table = Table(
-        title=f"{escape(pair)}: R, P and D of the recipe {escape(base)}",
-        caption="difference: to RPD, the full method, by seed",
-    )
-    table.add_column("on", no_wrap=True)
     metric = rows[0].metric
     digits = metric.digits(*(row.score for row in rows))
-    for heading in (metric.name.removeprefix("target "), "to RPD", "95% interval", "p", "p (Holm)", "seeds"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = (metric.name.removeprefix("target "), "to RPD", "95% interval", "p", "p (Holm)", "seeds")
+    title, caption = f"{pair}: R, P and D of the recipe {base}", "difference: to RPD, the full method, by seed"
+    table = new_table(title, words=["on"], numbers=numbers, caption=caption)
     best = max((row.score for row in rows if row.score is not None), default=None)
     for row in rows:
         cells = ["", "", "", ""]
@@ -119,16 +114,13 @@ def sweep(
     def show(records: experiments.Records) -> tuple[list[experiments.Point], list[experiments.SweepChoice]]:
         points = experiments.sweep_points(records, _measure(records, folder))
         picked = experiments.choices(points)
-        for pair in dict.fromkeys(point.pair for point in points):
-            console.print(_points_table(pair, [point for point in points if point.pair == pair]))
-            metric = _metric([point for point in points if point.pair == pair])
-            console.print(_choices_table([choice for choice in picked if choice.pair == pair], select, metric))
+        for pair, of_pair in experiments.group_by(points, lambda point: point.pair).items():
+            console.print(_points_table(pair, of_pair))
+            choices = [choice for choice in picked if choice.pair == pair]
+            console.print(_choices_table(choices, select, _metric(of_pair)))
         return points, picked
 
-    def show_alone(records: experiments.Records) -> None:
-        show(records)
-
-    points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show_alone))
+    points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
     selected = experiments.write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)
@@ -148,38 +140,30 @@ def _measure(records: experiments.Records, folder: Path) -> dict[str, dict[str, 
 def _points_table(pair: str, points: list[experiments.Point]) -> Table:
     metric = _metric(points)
     digits = metric.digits(*(point.score for point in points))
-    table = Table(title=f"{escape(pair)}: what the rules see, and the {metric.name} they do not")
-    table.add_column("settings", overflow="fold")
     rules = list(points[0].criteria)
-    for heading in (metric.name.removeprefix("target "), *(_SHORT.get(rule, rule) for rule in rules)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = (metric.name.removeprefix("target "), *(_SHORT.get(rule, rule) for rule in rules))
+    title = f"{pair}: what the rules see, and the {metric.name} they do not"
+    table = new_table(title, words=["settings"], numbers=numbers)
     for point in points:
-        cells = [point.criteria[rule] for rule in rules]
-        table.add_row(
-            escape(point.variant),
-            Mean(point.score, point.score_deviation, len(point.seeds)).text(digits),
-            *("" if value is None else f"{value:.3f}" for value in cells),
-        )
+        score = Mean(point.score, point.score_deviation, len(point.seeds)).text(digits)
+        criteria = (point.criteria[rule] for rule in rules)
+        table.add_row(escape(point.variant), score, *("" if value is None else f"{value:.3f}" for value in criteria))
     return table
 
 
 def _metric(points: list[experiments.Point]) -> experiments.Metric:
-    return next(
-        metric for metric in (experiments.TARGET_ACCURACY, experiments.TARGET_VALUE) if metric.field == points[0].metric
-    )
+    accuracy, value = experiments.TARGET_ACCURACY, experiments.TARGET_VALUE
+    return accuracy if points[0].metric == accuracy.field else value
 
 
 def _choices_table(picked: list[experiments.SweepChoice], select: str, metric: experiments.Metric) -> Table:
     name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
-    table = Table(title="what each rule picks", caption=f"ranks: Spearman's correlation of the rule with the {name}")
-    table.add_column("rule", no_wrap=True)
-    table.add_column("picks", overflow="fold")
-    for heading in (name, "below best", "ranks"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    caption = f"ranks: Spearman's correlation of the rule with the {name}"
+    numbers_of = (name, "below best", "ranks")
+    table = new_table("what each rule picks", words=("rule", "picks"), numbers=numbers_of, caption=caption)
     for choice in picked:
         ranks = "" if choice.rank_correlation is None else f"{choice.rank_correlation:+.2f}"
         numbers = (Mean(value, 0.0, 1).text(digits) for value in (choice.score, choice.below_best))
-        table.add_row(
-            choice.rule, escape(choice.variant), *numbers, ranks, style="bold" if choice.rule == select else ""
-        )
+        style = "bold" if choice.rule == select else ""
+        table.add_row(choice.rule, escape(choice.variant), *numbers, ranks, style=style)
     return table

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from daband.cli.progress_and_tables import console, say
-from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
+from daband.domains import check_data, data_directory, data_of, get_data, load, pairs
 from daband.errors import InvalidInput
 
 data_app = typer.Typer(
@@ -22,7 +22,7 @@ data_app = typer.Typer(
 )
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
-_COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
+_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 
 
 @data_app.command("list")
@@ -40,12 +40,13 @@ def list_command(
     for heading in ("what", "data", "options"):
         table.add_column(heading, overflow="fold")
     hidden = 0
-    for record in list_data():
-        if "/" in record.name and not everything:
+    for name in pairs.names():
+        if "/" in name and not everything:
             hidden += 1
             continue
-        colour = _COLOURS[record.state]
-        table.add_row(record.name, record.summary, f"[{colour}]{record.state}[/{colour}]", ", ".join(record.options))
+        entry = pairs.get(name)
+        state = "[green]ready[/green]" if entry.ready else "[yellow]missing[/yellow]"
+        table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
     console.print(table)
     if hidden:
         console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
@@ -105,8 +106,8 @@ def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose dat
                 bar.update(lines[what], completed=done, total=total or None)
 
             for fetched in get_data(name, progress=show):
-                say(f"{fetched.action}: {fetched.resource.what}")
-                if fetched.action == "by hand":
+                say(f"{fetched.state}: {fetched.resource.what}")
+                if fetched.state == "by hand":
                     by_hand = True
                     say(f"  {fetched.resource.by_hand}")
                     say(f"  it belongs at {fetched.path}", style="dim")

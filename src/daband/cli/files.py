@@ -19,18 +19,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from daband import domains
 from daband.cli.progress_and_tables import console, say
-from daband.domains import (
-    PICTURE_SIDE,
-    ColumnRoles,
-    Columns,
-    FilesRead,
-    LoggedDomain,
-    Pair,
-    column_differences,
-    from_table,
-    read_files,
-)
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
@@ -59,7 +49,7 @@ def _file_options(
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
     drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
-    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
+    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = domains.PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
     settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
@@ -79,7 +69,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_files(**given: Any) -> None:
         files = {name: given.pop(name) for name in file_parameters}
-        named = {name: value for name, value in files.items() if value not in (None, [], PICTURE_SIDE)}
+        named = {name: value for name, value in files.items() if value not in (None, [], domains.PICTURE_SIDE)}
         if not named:
             if given["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
@@ -108,18 +98,18 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     return with_files
 
 
-def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
+def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[domains.Pair, domains.Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
-    read = read_files(path, path, ColumnRoles(**named))
+    read = domains.read_files(path, path, domains.ColumnRoles(**named))
     _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
     with read.errors_name_rows_of_the_file():
-        pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
-    assert isinstance(pair.source, LoggedDomain)
+        pair = domains.from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    assert isinstance(pair.source, domains.LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
     frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
     frame.write_parquet(place)
-    return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
+    return pair, domains.Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
 def _label(source: str, target: str) -> str:
@@ -147,8 +137,8 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
     else:
         options.pop("side", None)
         taken = ("source", "target", "domain", "shift", "units")
-        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
-        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        roles = domains.ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = domains.read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         open_questions = [line for line in _show(read, files) if "Another unit" in line]
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
@@ -168,14 +158,14 @@ def _split_names(values: list[str] | None) -> list[str]:
     return [part.strip() for one in values or () for part in one.split(",")]
 
 
-def _check_units(read: FilesRead, units: list[str]) -> None:
+def _check_units(read: domains.FilesRead, units: list[str]) -> None:
     numeric = [column.name for column in read.types if column.role == "number"]
     for name in units:
         if name not in numeric:
             raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
 
 
-def _show(read: FilesRead, files: dict[str, Any]) -> list[str]:
+def _show(read: domains.FilesRead, files: dict[str, Any]) -> list[str]:
     """Print what columns are read as; returns what differs between the files."""
     target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
     table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
@@ -188,7 +178,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> list[str]:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(f"Only the target has {', '.join(extra)}: left out.")
-    differences = column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
+    differences = domains.column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
     for line in differences:
         say(line, style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")

@@ -56,7 +56,8 @@ def fit_log_command(
     if arm is not None:
         if policy is not None or context is not None:
             raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
-        _fit_table(log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
+        named = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
+        _save(_fit_table(log, method, named), out)
         return
     with options.named_as_options():
         columns = options.log_columns(context)
@@ -76,8 +77,12 @@ def fit_log_command(
             time=time,
             progress=show,
         )
-    fitted.save(out)
-    say(f"{fitted!r}\nPolicy: {out}")
+    _save(fitted, out)
+
+
+def _save(policy: Policy, out: Path) -> None:
+    policy.save(out)
+    say(f"{policy!r}\nPolicy: {out}")
 
 
 def learn_command(
@@ -142,7 +147,7 @@ def learn_command(
         say(f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
-def _fit_table(log: str, out: Path, method: str, named: dict[str, Any]) -> None:
+def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
     """Fit a new policy to one table, whose columns are inferred and shown."""
     checked_method(method)
     with tempfile.TemporaryDirectory() as folder:
@@ -151,8 +156,7 @@ def _fit_table(log: str, out: Path, method: str, named: dict[str, Any]) -> None:
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)
         with rows_bar(fitted.name) as show:
             daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
-    fitted.save(out)
-    say(f"{fitted!r}\nPolicy: {out}")
+    return fitted
 
 
 def _new(
@@ -193,7 +197,8 @@ def evaluate_log_command(
         str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")
     ] = None,
     domain: Annotated[
-        Literal["source", "target"] | None, typer.Option(help="Where the log was written; by default the policy's own.")
+        Literal["source", "target"] | None,
+        typer.Option(help="Where the log was written; by default where the policy is deployed."),
     ] = None,
     context: options.ContextColumns = None,
     out: Annotated[

@@ -88,11 +88,10 @@ def demo(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
-    records = _compare(
-        experiments.load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
-    )
-    if records:
-        console.print(records[0], highlight=False)
+    experiment = experiments.load_experiment("demo")
+    lines = _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",))
+    if lines:
+        console.print(lines[0], highlight=False)
 
 
 @app.command()
@@ -143,16 +142,8 @@ def bench_command(
     """
     experiment = experiments.load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
-    _compare(
-        experiment,
-        out or Path("runs") / stem(name),
-        chosen,
-        seed_numbers(seeds),
-        jobs,
-        name,
-        ray=ray,
-        committee=committee,
-    )
+    folder = out or Path("runs") / stem(name)
+    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray, committee=committee)
 
 
 app.command()(ablate)
@@ -243,11 +234,10 @@ def _compare(
         say(f"Note: {note}.")
     lines = []
     if committee is not None:
-        assessed = _assess_finished(out, of)
-        lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
+        assessed = [run for run in _assess_finished(out, of) if run.spec.folder_name in asked]
+        lines = [assessed_line(run) for run in assessed]
         for run in assessed if not of else ():
-            if run.spec.folder_name in asked:
-                say(f"{run.spec.label}: {run.assessment.sentence}")
+            say(f"{run.spec.label}: {run.assessment.sentence}")
     if report:
         page = _write_page(out)
         say(f"Runs:   {out}\nReport: {page}")

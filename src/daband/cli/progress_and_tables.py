@@ -30,6 +30,16 @@ def say(text: str, *, style: str | None = None, to: Console | None = None) -> No
     (to or console).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = (), caption: str | None = None) -> Table:
+    """A table with columns of words, which fold on a narrow screen, and of numbers flush right, which do not."""
+    table = Table(title=escape(title), caption=caption)
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 @contextmanager
 def warnings_on() -> Iterator[None]:
     """Show warnings as a line of their own, without the place in the code they come from."""
@@ -46,52 +56,35 @@ _QUIET = 60.0
 """Seconds between two lines of one run in a log."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What runs are doing: whose regret is shown on the way, and which result at the end."""
-
-    regret_of: str
-    ended: Callable[[Mapping[str, Any]], str]
-
-    def regret(self, value: float | None) -> str:
-        """The regret of a run under way."""
-        return f"{self.regret_of} regret {_number(value, 0)}"
-
-
-def _training_result(record: Mapping[str, Any]) -> str:
+def _ended(record: Mapping[str, Any]) -> str:
+    """The result of a run, or of its sequel in the target."""
+    if "continued_regret" in record:
+        return f"target regret {_number(record['continued_regret'], 1)}"
     metric = metric_of([dict(record)])
     score = record[metric.field]
     return f"{metric.name} {_number(score, metric.digits(score, significant=4))}"
-
-
-def _continuing_result(record: Mapping[str, Any]) -> str:
-    return f"target regret {_number(record['continued_regret'], 1)}"
 
 
 def _number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-TRAINING = Stage("source", _training_result)
-CONTINUING = Stage("target", _continuing_result)
-
-
 @contextmanager
-def watch(specs: Sequence[RunSpec], stage: Stage = TRAINING) -> Iterator[Callable[[RunEvent], None]]:
-    """A listener that draws what it hears.
+def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
+    """A listener that draws what it hears of runs in the source, or of runs that are continued in the target.
 
-    On a terminal there is a live line for every run under way (episode, source regret, time left) and one for all. In
-    a log a run has a line when it ends, and one a minute until then.
+    On a terminal there is a live line for every run under way (episode, regret, time left) and one for all. In a log a
+    run has a line when it ends, and one a minute until then.
     """
     if console.is_terminal:
-        with _live(specs, stage) as hear:
+        with _live(specs, where) as hear:
             yield hear
     else:
-        yield _Plain(specs, stage).hear
+        yield _Plain(specs, where).hear
 
 
 @contextmanager
-def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
+def _live(specs: Sequence[RunSpec], where: str) -> Iterator[Callable[[RunEvent], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -115,7 +108,7 @@ def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent
                 shares[key] = state.share
                 if key not in lines:  # what a resumed run has behind it says nothing about its pace
                     lines[key] = bar.add_task(name, total=state.episodes, completed=state.episode, count="", note="")
-                line, note = lines[key], stage.regret(state.regret)
+                line, note = lines[key], f"{where} regret {state.regret}"
                 bar.update(line, total=state.episodes, completed=state.episode, count=state.count, note=note)
             elif event.kind == "again":
                 console.print(f"[yellow]again[/yellow]  {name}: {escape(event.detail['reason'])}", highlight=False)
@@ -141,8 +134,8 @@ def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent
 class _Plain:
     """Lines for a log."""
 
-    def __init__(self, specs: Sequence[RunSpec], stage: Stage) -> None:
-        self._specs, self._stage = specs, stage
+    def __init__(self, specs: Sequence[RunSpec], where: str) -> None:
+        self._specs, self._where = specs, where
         self._began: dict[str, tuple[float, int]] = {}
         self._spoke: dict[str, float] = {}
         self._over = 0
@@ -158,7 +151,7 @@ class _Plain:
                 if state.episodes is not None and state.episode > first:
                     pace = (now - began) / (state.episode - first)
                     left = f", about {pace * (state.episodes - state.episode) / 60:.0f} min left"
-                say(f"running   {name}: episode {state.count}, {self._stage.regret(state.regret)}{left}")
+                say(f"running   {name}: episode {state.count}, {self._where} regret {state.regret}{left}")
             return
         if event.kind == "again":
             say(f"again     {name}: {event.detail['reason']}")
@@ -168,7 +161,7 @@ class _Plain:
         if event.kind == "failed":
             say(f"failed    {place} {name}: {event.detail['error']}")
         else:
-            say(f"{event.kind:<9} {place} {name}: {self._stage.ended(event.detail)}")
+            say(f"{event.kind:<9} {place} {name}: {_ended(event.detail)}")
 
 
 @dataclass(frozen=True)
@@ -177,12 +170,13 @@ class _State:
 
     episode: int
     episodes: int | None
-    regret: float | None
+    regret: str
 
     @classmethod
     def of(cls, event: RunEvent) -> _State:
         episodes = event.detail.get("of", event.spec.episodes)
-        return cls(int(event.detail["episode"]), None if episodes == "all" else int(episodes), event.detail["regret"])
+        regret = _number(event.detail["regret"], 0)
+        return cls(int(event.detail["episode"]), None if episodes == "all" else int(episodes), regret)
 
     @property
     def share(self) -> float:
@@ -297,7 +291,7 @@ def _caption(rows: Sequence[MethodSummary], *, scored: bool, unit: bool) -> str:
         parts.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {spans(seeds)}")
     logged = [row.logger_value.value for row in rows if row.logger_value.value is not None]
     if logged and _same(rows, "pair"):
-        parts.append(f"the policy that wrote the log earned {logged[0]:,.{decimals(logged[0])}f} a round in the source")
+        parts.append(f"the logging policy's mean reward in the source is {logged[0]:,.{decimals(logged[0])}f}")
     if not scored:
         parts.append("the target has no labels: how good a method is there is not known")
     elif unit and _same(rows, "pair"):
@@ -343,12 +337,10 @@ def profile_runs(specs: Sequence[RunSpec], out: Path) -> None:
             profile = profile_run(spec, out)
         spent = profile.stopwatch.seconds
         total = sum(spent.values())
-        table = Table(title=f"{spec.method} on {spec.pair}: where {total:.1f} s of training went")
-        for heading in ("part", "seconds", "share"):
-            table.add_column(heading, justify="left" if heading == "part" else "right")
-        table.add_column("which is")
+        title = f"{spec.method} on {spec.pair}: where {total:.1f} s of training went"
+        table = new_table(title, words=("part", "which is"), numbers=("seconds", "share"))
         for part, seconds in spent.items():
-            table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
+            table.add_row(part, _MEANING[part], f"{seconds:.2f}", f"{seconds / total:.1%}")
         console.print(table)
         say(f"Trace: {profile.path}")
         console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

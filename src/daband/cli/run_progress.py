@@ -23,7 +23,7 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, TrustInPrior, number_or_name
-from daband.cli.progress_and_tables import CONTINUING, console, errors, say, watch
+from daband.cli.progress_and_tables import console, errors, new_table, say, watch
 from daband.report import Mean
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def run_all(
     *,
     jobs: int = 1,
     ray: str | None = None,
-    on_failure: Callable[[experiments.Records], None],
+    on_failure: Callable[[experiments.Records], object],
 ) -> experiments.Records:
     """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not.
 
@@ -137,7 +137,7 @@ def continue_command(
     """
     specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
     try:
-        with watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
+        with watch(specs, "target") as drawing, interruptible(drawing) as listener:
             trust = number_or_name(prior_trust)
             records = experiments.continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except experiments.BenchError as error:
@@ -153,25 +153,15 @@ def continue_command(
 
 
 def _table(records: experiments.Records) -> Table:
-    groups: dict[tuple[str, str, str], experiments.Records] = {}
-    for record in records:
-        groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
+    groups = experiments.group_by(records, lambda record: (record["pair"], record["method"], record["variant"]))
     several = len({pair for pair, _, _ in groups}) > 1
     fields = {"continued": "continued_regret", "zero-shot": "zero_shot_regret", "total": "total_regret"}
-    if (
-        experiments.metric_of(records) is not experiments.TARGET_ACCURACY
-    ):  # rewards in the user's unit: what a round pays, too
+    digits = dict.fromkeys(fields, 1)
+    if experiments.metric_of(records) is not experiments.TARGET_ACCURACY:  # in the rewards' unit, with the reward
         fields = {"reward a round": "continued_reward", **fields}
-    digits = {
-        name: 1
-        if experiments.metric_of(records) is experiments.TARGET_ACCURACY
-        else experiments.decimals(*(record[field] for record in records))
-        for name, field in fields.items()
-    }
-    table = Table(title="cumulative regret in the target", caption=_CAPTION)
-    table.add_column("method", overflow="fold")
-    for heading in ("rounds", *fields, "seeds"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        digits = {name: experiments.decimals(*(record[field] for record in records)) for name, field in fields.items()}
+    numbers = ("rounds", *fields, "seeds")
+    table = new_table("cumulative regret in the target", words=["method"], numbers=numbers, caption=_CAPTION)
     for (pair, method, variant), group in groups.items():
         name = " ".join([*([pair] if several else []), method, *([] if variant == "default" else [variant])])
         cells = [

@@ -18,7 +18,7 @@ from rich.table import Table
 import daband
 from daband import experiments
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.progress_and_tables import console, say
+from daband.cli.progress_and_tables import console, new_table, say
 from daband.cli.run_progress import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
@@ -97,10 +97,8 @@ def _one_per_method(runs: list[experiments.AssessedRun]) -> list[experiments.Ass
 
 
 def _table_assess(runs: list[experiments.AssessedRun]) -> Table:
-    table = Table(title="in the target, without a reward from there")
-    table.add_column("run", overflow="fold")
-    for heading in ("estimated", "at least", "required"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("estimated", "at least", "required")
+    table = new_table("in the target, without a reward from there", words=["run"], numbers=numbers)
     table.add_column("verdict")
     for run in runs:
         view = run.assessment
@@ -219,12 +217,17 @@ def choose_command(
     """
     experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
-    names = experiment.pairs()
-    for pair_name in names:
+    neutral = {
+        "policy": {},
+        "methods": {},
+        "rule": "ucb",
+        "selection": "choose",
+    }  # candidates have settings of their own
+    specs = experiment.model_copy(update=neutral).runs(["constant"], [seed])
+    for spec in specs:
         # Before the training: a folder that cannot be made should not cost it.
-        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
-        options = pairs.get(pair_name).resolved(experiment.pair_options)
-        pair = load(pair_name, **options)
+        place = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
+        pair = load(spec.pair, **spec.pair_options)
         whole = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
         try:
@@ -241,21 +244,8 @@ def choose_command(
                 )
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
-        spec = experiments.RunSpec(
-            pair=pair_name,
-            pair_options=options,
-            method="constant",
-            variant="default",
-            policy={},
-            components=experiment.components,
-            episodes=experiment.episodes,
-            episode_length=experiment.episode_length,
-            seed=seed,
-            rule="ucb",
-            selection="choose",
-        )
         experiments.finish_choice(choice, pair, spec, place)
-        console.print(_table_choose(pair_name, choice))
+        console.print(_table_choose(spec.pair, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         if choice.rewards:
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
@@ -336,14 +326,13 @@ def _duration(seconds: float) -> str:
 
 def _table_choose(pair: str, choice: Choice) -> Table:
     used = f"{choice.rewards} rewards" if choice.rewards else "no reward"
-    table = Table(title=escape(f"{pair}: candidates, the simplest first, greedy; {used} of the target used"))
-    table.add_column("candidate", overflow="fold")
-    table.add_column("held-out source value", justify="right")
-    table.add_column("estimated target value", justify="right")
-    columns = ["source_value", "estimated_value"]
-    if choice.rewards:
-        table.add_column("by rewards", justify="right")
-        columns.append("value")
+    columns = {"source_value": "held-out source value", "estimated_value": "estimated target value"}
+    columns |= {"value": "by rewards"} if choice.rewards else {}
+    table = Table(
+        "candidate", title=escape(f"{pair}: candidates, the simplest first, greedy; {used} of the target used")
+    )
+    for heading in columns.values():
+        table.add_column(heading, justify="right")
     for row in choice.table:
         cells = (f"{row[column]:.3f}" for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")

@@ -20,7 +20,7 @@ from daband.domains.contract import (
 )
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.datasets.user_files import PICTURE_SIDE, FilesRead, read_files
-from daband.domains.download import check_data, data_of, get_data, list_data
+from daband.domains.download import check_data, data_of, get_data
 from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
@@ -61,7 +61,7 @@ __all__ = [
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
     "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
     "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
-    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "open_log", "origins",
+    "imagenet_normalise", "join_pairs", "load", "log_files", "mixed", "open_log", "origins",
     "pair_names", "pairs",
     "read_files", "read_footer", "read_frames", "read_table", "refuse_nulls", "register_pair", "resolve_columns",
     "restrict_pair",

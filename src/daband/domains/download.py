@@ -22,7 +22,11 @@ from daband.errors import DataError, InvalidInput
 
 @dataclass(frozen=True)
 class ResourceStatus:
-    """One resource of one pair: ``state`` is "there", "missing" or "damaged"."""
+    """One resource of one pair.
+
+    ``state`` is "there", "missing" or "damaged"; or what ``get_data`` did about it: "there already", "downloaded", or
+    nothing where it must be got "by hand".
+    """
 
     pair: str
     resource: Resource
@@ -40,32 +44,9 @@ class ResourceStatus:
         return self.resource.by_hand
 
 
-@dataclass(frozen=True)
-class PairRecord:
-    """One line of the list of pairs: ``state`` is "ready" or "missing"."""
-
-    name: str
-    summary: str
-    state: str
-    licence: str
-    citation: str
-    options: tuple[str, ...]
-
-
 def data_of(name: str) -> tuple[Resource, ...]:
     """What a pair reads from the data directory; nothing for one that needs nothing from outside."""
     return pairs.get(name).resources
-
-
-def list_data() -> Iterator[PairRecord]:
-    """Every registered pair, and whether its data are there."""
-    for name in pairs.names():
-        entry = pairs.get(name)
-        ready = all(find(resource.places) is not None for resource in entry.resources if not resource.optional)
-        about = entry.about
-        yield PairRecord(
-            name, about.summary, "ready" if ready else "missing", about.licence, about.citation, tuple(entry.options())
-        )
 
 
 def check_data(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
@@ -116,28 +97,19 @@ _ALWAYS_ALLOWED = 64 << 20
 """Bytes that any archive may unpack to, whatever its own size."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """What ``get`` did about one resource: ``action`` is "there already", "downloaded" or "by hand"."""
-
-    resource: Resource
-    action: str
-    path: Path
-
-
 def get_data(
     name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None
-) -> Iterator[Fetched]:
+) -> Iterator[ResourceStatus]:
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
     root = data_directory() if directory is None else directory
     for resource in data_of(name):
         place = find(resource.places, directory=root)
         if place is not None and is_whole(place, resource):
-            yield Fetched(resource, "there already", place)
+            yield ResourceStatus(name, resource, "there already", place)
         elif not resource.url:
-            yield Fetched(resource, "by hand", root / resource.places[0])
+            yield ResourceStatus(name, resource, "by hand", root / resource.places[0])
         else:
-            yield Fetched(resource, "downloaded", _fetch(resource, root, progress))
+            yield ResourceStatus(name, resource, "downloaded", _fetch(resource, root, progress))
 
 
 def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) -> Path:
@@ -177,7 +149,8 @@ def download(
             return part.replace(target)
     except OSError as error:
         raise DataError(f"{target.parent} cannot be written ({error}); set DABAND_DATA to a folder of yours") from None
-    request = urllib.request.Request(url, headers={"User-Agent": "daband", **_range(have)})  # noqa: S310 - checked above
+    rest = {"Range": f"bytes={have}-"} if have else {}
+    request = urllib.request.Request(url, headers={"User-Agent": "daband", **rest})  # noqa: S310 - checked above
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as response:  # noqa: S310
             resumed = response.status == 206
@@ -188,9 +161,7 @@ def download(
             part.unlink()
             raise DataError(f"the rest of {url} cannot be had; the partial file was removed, try again") from None
         raise DataError(f"{url} answers {error.code} {error.reason}; the address may have moved") from None
-    except (urllib.error.URLError, OSError) as error:
-        if isinstance(error, DataError):
-            raise
+    except OSError as error:  # urllib's are of this kind
         reason = getattr(error, "reason", error)
         raise DataError(
             f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes "
@@ -200,18 +171,10 @@ def download(
         raise DataError(
             f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
         )
-    if md5:
-        digest = md5_of(part)
-        if digest != md5:
-            part.unlink()
-            raise DataError(
-                f"{url} has the wrong checksum: md5 {digest}, expected {md5}. It was removed; try again later"
-            )
+    if md5 and (digest := md5_of(part)) != md5:
+        part.unlink()
+        raise DataError(f"{url} has the wrong checksum: md5 {digest}, expected {md5}. It was removed; try again later")
     return part.replace(target)
-
-
-def _range(have: int) -> dict[str, str]:
-    return {"Range": f"bytes={have}-"} if have else {}
 
 
 def _receive(response: Any, part: Path, *, have: int, total: int, report: Callable[[int, int], None]) -> None:

@@ -64,6 +64,11 @@ class PairEntry:
         given = dict(options)
         return given if self.resolve is None else self.resolve(given)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the data that it needs are there."""
+        return all(find(resource.places) is not None for resource in self.resources if not resource.optional)
+
     def options(self) -> list[str]:
         """The names of the keyword arguments that ``load`` passes on."""
         return [name for name in inspect.signature(self.build).parameters if name != "tiny"]

@@ -141,16 +141,9 @@ class DomainNorm(nn.Module):
         kernels = triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
         if kernels is not None and self._fuses(domain_rows):
             self.batches_seen.data[: len(domain_rows)].add_(1)
-            return kernels.norm_pool_relu(
-                maps,
-                self.weight,
-                self.bias,
-                self.running_mean.data,
-                self.running_variance.data,
-                domains=len(domain_rows),
-                momentum=self.momentum,
-                epsilon=self.epsilon,
-            )
+            running = self.running_mean.data, self.running_variance.data
+            rules = {"domains": len(domain_rows), "momentum": self.momentum, "epsilon": self.epsilon}
+            return kernels.norm_pool_relu(maps, self.weight, self.bias, *running, **rules)
         present = [domain for domain, rows in enumerate(domain_rows) if rows]
         if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():
             return kernels.affine_pool_relu(maps, *self.folded(present[0]))

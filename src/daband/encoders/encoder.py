@@ -122,19 +122,16 @@ class Encoder(nn.Module):
         domain_rows = (len(contexts),) if domain_rows is None else domain_rows
         more = {} if runs == 1 else {"runs": runs}
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
-        kind = wide.device.type
+        wide, kind = wide.to(self.first.weight.dtype), wide.device.type
+        # The dense layers are too small to gain from another type of numbers.
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            return self._encoded(wide.to(self.first.weight.dtype), domain_rows, runs)
-
-    def _encoded(self, wide: torch.Tensor, domain_rows: Sequence[int], runs: int) -> Encoded:
-        """The dense layers, which are too small to gain from another type of numbers."""
-        hidden = dense(self.first, wide, runs=runs)
-        if self.normalise is not None:
-            hidden = self.normalise(hidden, domain_rows=domain_rows)
-        latent = dense(self.second, functional.relu(hidden), runs=runs)
-        if runs > 1:
-            latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-        latent = unit_norm(latent)
+            hidden = dense(self.first, wide, runs=runs)
+            if self.normalise is not None:
+                hidden = self.normalise(hidden, domain_rows=domain_rows)
+            latent = dense(self.second, functional.relu(hidden), runs=runs)
+            if runs > 1:
+                latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
+            latent = unit_norm(latent)
         return Encoded(latent, wide if self.latent.alignment == "features" else latent)
 
 

@@ -231,89 +231,75 @@ def _check_fits(log: ParquetLog, argument: str) -> None:
 def _estimate_each(
     log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, left_out: tuple[str, ...] = ()
 ) -> dict[str, LogEstimate]:
-    facts = _Facts(domain, confidence, log, left_out)
+    """Every estimate with its interval and warnings; ``left_out`` are parts of the log that could not be read."""
     estimates = {}
     for name in estimators:
         weights = np.ones(len(log.rewards)) if name == "dm" or log.weights is None else log.weights
         estimate, kept = _estimate(name, log.rewards, weights, log.fitted)
-        estimates[name] = facts.describe(name, estimate, weights, kept)
-    return estimates
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What is to be known of a log and of the policy on it, whichever estimator is asked."""
-
-    domain: str
-    confidence: float
-    log: WeightedRounds
-    left_out: tuple[str, ...]
-    """Parts of the log that could not be read."""
-
-    def describe(self, name: str, estimate: MeanEstimate, weights: FloatArray, kept: FloatArray) -> LogEstimate:
-        """The estimate with its interval and warnings; ``kept`` are the weights with those left out at 0."""
-        low, high = normal_interval(estimate, self.confidence)
+        low, high = normal_interval(estimate, confidence)
         if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
-            low = max(low, min(float(self.log.rewards.min()), estimate.value))
-            high = min(high, max(float(self.log.rewards.max()), estimate.value))
-        return LogEstimate(
+            low = max(low, min(float(log.rewards.min()), estimate.value))
+            high = min(high, max(float(log.rewards.max()), estimate.value))
+        estimates[name] = LogEstimate(
             value=estimate.value,
             low=low,
             high=high,
             error=estimate.error,
             effective_sample_size=effective_sample_size(kept),
-            warnings=(*self.left_out, *self._warnings(name, weights, kept)),
+            warnings=(*left_out, *_warnings(log, name, weights, kept)),
             estimator=name,
-            confidence=float(self.confidence),
-            rounds=len(self.log.rewards),
-            domain=self.domain,
+            confidence=float(confidence),
+            rounds=len(log.rewards),
+            domain=domain,
         )
+    return estimates
 
-    def _warnings(self, estimator: str, weights: FloatArray, kept: FloatArray) -> tuple[str, ...]:
-        """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
-        shares, plays, rounds = self.log.shares, self.log.plays, len(self.log.rewards)
-        reasons = []
-        unseen = np.flatnonzero((plays == 0) & (shares > _NEGLIGIBLE))
-        share = float(shares[plays == 0].sum())
-        if len(unseen):
-            names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
-            reasons.append(
-                f"support is missing: the log never chose arm {names}, which the policy takes in {share:.1%} of "
-                "rounds; nothing is known of what that pays"
-            )
-        ratio = self.log.fitted.ratio
-        unlike = "" if ratio is None else _unlike_target(ratio, self.log.fitted.mass)
-        if unlike:
-            reasons.append(unlike)
-        if estimator == "dm":
-            reasons.append(
-                "'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it"
-            )
-            return tuple(reasons)
-        size, total, largest = effective_sample_size(kept), float(kept.sum()), int(kept.argmax())
-        if size < _FEWEST:
-            reasons.append(
-                f"the effective sample is small: {size:.0f} of {rounds} rounds; the interval may be too short, "
-                "and a policy closer to the log's would be estimated better"
-            )
-        if rounds > 1 and total > 0 and kept[largest] > _LARGEST_SHARE * total:
-            reasons.append(f"one round (row {largest}) carries {kept[largest] / total:.0%} of all weight")
-        # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
-        average = mean_estimate(weights)
-        if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
-            reasons.append(
-                f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
-                "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
-                "the estimate leaves them out"
-            )
-        every = float(weights.sum())
-        dropped = every - total
-        if estimator == "switch-dr" and dropped > _ROUNDING * every:
-            reasons.append(
-                f"'switch-dr' leaves {dropped / every:.1%} of the weight to its reward model, whose error the "
-                "interval does not include"
-            )
+
+def _warnings(log: WeightedRounds, estimator: str, weights: FloatArray, kept: FloatArray) -> tuple[str, ...]:
+    """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
+    shares, plays, rounds = log.shares, log.plays, len(log.rewards)
+    reasons = []
+    unseen = np.flatnonzero((plays == 0) & (shares > _NEGLIGIBLE))
+    share = float(shares[plays == 0].sum())
+    if len(unseen):
+        names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
+        reasons.append(
+            f"support is missing: the log never chose arm {names}, which the policy takes in {share:.1%} of "
+            "rounds; nothing is known of what that pays"
+        )
+    ratio = log.fitted.ratio
+    unlike = "" if ratio is None else _unlike_target(ratio, log.fitted.mass)
+    if unlike:
+        reasons.append(unlike)
+    if estimator == "dm":
+        reasons.append(
+            "'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it"
+        )
         return tuple(reasons)
+    size, total, largest = effective_sample_size(kept), float(kept.sum()), int(kept.argmax())
+    if size < _FEWEST:
+        reasons.append(
+            f"the effective sample is small: {size:.0f} of {rounds} rounds; the interval may be too short, "
+            "and a policy closer to the log's would be estimated better"
+        )
+    if rounds > 1 and total > 0 and kept[largest] > _LARGEST_SHARE * total:
+        reasons.append(f"one round (row {largest}) carries {kept[largest] / total:.0%} of all weight")
+    # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
+    average = mean_estimate(weights)
+    if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
+        reasons.append(
+            f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
+            "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
+            "the estimate leaves them out"
+        )
+    every = float(weights.sum())
+    dropped = every - total
+    if estimator == "switch-dr" and dropped > _ROUNDING * every:
+        reasons.append(
+            f"'switch-dr' leaves {dropped / every:.1%} of the weight to its reward model, whose error the "
+            "interval does not include"
+        )
+    return tuple(reasons)
 
 
 def _unlike_target(ratio: FloatArray, mass: float) -> str:

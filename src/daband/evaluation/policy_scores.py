@@ -76,17 +76,6 @@ class Scores:
         rows = np.asarray(members, np.int64)
         return replace(self, **{name: getattr(self, name)[rows] for name in _PER_POLICY})
 
-    def rows(self, *, source: IntArray | None = None, target: IntArray | None = None) -> Scores:
-        """The same for some of the contexts."""
-        chosen = self
-        if source is not None:
-            names = ("source_mean", "source_arm", "reward", "weight")
-            origin = None if self.origin is None else self.origin[source]
-            chosen = replace(chosen, **{name: getattr(self, name)[:, source] for name in names}, origin=origin)
-        if target is not None:
-            chosen = replace(chosen, target_mean=self.target_mean[:, target], target_arm=self.target_arm[:, target])
-        return chosen
-
 
 def scores_of(
     policies: Sequence[Policy],

@@ -19,8 +19,6 @@ from daband.experiments.records import (
 )
 from daband.experiments.run import (
     AUDIT_FOLDER,
-    CANDIDATES_FOLDER,
-    CHOICE_FILE,
     PolicyFolder,
     begin_audit,
     continue_run,
@@ -46,7 +44,7 @@ from daband.experiments.sweep import (
 )
 
 __all__ = [
-    "AUDIT_FOLDER", "BASES", "CANDIDATES_FOLDER", "CHOICE_FILE", "COMBINATIONS", "SELECTION_RULES",
+    "AUDIT_FOLDER", "BASES", "COMBINATIONS", "SELECTION_RULES",
     "TARGET_ACCURACY", "TARGET_VALUE", "AblationRow", "AssessedRun", "BenchError", "Executor", "Experiment",
     "Listener", "Metric", "Point", "PolicyFolder", "Record", "Records", "RunEvent", "RunSpec",
     "SweepChoice", "ablation_rows", "ablation_runs", "assess_runs", "begin_audit", "bench",

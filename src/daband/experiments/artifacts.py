@@ -126,7 +126,12 @@ def gather(spec: RunSpec, pair: Pair, policy: Policy, folder: Path, recorder: Ar
     """
     about = environment(policy)
     try:
-        write_npz(folder / "artifacts.npz", _artifacts(spec, pair, policy, recorder), compressed=True)
+        columns = recorder.examples()
+        if recorder.confusion is not None:
+            columns["confusion"] = recorder.confusion.astype(np.int32)
+        if hasattr(policy, "latent") and recorder.contexts:
+            columns |= _latents(spec, pair, policy, recorder)
+        write_npz(folder / "artifacts.npz", columns, compressed=True)
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
         message = f"{folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
@@ -153,15 +158,6 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
         "device": device, "accelerator": accelerator,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
-
-
-def _artifacts(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
-    columns = recorder.examples()
-    if recorder.confusion is not None:
-        columns["confusion"] = recorder.confusion.astype(np.int32)
-    if hasattr(policy, "latent") and recorder.contexts:
-        columns.update(_latents(spec, pair, policy, recorder))
-    return columns
 
 
 def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:

@@ -25,13 +25,8 @@ __all__ = [
     "paper_accuracy", "paper_tables", "read_records", "summarise", "write_report",
 ]  # fmt: skip
 
-_NEED_LIBRARIES = {
-    "compare": "data_frames",
-    "episodes": "data_frames",
-    "frame": "data_frames",
-    "markdown_table": "page",
-    "write_report": "page",
-}
+_NEED_LIBRARIES = dict.fromkeys(("compare", "episodes", "frame"), "data_frames")
+_NEED_LIBRARIES |= dict.fromkeys(("markdown_table", "write_report"), "page")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,21 +14,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.experiments import TARGET_ACCURACY, Metric
-from daband.report.method_styles import (
-    ACCENT,
-    ARMS,
-    GRID,
-    INK,
-    MUTED,
-    PAPER,
-    SOURCE,
-    TARGET,
-    TERMS,
-    figure_text,
-    label,
-    style_of,
-)
-from daband.report.method_summaries import Key
+from daband.report import method_styles as styles
+from daband.report.method_summaries import Key, column_means
 from daband.report.run_files import Curve
 
 WIDTH = 4.5
@@ -41,7 +28,7 @@ _AXIS = {
     "target_accuracy": "target accuracy: share of contexts with a best arm",
     "target_value": "target value: mean expected reward, in the rewards' unit",
 }
-_DOMAINS = ((0, "o", SOURCE), (1, "^", TARGET))
+_DOMAINS = ((0, "o", styles.SOURCE), (1, "^", styles.TARGET))
 
 
 @dataclass(frozen=True)
@@ -62,25 +49,17 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
     ranked = sorted(groups, key=lambda group: float(group.values.mean()))
     figure, axes = _figure(0.95 + 0.42 * len(ranked))
     for place, group in enumerate(ranked):
-        colour = style_of(*group.key).colour
+        colour = styles.style_of(*group.key).colour
         mean = float(group.values.mean())
         _bar(axes, place, mean, colour, height=0.62, alpha=0.35, edge=2.2)
         if len(group.values) > 1:
             _dots(axes, group.values, place + np.linspace(-0.18, 0.18, len(group.values)), size=2.6)
         if group.paper is not None:
             _diamond(axes, group.paper, place, size=5.5)
-        axes.annotate(
-            f"{mean:,.{metric.digits(mean)}f}",
-            (1.0, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left",
-            fontweight="bold",
-            color=colour,
-        )
-    _name_rows(axes, [figure_text(group.name, 32) for group in ranked])
+        text = f"{mean:,.{metric.digits(mean)}f}"
+        right = {"xycoords": ("axes fraction", "data"), "xytext": (4, 0), "va": "center", "ha": "left"}
+        axes.annotate(text, (1.0, place), textcoords="offset points", fontweight="bold", color=colour, **right)
+    _name_rows(axes, [styles.figure_text(group.name, 32) for group in ranked])
     marks = list((references or {}).values())
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked] + marks)
     lowest = min([float(group.values.min()) for group in ranked] + marks)
@@ -90,18 +69,9 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
         room = 0.06 * (max(top, 0.0) - min(lowest, 0.0))
         axes.set_xlim(min(0.0, lowest - room), max(0.0, top + room) or 1.0)
     for name, value in (references or {}).items():
-        axes.axvline(value, color=MUTED, linewidth=0.9, linestyle=":")
-        axes.annotate(
-            name,
-            (value, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=7.5,
-            color=MUTED,
-        )
+        axes.axvline(value, color=styles.MUTED, linewidth=0.9, linestyle=":")
+        above = {"xycoords": ("data", "axes fraction"), "xytext": (0, 2), "va": "bottom", "ha": "center"}
+        axes.annotate(name, (value, 1.0), textcoords="offset points", fontsize=7.5, color=styles.MUTED, **above)
     axes.set_xlabel(_AXIS[metric.field])
     dots = any(len(group.values) > 1 for group in ranked)
     _explain_marks(figure, dots=dots, paper=any(group.paper is not None for group in ranked))
@@ -117,16 +87,16 @@ def gain_figure(
     """
     order = range(len(classes))[::-1]
     figure, axes = _figure(0.95 + (0.3 if len(classes) <= 20 else 0.2) * len(classes))
-    means = [float(np.mean(column[np.isfinite(column)])) if np.isfinite(column).any() else 0.0 for column in gains.T]
+    means = np.nan_to_num(column_means(gains))
     for place, at in enumerate(order):
-        colour = style_of(*methods[0 if means[at] >= 0 else 1]).colour
+        colour = styles.style_of(*methods[0 if means[at] >= 0 else 1]).colour
         _bar(axes, place, means[at], colour, height=0.68, alpha=0.4, edge=2)
         if len(gains) > 1:
             _dots(axes, gains[:, at], np.full(len(gains), place), size=2.4)
         if classes[at] in paper:
             _diamond(axes, paper[classes[at]], place, size=4.8)
-    _name_rows(axes, [figure_text(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
-    axes.axvline(0, color=INK, linewidth=0.9)
+    _name_rows(axes, [styles.figure_text(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
+    axes.axvline(0, color=styles.INK, linewidth=0.9)
     axes.set_ylabel("class of the target context")
     axes.set_xlabel(f"gain in accuracy, {_name(methods[0])} over {_name(methods[1])}")
     _explain_marks(figure, dots=len(gains) > 1, paper=bool(paper))
@@ -138,7 +108,7 @@ def pairs_figure(pairs: Sequence[str], scores: Mapping[Key, Mapping[str, FloatAr
     figure, axes = _figure(1.25 + 0.3 * len(pairs))
     rows = list(pairs)[::-1]
     for number, (key, by_pair) in enumerate(scores.items()):
-        style = style_of(*key)
+        style = styles.style_of(*key)
         shift = 0.11 * ((len(scores) - 1) / 2 - number)  # methods of equal score stay visible
         means = [float(by_pair[pair].mean()) if pair in by_pair else np.nan for pair in rows]
         places = np.arange(len(rows)) + shift
@@ -147,7 +117,7 @@ def pairs_figure(pairs: Sequence[str], scores: Mapping[Key, Mapping[str, FloatAr
             if pair in by_pair and len(by_pair[pair]) > 1:
                 ends = [float(by_pair[pair].min()), float(by_pair[pair].max())]
                 axes.plot(ends, [place + shift, place + shift], color=style.colour, linewidth=1.0, alpha=0.7)
-    _name_rows(axes, [figure_text(pair.partition("/")[2] or pair, 24) for pair in rows])
+    _name_rows(axes, [styles.figure_text(pair.partition("/")[2] or pair, 24) for pair in rows])
     axes.grid(axis="x")
     axes.set_xlabel(_AXIS[metric.field])
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2, columnspacing=1.0)
@@ -164,18 +134,16 @@ def ablation_figure(
     places = {name: place for place, name in enumerate(reversed(letters))}
     height = 0.74 / len(bases)
     for number, (base, by_letters) in enumerate(bases.items()):
-        colour = (style_of("daband").colour, style_of("nlinucb").colour, style_of("linucb").colour)[number % 3]
+        colour = (
+            styles.style_of("daband").colour,
+            styles.style_of("nlinucb").colour,
+            styles.style_of("linucb").colour,
+        )[number % 3]
         shift = height * ((len(bases) - 1) / 2 - number)
         for name, values in by_letters.items():
-            axes.barh(
-                places[name] + shift,
-                float(values.mean()),
-                height=height * 0.92,
-                color=colour,
-                alpha=0.4,
-                linewidth=0,
-                label=f"recipe {figure_text(base, 24)}" if name == next(iter(by_letters)) else None,
-            )
+            named = f"recipe {styles.figure_text(base, 24)}" if name == next(iter(by_letters)) else None
+            bar = {"height": height * 0.92, "color": colour, "alpha": 0.4, "linewidth": 0}
+            axes.barh(places[name] + shift, float(values.mean()), label=named, **bar)
             _dots(axes, values, np.full(len(values), places[name] + shift), size=2.2)
     printed = [name for name in paper if name in places]
     for name in printed:
@@ -194,7 +162,7 @@ def sweep_figure(setting: str, curves: Mapping[Key, Mapping[float, FloatArray]],
     """The score over one swept setting, a line per method, a dot per seed."""
     figure, axes = _figure(3.0)
     for (method, _), by_value in curves.items():
-        style = style_of(method)
+        style = styles.style_of(method)
         at = sorted(by_value)
         means = [float(by_value[x].mean()) for x in at]
         axes.plot(at, means, color=style.colour, linestyle=style.dashes, label=_name((method, "default")))
@@ -204,7 +172,7 @@ def sweep_figure(setting: str, curves: Mapping[Key, Mapping[float, FloatArray]],
     if min(values) > 0 and max(values) / min(values) > 30:
         axes.set_xscale("log")
     axes.grid(axis="y")
-    axes.set_xlabel(figure_text(setting, 40))
+    axes.set_xlabel(styles.figure_text(setting, 40))
     axes.set_ylabel(f"{metric.name}; dots are seeds")
     if len(curves) > 1:
         axes.legend()
@@ -229,17 +197,17 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.label.set_color(INK)
+        axis.label.set_color(styles.INK)
     return figure
 
 
 def discriminator_figure(curves: Mapping[Key, Curve]) -> Figure:
     """How well the discriminator tells the domains apart, episode by episode, against a guess."""
     figure, axes = _figure(3.0)
-    axes.axhline(0.5, color=MUTED, linewidth=0.9, linestyle=":")
+    axes.axhline(0.5, color=styles.MUTED, linewidth=0.9, linestyle=":")
     axes.set_xlim(1, max(*(int(curve.rounds[-1]) for curve in curves.values()), 2))
     axes.set_ylim(min(0.45, *(float(curve.values.min()) - 0.02 for curve in curves.values())), 1.01)
-    _label_ends(axes, [(0.5, "chance", MUTED), *_draw_curves(axes, curves, smooth=_running_mean)])
+    _label_ends(axes, [(0.5, "chance", styles.MUTED), *_draw_curves(axes, curves, smooth=_running_mean)])
     axes.grid(axis="y")
     axes.set_xlabel("episode")
     axes.set_ylabel("discriminator accuracy")
@@ -254,11 +222,11 @@ def bound_figure(terms: Mapping[str, Curve], exponents: Mapping[str, float]) -> 
     axes.set_yscale("log")
     first = min(int(curve.rounds[0]) for curve in terms.values())
     last = max(int(curve.rounds[-1]) for curve in terms.values())
-    axes.plot([first, last], [first, last], color=MUTED, linewidth=0.9, linestyle=":")
-    ends = [(float(last), "N", MUTED)]
+    axes.plot([first, last], [first, last], color=styles.MUTED, linewidth=0.9, linestyle=":")
+    ends = [(float(last), "N", styles.MUTED)]
     means = {name: curve.values.mean(axis=0) for name, curve in terms.items()}
     for name, mean in means.items():
-        text, colour = TERMS[name]
+        text, colour = styles.TERMS[name]
         positive = np.where(mean > 0, mean, np.nan)
         axes.plot(terms[name].rounds, positive, color=colour, linewidth=2.4 if name == "total" else 1.6)
         exponent = exponents.get(name, math.nan)
@@ -281,13 +249,13 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
     figure, axes = _figure(WIDTH * 0.98)
     for row, column in zip(*np.nonzero(counts), strict=True):
         share = float(shares[row, column])
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=ACCENT, alpha=share, linewidth=0))
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=styles.ACCENT, alpha=share, linewidth=0))
         if n <= _MOST_WITH_NUMBERS and share >= 0.005:
             text = f"{share:.2f}".removeprefix("0") if share < 0.995 else "1"
-            colour = PAPER if share > 0.55 else INK
+            colour = styles.PAPER if share > 0.55 else styles.INK
             axes.text(column, row, text, ha="center", va="center", fontsize=6.6 if n > 8 else 8, color=colour)
     size = 8 if n <= 12 else max(4.0, 110 / n)
-    names = [figure_text(name, 16) for name in classes]
+    names = [styles.figure_text(name, 16) for name in classes]
     turned = max(map(len, names)) > 2
     axes.set_xticks(range(n), names, fontsize=size, rotation=55 if turned else 0, ha="right" if turned else "center")
     axes.set_yticks(range(n), names, fontsize=size)
@@ -316,7 +284,10 @@ def examples_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -
         axes.axis("off")
         right, chosen = (classes[int(artifacts[f"wrong_{name}"][number])] for name in ("right", "chosen"))
         size = 7.6 if max(len(right), len(chosen)) <= 7 else 5.6
-        texts = ((0.02, f"is {figure_text(right, 15)}", INK), (0.16, f"chose {figure_text(chosen, 13)}", MUTED))
+        texts = (
+            (0.02, f"is {styles.figure_text(right, 15)}", styles.INK),
+            (0.16, f"chose {styles.figure_text(chosen, 13)}", styles.MUTED),
+        )
         for below, text, colour in texts:
             place = (column / columns + 0.5 / columns, bottom - below / height)
             figure.text(*place, text, ha="center", va="top", fontsize=size, color=colour)
@@ -336,13 +307,8 @@ def embed(latents: AnyArray, domain: AnyArray, *, points: int = 250) -> tuple[Fl
         places = np.zeros((len(rows), 2))
         places[:, : min(2, chosen.shape[1])] = chosen[:, :2]
         return places, rows
-    arrange = TSNE(
-        n_components=2,
-        init="pca" if chosen.shape[1] > 1 else "random",
-        perplexity=min(30.0, (len(rows) - 1) / 3),
-        max_iter=400,
-        random_state=0,
-    )
+    start, perplexity = "pca" if chosen.shape[1] > 1 else "random", min(30.0, (len(rows) - 1) / 3)
+    arrange = TSNE(n_components=2, init=start, perplexity=perplexity, max_iter=400, random_state=0)
     return np.asarray(arrange.fit_transform(chosen), np.float64), rows
 
 
@@ -352,7 +318,7 @@ def map_figure(
     """Latents in the plane, before and after training (columns), by domain (above) and by right arm (below)."""
     figure = Figure(figsize=(WIDTH, 5.0))
     columns = len(maps)
-    by_arm = np.array([ARMS[int(a) % len(ARMS)] if a >= 0 else MUTED for a in arm])
+    by_arm = np.array([styles.ARMS[int(a) % len(styles.ARMS)] if a >= 0 else styles.MUTED for a in arm])
     for column, (title, (places, rows)) in enumerate(maps.items()):
         for row in (0, 1):
             left, bottom = 0.005 + column / columns, 0.47 - 0.465 * row
@@ -370,14 +336,14 @@ def map_figure(
                 )
         # Before training arms lie in one cloud, and names would hide it; so would the names of many arms.
         if column == columns - 1 and len(classes) <= _MOST_WITH_NUMBERS:
-            around = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
+            around = {"boxstyle": "round,pad=0.12", "facecolor": styles.PAPER, "edgecolor": "none", "alpha": 0.75}
             for number in np.unique(arm[rows][arm[rows] >= 0]):
                 middle = np.median(places[arm[rows] == number], axis=0)
-                name = figure_text(classes[int(number)], 10)
+                name = styles.figure_text(classes[int(number)], 10)
                 axes.text(
                     middle[0], middle[1], name, ha="center", va="center", fontsize=8, fontweight="bold", bbox=around
                 )
-    for left, text, colour in ((0.36, "● source", SOURCE), (0.52, "▲ target", TARGET)):
+    for left, text, colour in ((0.36, "● source", styles.SOURCE), (0.52, "▲ target", styles.TARGET)):
         figure.text(left, 0.945, text, color=colour, va="top", fontsize=8.5)
     return figure
 
@@ -390,7 +356,7 @@ def _figure(height: float) -> tuple[Figure, Any]:
 def _frame(axes: Any) -> None:
     for side in axes.spines.values():
         side.set_visible(True)
-        side.set_color(GRID)
+        side.set_color(styles.GRID)
 
 
 def _bar(axes: Any, place: float, value: float, colour: str, *, height: float, alpha: float, edge: float) -> None:
@@ -399,12 +365,12 @@ def _bar(axes: Any, place: float, value: float, colour: str, *, height: float, a
     axes.plot([value, value], ends, color=colour, linewidth=edge, solid_capstyle="butt")
 
 
-def _dots(axes: Any, x: AnyArray, y: AnyArray, *, size: float, colour: str = INK) -> None:
+def _dots(axes: Any, x: AnyArray, y: AnyArray, *, size: float, colour: str = styles.INK) -> None:
     axes.plot(x, y, "o", color=colour, markersize=size, markeredgewidth=0)
 
 
 def _diamond(axes: Any, x: float, y: float, *, size: float, **more: Any) -> None:
-    axes.plot(x, y, "D", markersize=size, markerfacecolor=PAPER, markeredgecolor=INK, zorder=4, **more)
+    axes.plot(x, y, "D", markersize=size, markerfacecolor=styles.PAPER, markeredgecolor=styles.INK, zorder=4, **more)
 
 
 def _name_rows(axes: Any, names: Sequence[str], *, size: float = 9.0) -> None:
@@ -412,12 +378,12 @@ def _name_rows(axes: Any, names: Sequence[str], *, size: float = 9.0) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.grid(axis="x", color=GRID)
+    axes.grid(axis="x", color=styles.GRID)
 
 
 def _explain_marks(figure: Figure, *, dots: bool, paper: bool) -> None:
     parts = ["bar: mean over seeds", *["dot: one seed"] * dots, *["diamond: the paper"] * paper]
-    figure.supxlabel("; ".join(parts), fontsize=7.5, color=MUTED, x=0.99, ha="right")
+    figure.supxlabel("; ".join(parts), fontsize=7.5, color=styles.MUTED, x=0.99, ha="right")
 
 
 def _draw_curves(
@@ -426,7 +392,7 @@ def _draw_curves(
     """Means over seeds and bands over their range; returns where each ends, its name and its colour."""
     ends = []
     for key, curve in curves.items():
-        style = style_of(*key)
+        style = styles.style_of(*key)
         mean = smooth(curve.values.mean(axis=0))
         axes.plot(curve.rounds, mean, color=style.colour, linestyle=style.dashes)
         if len(curve.values) > 1:
@@ -449,34 +415,19 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: floa
         _, text, colour = ends[at]
         moved = abs(place - wanted[at]) > 0.01
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
-        axes.annotate(
-            text,
-            (1.0, min(max(wanted[at], 0.0), 1.0)),
-            xycoords="axes fraction",
-            xytext=(1.045 if moved else 1.015, place),
-            textcoords="axes fraction",
-            va="center",
-            ha="left",
-            fontsize=size,
-            color=colour,
-            annotation_clip=False,
-            arrowprops=leader if moved else None,
-        )
+        end, beside = (1.0, min(max(wanted[at], 0.0), 1.0)), (1.045 if moved else 1.015, place)
+        coordinates = dict.fromkeys(("xycoords", "textcoords"), "axes fraction")
+        style = {"va": "center", "ha": "left", "fontsize": size, "color": colour, "annotation_clip": False}
+        axes.annotate(text, end, beside, arrowprops=leader if moved else None, **coordinates, **style)
 
 
 def separate(sorted_places: Sequence[float], gap: float) -> FloatArray:
     """The nearest places in the same order that are ``gap`` apart, within the axes as far as there is room."""
-    places = np.array(sorted_places, np.float64)
-    for _ in range(200):
-        moved = False
-        for at in range(len(places) - 1):
-            missing = gap - (places[at + 1] - places[at])
-            if missing > 1e-6:
-                places[at] -= missing / 2
-                places[at + 1] += missing / 2
-                moved = True
-        if not moved:
-            break
+    from sklearn.isotonic import isotonic_regression
+
+    # Places a gap apart, less a gap for each before them, never fall: the nearest such places are a regression.
+    steps = gap * np.arange(len(sorted_places))
+    places: FloatArray = isotonic_regression(np.array(sorted_places, np.float64) - steps) + steps
     places -= max(places[-1] - 1.0, 0.0)
     places -= min(places[0], 0.0)
     return places
@@ -490,4 +441,4 @@ def _running_mean(values: FloatArray, share: float = 0.03) -> FloatArray:
 
 
 def _name(key: Key) -> str:
-    return figure_text(label(*key), 32)
+    return styles.figure_text(styles.label(*key), 32)

@@ -17,17 +17,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 INK, MUTED, GRID, PAPER, ACCENT = "#1b1f24", "#5c6470", "#dfe3e8", "#fdfdfc", "#0072b2"
 SOURCE, TARGET = "#0072b2", "#e69f00"
 ARMS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-    "#b3a100",
-    "#7b5cc4",
-    "#8c510a",
-    "#7a7f87",
-)
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
+)  # fmt: skip
 """Colours of arms: the palette above without its yellow and black, which one of the two pages would swallow."""
 TERMS = {
     "source_regret": ("source regret", "#0072b2"),

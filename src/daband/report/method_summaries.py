@@ -65,7 +65,7 @@ class MethodSummary:
     source_regret: Mean
     source_reward: Mean
     logger_value: Mean
-    """What the policy that wrote the source's log earned; unknown where the source is no log."""
+    """The mean reward of the policy that wrote the source's log; unknown where the source is no log."""
     rounds: int
     seconds: float
     arm_shares: tuple[float, ...]
@@ -191,17 +191,22 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     return compare_paired([first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
 
 
+def column_means(values: FloatArray) -> FloatArray:
+    """The mean of each column of a table, of its finite numbers; NaN where a column has none."""
+    means: FloatArray = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
+    return means
+
+
 def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
     """The slope of log value over log rounds in the later half of the rounds: 1 grows like N, 0.5 like its root.
 
     NaN where a value is not positive or there are too few points to tell.
     """
-    later = np.asarray(rounds) >= np.max(rounds) / 2 if len(rounds) else np.zeros(0, bool)
+    later = np.asarray(rounds) >= np.max(rounds, initial=0) / 2
     x, y = np.asarray(rounds, np.float64)[later], np.asarray(values, np.float64)[later]
     if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
         return math.nan
-    across = np.log(x) - np.log(x).mean()
-    slope = float(across @ np.log(y) / (across @ across))
+    slope = float(np.polyfit(np.log(x), np.log(y), 1)[0])
     return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
 
 
@@ -211,11 +216,9 @@ def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> fl
     ``latents`` (m, d), ``domain`` (m,) of 0 and 1. The share of each context's nearest neighbours that come from the
     other domain, over the share that a random draw would give.
     """
-    lengths = np.square(latents).sum(axis=1)
-    distances = lengths[:, None] + lengths[None, :] - 2 * latents @ latents.T
-    np.fill_diagonal(distances, np.inf)
-    k = min(neighbours, len(latents) - 1)
-    nearest = np.argpartition(distances, k - 1, axis=1)[:, :k]
+    from sklearn.neighbors import NearestNeighbors
+
+    nearest = NearestNeighbors(n_neighbors=min(neighbours, len(latents) - 1)).fit(latents).kneighbors()[1]
     ratios = []
     for side in (0, 1):
         inside, expected = domain == side, float((domain != side).sum() / (len(domain) - 1))

@@ -29,39 +29,13 @@ from daband.experiments import (
     metric_of,
 )
 from daband.files import read_json, write_bytes, write_text
+from daband.report import method_summaries as summaries
+from daband.report import sections_results, sections_runs
 from daband.report.document import Block, Document, Drawing, Folded, Section, Table, Text, Tile
 from daband.report.method_styles import FIGURES, label
-from daband.report.method_summaries import (
-    Mean,
-    MethodComparison,
-    MethodSummary,
-    labelled,
-    pair_family,
-    paper_accuracy,
-    role_of,
-    summarise,
-    verdict,
-)
+from daband.report.method_summaries import Mean, MethodComparison, MethodSummary
 from daband.report.rendering import caption, render
 from daband.report.run_files import RunFiles, load_runs
-from daband.report.sections_results import (
-    ablation_blocks,
-    by_class_blocks,
-    comparison_blocks,
-    comparison_table,
-    decision_sections,
-    pairs_blocks,
-    side_by_side,
-    sweep_blocks,
-)
-from daband.report.sections_runs import (
-    assessment_sections,
-    continued_blocks,
-    learning_blocks,
-    policy_blocks,
-    setup_blocks,
-    warnings_of,
-)
 
 FORMATS = ("svg", "png", "pdf")
 _MOST_SWEPT = 4
@@ -114,7 +88,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
 
 def markdown_table(rows: Sequence[MethodSummary]) -> str:
     """The comparison of methods on one pair as Markdown."""
-    return comparison_table(rows, name="methods", about="").markdown()
+    return sections_results.comparison_table(rows, name="methods", about="").markdown()
 
 
 def _figure_bytes(figure: Figure, ending: str) -> bytes:
@@ -138,18 +112,18 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
     if pair is not None and pair not in pairs:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
     sweep = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
-    families = group_by(runs, lambda run: pair_family(run.record["pair"]))
+    families = group_by(runs, lambda run: summaries.pair_family(run.record["pair"]))
     answers = {family: _answer_of(family, [run.record for run in of]) for family, of in families.items()}
-    sections = [*decision_sections(runs), *assessment_sections(runs)]
+    sections = [*sections_results.decision_sections(runs), *sections_runs.assessment_sections(runs)]
     for family, of in families.items():
-        closely = pair if pair is not None and pair_family(pair) == family else of[0].record["pair"]
+        closely = pair if pair is not None and summaries.pair_family(pair) == family else of[0].record["pair"]
         answer = answers[family] if len(families) > 1 else None
         sections += _data_set(family, of, closely, sweep if isinstance(sweep, dict) else {}, answer)
-    messages = warnings_of(runs)
+    messages = sections_runs.warnings_of(runs)
     if messages:
         blocks: list[Block] = [Text(message, warning=True) for message in messages]
         sections.append(Section("What to know before trusting this", blocks, 2))
-    sections.append(Section("What ran", setup_blocks(runs), 2))
+    sections.append(Section("What ran", sections_runs.setup_blocks(runs), 2))
     only = next(iter(answers.values())) if len(families) == 1 else _Answer("")
     return Document(
         title=f"daband: {', '.join(families)}",
@@ -180,9 +154,11 @@ def _data_set(
     if answer is not None:
         heading.blocks.append(Text(f"{answer.headline} {answer.detail}".strip()))
     sections = [heading]
-    compared = [run.record for run in runs if role_of(run.record) == "comparison"]
+    compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
     if compared:
-        sections.append(Section("Every pair", side_by_side(pairs_blocks(family, compared))))
+        sections.append(
+            Section("Every pair", sections_results.side_by_side(sections_results.pairs_blocks(family, compared)))
+        )
     folded: list[Block] = []
     for name, of_pair in pairs.items():
         results = _results(name, of_pair, sweep, with_figures=False)
@@ -195,48 +171,52 @@ def _data_set(
 
 def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with_figures: bool = True) -> list[Section]:
     """What came out on one pair."""
-    roles = group_by([run.record for run in runs], role_of)
+    roles = group_by([run.record for run in runs], summaries.role_of)
     blocks: dict[str, list[Block]] = {}
     if "comparison" in roles:
         records = roles["comparison"]
         title = "Accuracy in the target" if metric_of(records) is TARGET_ACCURACY else "Value in the target"
-        title = title if labelled(records) else "What is known without target labels"
-        blocks[title] = comparison_blocks(pair, records, with_figure=with_figures)
+        title = title if summaries.labelled(records) else "What is known without target labels"
+        blocks[title] = sections_results.comparison_blocks(pair, records, with_figure=with_figures)
         if not runs[0].shared_arms():  # else there are no classes
-            blocks[title] += by_class_blocks(pair, records, with_figure=with_figures)
-        if with_figures and paper_accuracy(pair):
+            blocks[title] += sections_results.by_class_blocks(pair, records, with_figure=with_figures)
+        if with_figures and summaries.paper_accuracy(pair):
             blocks[title].append(Text(_budget_note(runs)))
     if "ablation" in roles:
-        blocks["What R, P and D are worth"] = ablation_blocks(pair, roles["ablation"], with_figure=with_figures)
+        blocks["What R, P and D are worth"] = sections_results.ablation_blocks(
+            pair, roles["ablation"], with_figure=with_figures
+        )
     if "sweep" in roles:
-        blocks["The sweep"] = sweep_blocks(pair, roles["sweep"], sweep, with_figure=with_figures)
-    return [Section(title, side_by_side(of) if with_figures else of) for title, of in blocks.items()]
+        blocks["The sweep"] = sections_results.sweep_blocks(pair, roles["sweep"], sweep, with_figure=with_figures)
+    return [Section(title, sections_results.side_by_side(of) if with_figures else of) for title, of in blocks.items()]
 
 
 def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """How it came about on one pair: of the comparison, or where there is none, of all runs."""
     compared = _runs_to_show(runs)
     records = [run.record for run in compared]
-    result = verdict(records)
+    result = summaries.verdict(records)
     best, rival = (None, None) if result is None else (result.best, result.rival)
-    if result is None and compared and not labelled(records):
+    if result is None and compared and not summaries.labelled(records):
         best = compared[-1].key  # nobody knows which is best; presets list the simplest method first
     parts = {
-        "In the target, with its rewards": continued_blocks(pair, compared),
-        "What the policy sees": policy_blocks(pair, compared, best, rival),
-        "Learning in the source": learning_blocks(pair, compared, best),  # the bound: an assessment says more
+        "In the target, with its rewards": sections_runs.continued_blocks(pair, compared),
+        "What the policy sees": sections_runs.policy_blocks(pair, compared, best, rival),
+        "Learning in the source": sections_runs.learning_blocks(
+            pair, compared, best
+        ),  # the bound: an assessment says more
     }
     return [Section(title, blocks) for title, blocks in parts.items() if blocks]
 
 
 def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """The runs of the comparison; without one the full and the empty form of each ablation, or the best of a sweep."""
-    roles = group_by(runs, lambda run: role_of(run.record))
+    roles = group_by(runs, lambda run: summaries.role_of(run.record))
     if "comparison" in roles:
         return roles["comparison"]
     if "ablation" in roles:
         return [run for run in roles["ablation"] if run.key[1].endswith((":RPD", ":none"))]
-    ranked = sorted(summarise([run.record for run in runs]), key=lambda row: -row.rank)
+    ranked = sorted(summaries.summarise([run.record for run in runs]), key=lambda row: -row.rank)
     best = [row.key for row in ranked[:_MOST_SWEPT]]
     return [run for run in runs if run.key in best]
 
@@ -250,12 +230,12 @@ def _budget_note(runs: Sequence[RunFiles]) -> str:
 
 def _answer_of(family: str, records: Sequence[Record]) -> _Answer:
     """The answer that the records of one data set give: of a comparison, else of an ablation, else of a sweep."""
-    if not labelled(records):
+    if not summaries.labelled(records):
         methods = len({(record["method"], record["variant"]) for record in records})
         return _Answer(caption("unknown", methods=methods, family=family), caption("unknown_detail"))
-    compared = [record for record in records if role_of(record) == "comparison"]
+    compared = [record for record in records if summaries.role_of(record) == "comparison"]
     if compared:
-        result = verdict(compared)
+        result = summaries.verdict(compared)
         if result is None:
             return _Answer(f"No method ran on every pair of {family}, so there is no winner yet.")
         return _of_comparison(family, result, compared)
@@ -293,7 +273,7 @@ def _of_comparison(family: str, result: MethodComparison, records: Sequence[Reco
             value = Mean.of([record.get(name) for record in records]).value
             if value is not None:
                 tiles.append(Tile(f"{value:,.{decimals(value)}f}", caption(name)))
-    paper = paper_accuracy(family).get(result.best[0])
+    paper = summaries.paper_accuracy(family).get(result.best[0])
     if paper is not None:
         tiles.append(Tile(f"{paper.average:.4f}", f"{words['name']} in the paper, for its own data and budget"))
     contexts = {record.get("target_contexts") for record in records}
@@ -327,7 +307,7 @@ def _score(row: AblationRow) -> str:
 
 
 def _of_sweep(family: str, records: Sequence[Record]) -> _Answer:
-    rows = summarise(records)
+    rows = summaries.summarise(records)
     best = max(rows, key=lambda row: row.rank)
     score = Mean(best.score.value, 0.0, 1).text(best.metric.digits(best.score.value))
     words = {"family": family, "variant": best.variant, "metric": best.metric.name, "score": score}

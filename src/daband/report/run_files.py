@@ -17,17 +17,9 @@ from daband.files import read_bytes, read_json, read_npz
 from daband.trust import Assessment, read_assessment
 
 _WANTED = (
-    "pair",
-    "method",
-    "variant",
-    "seed",
-    "target_accuracy",
-    "target_accuracy_macro",
-    "target_value",
-    "target_regret",
-    "source_regret",
-    "rounds",
-)
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
+    "source_regret", "rounds",
+)  # fmt: skip
 _POINTS = 240
 """Points of a drawn curve: more than a figure can show, fewer than a run has rounds."""
 

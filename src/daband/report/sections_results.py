@@ -12,26 +12,11 @@ import numpy as np
 from daband.arrays import FloatArray
 from daband.evaluation import Paired
 from daband.experiments import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, ablation_rows, decimals, metric_of
+from daband.report import method_summaries as summaries
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.figures import Group, ablation_figure, gain_figure, pairs_figure, score_figure, sweep_figure
 from daband.report.method_styles import label
-from daband.report.method_summaries import (
-    BASELINE,
-    UNKNOWN,
-    Key,
-    Mean,
-    MethodSummary,
-    key_of,
-    labelled,
-    paired_difference,
-    paper_ablation,
-    paper_accuracy,
-    role_of,
-    score_by_seed,
-    scores,
-    summarise,
-    verdict,
-)
+from daband.report.method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary
 from daband.report.rendering import caption
 from daband.report.run_files import RunFiles
 
@@ -56,6 +41,11 @@ def mean_cell(mean: Mean, digits: int, *, bold: bool = False, deviation: bool = 
     return Cell(f"{mean.value:,.{digits}f}", around, bold)
 
 
+def _printed(value: float, deviation: float) -> Cell:
+    """A number of the paper."""
+    return Cell(f"{value:.4f}", f"{deviation:.2f}", muted=True)
+
+
 def side_by_side(blocks: Sequence[Block]) -> list[Block]:
     """Drawings together in front, in a row where there is room; the rest behind them."""
     drawings = [block for block in blocks if isinstance(block, Drawing)]
@@ -74,9 +64,9 @@ def class_names(records: Sequence[Record]) -> list[str]:
 
 def uplift(records: Sequence[Record], key: Key, reference: str) -> Paired | None:
     """How much more a method earns than a reference, paired by seed; None where the reference is not known."""
-    runs = [record for record in records if key_of(record) == key]
+    runs = [record for record in records if summaries.key_of(record) == key]
     other = {record["seed"]: record[reference] for record in runs if record.get(reference) is not None}
-    return paired_difference(score_by_seed(runs, key, TARGET_VALUE), other)
+    return summaries.paired_difference(summaries.score_by_seed(runs, key, TARGET_VALUE), other)
 
 
 def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
@@ -85,13 +75,13 @@ def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
     One section, where rewards are numbers in a unit and the target of the single pair has labels. Where exactly one
     arm is right, the accuracy says it all.
     """
-    compared = [run for run in runs if role_of(run.record) == "comparison"]
-    records = labelled([run.record for run in compared])
+    compared = [run for run in runs if summaries.role_of(run.record) == "comparison"]
+    records = summaries.labelled([run.record for run in compared])
     pairs = {run.record["pair"] for run in runs}
     if not records or len(pairs) > 1 or metric_of(records) is not TARGET_VALUE:
         return []
     pair = pairs.pop()
-    rows = sorted(summarise(records), key=lambda row: -row.rank)
+    rows = sorted(summaries.summarise(records), key=lambda row: -row.rank)
     digits = decimals(*(row.value.value for row in rows), significant=4)
     means = {name: Mean.of([record.get(name) for record in records]).value for name in _REFERENCES}
     references = {name: value for name, value in means.items() if value is not None}
@@ -108,18 +98,12 @@ def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
     if promised:
         columns.append(("promised, at least", [text for text, _ in promises]))
         columns.append(("kept", [text for _, text in promises]))
-    texts = {name: f"{value:,.{digits}f}" for name, value in references.items()}
-    about = caption(
-        "decision",
-        pair=pair,
-        constant=texts.get("target_constant_value"),
-        logger=texts.get("logger_value"),
-        promised=promised,
-    )
+    constant, logger = (None if value is None else f"{value:,.{digits}f}" for value in means.values())
+    about = caption("decision", pair=pair, constant=constant, logger=logger, promised=promised)
     best = Mean.of([record.get("target_best_value") for record in records]).value
     marks = {_REFERENCES[name]: value for name, value in references.items()}
     marks |= {} if best is None else {"best arm": best}
-    groups = [Group(label(*row.key), scores(records, row.key, TARGET_VALUE), row.key) for row in rows]
+    groups = [Group(label(*row.key), summaries.scores(records, row.key, TARGET_VALUE), row.key) for row in rows]
     listed = "; ".join(f"{group.name} {group.values.mean():,.{digits}f}" for group in groups)
     figure = score_figure(groups, TARGET_VALUE, references=marks)
     blocks: list[Block] = [
@@ -143,13 +127,11 @@ def _worth(row: MethodSummary, records: Sequence[Record], digits: int) -> str:
 
 def _promise(runs: Sequence[RunFiles], digits: int) -> tuple[str, str]:
     """The lowest bound of a method's assessed runs, and in how many runs it held."""
-    pairs = [
-        (assessment.low, run.record["target_value"]) for run in runs if (assessment := run.assessment()) is not None
-    ]
-    if not pairs:
+    assessed = [(assessment.low, run.record["target_value"]) for run in runs if (assessment := run.assessment())]
+    if not assessed:
         return "", ""
-    held = sum(came >= low for low, came in pairs)
-    return f"{min(low for low, _ in pairs):,.{digits}f}", f"{held} of {len(pairs)} runs"
+    held = sum(value >= low for low, value in assessed)
+    return f"{min(assessed)[0]:,.{digits}f}", f"{held} of {len(assessed)} runs"
 
 
 def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, records: Sequence[Record] = ()) -> Table:
@@ -159,7 +141,7 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
     beside it.
     """
     metric = rows[0].metric
-    paper = paper_accuracy(rows[0].pair)
+    paper = summaries.paper_accuracy(rows[0].pair)
     theirs = [paper.get(row.method) if row.variant == "default" else None for row in rows]
     best = max(row.rank for row in rows)
     digits = metric.digits(*(row.score.value for row in rows), significant=4)
@@ -169,15 +151,11 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
         second_column = "by class", [mean_cell(row.accuracy_macro, 4, deviation=False) for row in rows]
     else:
         second_column = "target regret", [mean_cell(row.regret, regret_digits) for row in rows]
-    baseline = score_by_seed(records, BASELINE, metric)
-    paired = [
-        None if row.key == BASELINE else paired_difference(score_by_seed(records, row.key, metric), baseline)
-        for row in rows
-    ]
+    baseline = summaries.score_by_seed(records, BASELINE, metric)
+    by_seed = [summaries.score_by_seed(records, row.key, metric) if row.key != BASELINE else {} for row in rows]
+    paired = [summaries.paired_difference(of_method, baseline) for of_method in by_seed]
     source_digits = 0 if metric is TARGET_ACCURACY else _source_digits(rows)
-    printed = [
-        "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_deviation:.2f}", muted=True) for one in theirs
-    ]
+    printed = ["" if one is None else _printed(one.average, one.average_deviation) for one in theirs]
     return Table.of_columns(
         name,
         about,
@@ -194,26 +172,22 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
 
 def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """The comparison of methods on one pair."""
-    rows = summarise(records)
-    if not labelled(records):
+    rows = summaries.summarise(records)
+    if not summaries.labelled(records):
         return _unlabelled_blocks(pair, rows, class_names(records))
     metric = rows[0].metric
     values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
-    references = " and ".join(
-        f"the {name} has {value:,.{decimals(value, significant=4)}f}"
-        for name, value in values.items()
-        if value is not None
-    )
-    about = caption("methods", pair=pair, accuracy=metric is TARGET_ACCURACY, references=references)
+    known = {name: value for name, value in values.items() if value is not None}
+    texts = (f"the {name} has {value:,.{decimals(value, significant=4)}f}" for name, value in known.items())
+    about = caption("methods", pair=pair, accuracy=metric is TARGET_ACCURACY, references=" and ".join(texts))
     table = comparison_table(rows, name=f"{slug(pair)}-methods", about=about, records=records)
     if not with_figure or metric is not TARGET_ACCURACY:  # values in a unit have their chart where they are decided on
         return [table]
-    paper = paper_accuracy(pair)
+    paper = summaries.paper_accuracy(pair)
     groups = []
     for row in rows:
-        theirs = paper.get(row.method) if row.variant == "default" else None
-        average = theirs.average if theirs else None
-        groups.append(Group(label(*row.key), scores(records, row.key, metric), row.key, average))
+        average = paper[row.method].average if row.variant == "default" and row.method in paper else None
+        groups.append(Group(label(*row.key), summaries.scores(records, row.key, metric), row.key, average))
     digits = metric.digits(*(row.score.value for row in rows))
     listed = "; ".join(f"{label(*row.key)} {row.score.value:,.{digits}f}" for row in rows)
     drawing = Drawing(
@@ -228,9 +202,9 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
 def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequence[str]) -> list[Block]:
     """What is known of methods where the target has no labels: the source, and which arms are chosen in the target."""
     digits = decimals(*(row.source_reward.value for row in rows))
-    earned = [f"{row.logger_value.value:,.{digits}f}" for row in rows if row.logger_value.value is not None]
+    logger_values = [f"{row.logger_value.value:,.{digits}f}" for row in rows if row.logger_value.value is not None]
     # A log has the rewards of its logger, whichever method learns from it: they say nothing of a method.
-    logged = earned[0] if earned else None
+    logged = logger_values[0] if logger_values else None
     table = Table.of_columns(
         f"{slug(pair)}-methods",
         caption("unlabelled", pair=pair, logged=logged),
@@ -251,15 +225,14 @@ def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequen
 def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """Accuracy by class beside the paper's, and the gain of DABand over Neural-LinUCB (or the best over its rival)."""
     classes = class_names(records)
-    if not classes or not labelled(records) or metric_of(records) is not TARGET_ACCURACY:
+    if not classes or not summaries.labelled(records) or metric_of(records) is not TARGET_ACCURACY:
         return []  # without a right arm there is no class that a context belongs to
-    paper = paper_accuracy(pair)
-    rows = summarise(records)
+    paper = summaries.paper_accuracy(pair)
+    rows = summaries.summarise(records)
     shares = {row.key: np.array(list(_per_class(records, row.key, len(classes)).values())) for row in rows}
     shares = {key: values.reshape(-1, len(classes)) for key, values in shares.items()}
     # A table is read by the eye: of equal means the first is set in bold.
-    means = np.stack([_column_means(values) for values in shares.values()])
-    best = np.nanargmax(np.where(np.isfinite(means), means, -1.0), axis=0)
+    best = np.argmax([np.nan_to_num(summaries.column_means(values), nan=-1.0) for values in shares.values()], axis=0)
     top = max((row.accuracy.value for row in rows if row.accuracy.value is not None), default=None)
     about = caption("classes", pair=pair, paper=paper)
     table = Table(f"{slug(pair)}-classes", about, ["method", *classes, "all"])
@@ -272,14 +245,10 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
         table.add(label(*row.key), *cells, mean_cell(row.accuracy, 4, bold=row.accuracy.value == top))
         theirs = paper.get(row.method) if row.variant == "default" else None
         if theirs is not None:
-            printed = [
-                Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.deviation[c]:.2f}", muted=True)
-                if c in theirs.per_class
-                else _NO_NUMBER
-                for c in classes
-            ]
-            average = Cell(f"{theirs.average:.4f}", f"{theirs.average_deviation:.2f}", muted=True)
-            table.add(Cell(f"paper: {label(row.method)}", muted=True), *printed, average)
+            printed = {name: _printed(theirs.per_class[name], theirs.deviation[name]) for name in theirs.per_class}
+            average = _printed(theirs.average, theirs.average_deviation)
+            paper_cells = (printed.get(name, _NO_NUMBER) for name in classes)
+            table.add(Cell(f"paper: {label(row.method)}", muted=True), *paper_cells, average)
     drawings = _gain_drawings(pair, records, classes) if with_figure else []
     if len(classes) <= _WIDEST:
         return [table, *drawings]
@@ -292,18 +261,14 @@ def _per_class(records: Sequence[Record], key: Key, n: int) -> dict[int, list[fl
     return {
         record["seed"]: [math.nan if share is None else float(share) for share in record["per_class"]]
         for record in records
-        if key_of(record) == key and len(record.get("per_class") or []) == n
+        if summaries.key_of(record) == key and len(record.get("per_class") or []) == n
     }
-
-
-def _column_means(values: FloatArray) -> FloatArray:
-    return np.array([c[np.isfinite(c)].mean() if np.isfinite(c).any() else math.nan for c in values.T])
 
 
 def _gain_drawings(pair: str, records: Sequence[Record], classes: list[str]) -> list[Drawing]:
     """DABand over Neural-LinUCB as in the paper; where one of them did not run, the best method over its rival."""
-    result = verdict(records)
-    if {_OURS, BASELINE} <= {key_of(record) for record in records}:
+    result = summaries.verdict(records)
+    if {_OURS, BASELINE} <= {summaries.key_of(record) for record in records}:
         best, rival = _OURS, BASELINE
     elif result is not None and result.rival is not None:
         best, rival = result.best, result.rival
@@ -315,55 +280,41 @@ def _gain_drawings(pair: str, records: Sequence[Record], classes: list[str]) -> 
         return []
     gains = np.array([first[seed] for seed in seeds]) - np.array([second[seed] for seed in seeds])
     theirs: dict[str, float] = {}
-    printed = paper_accuracy(pair)
+    printed = summaries.paper_accuracy(pair)
     if (best, rival) == (_OURS, BASELINE) and printed:
         ours, other = printed["daband"].per_class, printed["nlinucb"].per_class
         theirs = {name: ours[name] - other[name] for name in ours}
-    names = (label(*best), label(*rival))
-    better = int((_column_means(gains) > 0).sum())
-    return [
-        Drawing(
-            f"{slug(pair)}-gain",
-            gain_figure(classes, gains, (best, rival), theirs),
-            caption("gain", pair=pair, best=names[0], rival=names[1]),
-            f"{names[0]} is better than {names[1]} for {better} of {len(classes)} classes.",
-        )
-    ]
+    names = {"best": label(*best), "rival": label(*rival)}
+    better = int((summaries.column_means(gains) > 0).sum())
+    alt = f"{names['best']} is better than {names['rival']} for {better} of {len(classes)} classes."
+    figure = gain_figure(classes, gains, (best, rival), theirs)
+    return [Drawing(f"{slug(pair)}-gain", figure, caption("gain", pair=pair, **names), alt)]
 
 
 def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
     """A data set of several pairs: every pair as a row, every method as a column, and the mean of pairs."""
-    records = labelled(records)
+    records = summaries.labelled(records)
     if not records:
         return [Text("The targets of these pairs have no labels, so methods cannot be compared there.")]
     metric = metric_of(records)
     pairs = list(dict.fromkeys(record["pair"] for record in records))
     by_key: dict[Key, dict[str, FloatArray]] = {}
-    for key in dict.fromkeys(map(key_of, records)):
-        values = {pair: scores([r for r in records if r["pair"] == pair], key, metric) for pair in pairs}
+    for key in dict.fromkeys(map(summaries.key_of, records)):
+        values = {pair: summaries.scores([r for r in records if r["pair"] == pair], key, metric) for pair in pairs}
         by_key[key] = {pair: of_pair for pair, of_pair in values.items() if len(of_pair)}
-    means = {
-        key: np.array(list(score_by_seed(records, key, metric).values())) if by_key[key].keys() == set(pairs) else None
-        for key in by_key
-    }
+    whole = {key: summaries.score_by_seed(records, key, metric) for key in by_key if by_key[key].keys() == set(pairs)}
+    means = {key: np.array(list(whole[key].values())) if key in whole else None for key in by_key}
     digits = metric.digits(*(float(v.mean()) for of in by_key.values() for v in of.values()), significant=4)
     about = caption("pairs", family=family, metric=metric.name)
     table = Table(f"{slug(family)}-pairs", about, ["source-target", *(label(*key) for key in by_key)])
     for pair in pairs:
         table.add(pair.partition("/")[2] or pair, *_mean_cells([of.get(pair) for of in by_key.values()], digits))
     table.add(Cell("mean of pairs", bold=True), *_mean_cells(list(means.values()), digits))
-    listed = "; ".join(
-        f"{label(*key)} {values.mean():,.{digits}f}"
-        for key, values in means.items()
-        if values is not None and len(values)
-    )
-    drawing = Drawing(
-        f"{slug(family)}-pairs",
-        pairs_figure(pairs, by_key, metric),
-        caption("pairs_figure", family=family, metric=metric.name),
-        f"Mean {metric.name} over {len(pairs)} pairs: {listed}.",
-    )
-    return [drawing, table]
+    known = {key: values for key, values in means.items() if values is not None and len(values)}
+    listed = "; ".join(f"{label(*key)} {values.mean():,.{digits}f}" for key, values in known.items())
+    figure, about = pairs_figure(pairs, by_key, metric), caption("pairs_figure", family=family, metric=metric.name)
+    alt = f"Mean {metric.name} over {len(pairs)} pairs: {listed}."
+    return [Drawing(f"{slug(family)}-pairs", figure, about, alt), table]
 
 
 def _mean_cells(columns: Sequence[FloatArray | None], digits: int) -> list[Cell]:
@@ -381,7 +332,7 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     rows = ablation_rows(records)
     if not rows:
         return []
-    paper = paper_ablation(pair)
+    paper = summaries.paper_ablation(pair)
     metric = rows[0].metric
     digits = metric.digits(*(row.score for row in rows), significant=4)
     bases = {base: [row for row in rows if row.base == base] for base in dict.fromkeys(row.base for row in rows)}
@@ -403,17 +354,14 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
                 ("p (Holm)", [_p_text(row.p_holm) for row in of_base]),
                 ("source regret", [UNKNOWN if r.source_regret is None else f"{r.source_regret:,.0f}" for r in of_base]),
                 ("seeds", [str(len(row.seeds)) for row in of_base]),
-                ("paper", ["" if p is None else Cell(f"{p[0]:.4f}", f"{p[1]:.2f}", muted=True) for p in printed])
-                if paper
-                else None,
+                ("paper", ["" if one is None else _printed(*one) for one in printed]) if paper else None,
             )
         )
-    if with_figure and labelled(records):
+    if with_figure and summaries.labelled(records):
         scored = [row for row in rows if row.score is not None]
-        values = {
-            base: {r.letters: scores(records, ("daband", f"{base}:{r.letters}"), metric) for r in scored if r in of}
-            for base, of in bases.items()
-        }
+        values: dict[str, dict[str, FloatArray]] = {base: {} for base in bases}
+        for row in scored:
+            values[row.base][row.letters] = summaries.scores(records, ("daband", f"{row.base}:{row.letters}"), metric)
         listed = "; ".join(f"{row.base} with {row.letters} {row.score:,.{digits}f}" for row in scored)
         drawing = Drawing(
             f"{slug(pair)}-ablation",
@@ -429,11 +377,11 @@ def sweep_blocks(
     pair: str, records: Sequence[Record], sweep: Mapping[str, Any], *, with_figure: bool = True
 ) -> list[Block]:
     """Every point of a sweep, what each rule of selection would pick, and the score over a single swept setting."""
-    rows = summarise(records)
+    rows = summaries.summarise(records)
     metric = rows[0].metric
     digits = metric.digits(*(row.score.value for row in rows), significant=4)
     best = max(row.rank for row in rows)
-    picked = {key_of(record): str(record.get("selection", "none")) for record in records}
+    picked = {summaries.key_of(record): str(record.get("selection", "none")) for record in records}
     table = Table.of_columns(
         f"{slug(pair)}-sweep",
         caption("sweep", pair=pair),
@@ -460,7 +408,7 @@ def sweep_blocks(
             text_columns=2,
         )
         blocks.append(rules)
-    curves = _swept_numbers(labelled(records), metric)
+    curves = _swept_numbers(summaries.labelled(records), metric)
     if with_figure and curves is not None:
         setting, by_method = curves
         points = [(x, values) for by_value in by_method.values() for x, values in sorted(by_value.items())]

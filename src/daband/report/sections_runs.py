@@ -13,16 +13,8 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.evaluation import CollapseWatch
 from daband.experiments import TARGET_ACCURACY, Records, decimals, group_by, metric_of
+from daband.report import figures
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
-from daband.report.figures import (
-    bound_figure,
-    confusion_figure,
-    discriminator_figure,
-    embed,
-    examples_figure,
-    map_figure,
-    regret_figure,
-)
 from daband.report.method_styles import TERMS, label, short
 from daband.report.method_summaries import Key, Mean, growth_exponent, mixing
 from daband.report.rendering import caption
@@ -66,10 +58,7 @@ def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
         ("at least", [f"{assessment.low:,.{digits}f}" for assessment in assessments]),
         ("required", [f"{assessment.required:,.{digits}f}" for assessment in assessments]),
         ("true", [Cell("" if value is None else f"{value:,.{digits}f}", muted=True) for value in true]),
-        (
-            "agreement",
-            ["" if assessment.agreement is None else f"{assessment.agreement:.3f}" for assessment in assessments],
-        ),
+        ("agreement", ["" if one.agreement is None else f"{one.agreement:.3f}" for one in assessments]),
         text_columns=2,
     )
     best = max(range(len(assessed)), key=lambda at: assessments[at].low)
@@ -111,21 +100,16 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
         terms = {name: c for name, c in curves.items() if c is not None and c.values[:, -1].max() > 0}
         exponents = {key: _exponents(measured[key]) for key in with_bound}
         means = {name: float(np.mean(values)) for name, values in exponents[method].items() if values}
-        drawings.append(
-            Drawing(
-                f"{slug(pair)}-bound",
-                bound_figure(terms, means),
-                caption("bound_figure", pair=pair, method=label(*method)),
-                "Growth exponents: " + "; ".join(f"{TERMS[n][0]} {v:.2f}" for n, v in means.items()) + ".",
-            )
-        )
+        about = caption("bound_figure", pair=pair, method=label(*method))
+        alt = f"Growth exponents: {'; '.join(f'{TERMS[n][0]} {v:.2f}' for n, v in means.items())}."
+        drawings.append(Drawing(f"{slug(pair)}-bound", figures.bound_figure(terms, means), about, alt))
         tables.append(_bound_table(pair, measured, exponents))
     accuracies = {key: _episode_curve(episodes, "discriminator_accuracy") for key, episodes in measured.items()}
     curves_by_key = {key: curve for key, curve in accuracies.items() if curve is not None}
     if curves_by_key:
         curves_by_key = dict(list(curves_by_key.items())[:_MOST_CURVES])
         listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():.2f}" for key, curve in curves_by_key.items())
-        figure, about = discriminator_figure(curves_by_key), caption("discriminator", pair=pair)
+        figure, about = figures.discriminator_figure(curves_by_key), caption("discriminator", pair=pair)
         alt = f"Discriminator accuracy in the last episode: {listed}."
         drawings.append(Drawing(f"{slug(pair)}-discriminator", figure, about, alt))
     return [SideBySide(drawings), *tables] if drawings else tables
@@ -176,7 +160,9 @@ def _regret_drawings(pair: str, groups: Mapping[Key, Sequence[RunFiles]], *, whe
         return []
     listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
     about = caption(f"{where}_regret", pair=pair)
-    return [Drawing(f"{slug(pair)}-{where}-regret", regret_figure(curves, where=where), about, f"{alt}: {listed}.")]
+    return [
+        Drawing(f"{slug(pair)}-{where}-regret", figures.regret_figure(curves, where=where), about, f"{alt}: {listed}.")
+    ]
 
 
 def _episode_curve(runs: Episodes, name: str) -> Curve | None:
@@ -237,7 +223,7 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     about = {"pair": pair, "method": label(*best), "seed": first.record["seed"]}
     blocks: list[Block] = []
     if "wrong_images" in wrong:
-        figure = examples_figure(wrong, classes)
+        figure = figures.examples_figure(wrong, classes)
         alt = f"{len(wrong['wrong_position'])} target contexts that {label(*best)} gets wrong."
         drawings.append(Drawing(f"{slug(pair)}-wrong", figure, caption("wrong_figure", **about), alt))
     elif "wrong_position" in wrong:
@@ -259,12 +245,12 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
             latents = artifacts[f"latent_{moment}"]
             digest = hashlib.sha256(np.ascontiguousarray(latents).tobytes()).hexdigest()
             if digest not in places:
-                places[digest] = embed(latents, domain)
+                places[digest] = figures.embed(latents, domain)
             maps[f"{moment} training"] = places[digest]
             mixed[moment] = f"{mixing(latents.astype(np.float64), domain):.2f}"
         name, seed = label(*key), of_key[0].record["seed"]
         about = caption("map", pair=pair, method=name, seed=seed, many=len(classes) > 10, **mixed)
-        figure, alt = map_figure(maps, domain, arm, classes), caption("map_alt", method=name, **mixed)
+        figure, alt = figures.map_figure(maps, domain, arm, classes), caption("map_alt", method=name, **mixed)
         drawings.append(Drawing(f"{slug(pair)}-map-{slug(name)}", figure, about, alt))
     return drawings
 
@@ -279,7 +265,7 @@ def _confusion(pair: str, runs: Sequence[RunFiles], key: Key, classes: list[str]
     mistake = f"{classes[right]} taken for {classes[chosen]}" if mistakes.max() > 0 else "none"
     about = caption("confusion", pair=pair, method=label(*key), seeds=len(tables), mistake=mistake)
     alt = f"Confusion matrix of {label(*key)} on the target; the most frequent mistake: {mistake}."
-    return [Drawing(f"{slug(pair)}-confusion", confusion_figure(counts, classes), about, alt)]
+    return [Drawing(f"{slug(pair)}-confusion", figures.confusion_figure(counts, classes), about, alt)]
 
 
 def _wrong_table(name: str, about: str, wrong: Mapping[str, AnyArray], classes: Sequence[str]) -> Table:

@@ -49,12 +49,10 @@ def sums_of_part(
         return sums
 
     total = policy.empty_sums()
-    if threads == 1:
-        for batch in log.batches(part):
-            total.merge(summed(batch))
-    else:
-        for _, sums in _in_order(summed, log.batches(part), threads=threads):
-            total.merge(sums)
+    batches = log.batches(part)
+    every = map(summed, batches) if threads == 1 else (sums for _, sums in _in_order(summed, batches, threads=threads))
+    for sums in every:
+        total.merge(sums)
     return total
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
@@ -233,17 +234,9 @@ def _blank(like: Policy, contexts: list[AnyArray], there: AnyArray | None) -> Li
     """A LinUCB on few features, without rounds, with the policy's view of the domains."""
     components = min(_COMPONENTS, math.prod(like.context_shape))
     transform = Standardise(components=components if components == _COMPONENTS else None)
-    blank = LinUCB(
-        context_shape=like.context_shape,
-        n_arms=like.n_arms,
-        arms=like.arms,  # type: ignore[arg-type]
-        reward_range=like.reward_range if like.knows_reward_range else "auto",
-        transform=transform,
-        shift=like.shift,
-        alpha=0.3,
-        ridge=0.1,
-        seed=like.seed,
-    )
+    same: dict[str, Any] = {name: getattr(like, name) for name in ("context_shape", "n_arms", "arms", "shift", "seed")}
+    rewards: RewardRange = like.reward_range if like.knows_reward_range else "auto"
+    blank = LinUCB(**same, reward_range=rewards, transform=transform, alpha=0.3, ridge=0.1)
     blank.domains = like.domains
     if there is not None and len(there) > _COMPONENTS and not any(like.shift.own_statistics(1)):
         contexts, there = [there], None  # a source far away must not decide by what the others are scaled

@@ -245,25 +245,21 @@ def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> 
         np.bincount(arms[0], minlength=n_arms) / len(arms[0]) for arms in (scores.source_arm, scores.target_arm)
     )
     paid = np.bincount(scores.source_arm[0], weights=scores.weight[0] > 0, minlength=n_arms)
-    raw = estimate.by_context
-    sums = np.bincount(scores.target_arm[0], weights=raw, minlength=n_arms)
+    sums = np.bincount(scores.target_arm[0], weights=estimate.by_context, minlength=n_arms)
     counts = np.bincount(scores.target_arm[0], minlength=n_arms)
-    assessed = []
-    for arm in range(n_arms):
-        value = None if counts[arm] == 0 else float(sums[arm] / counts[arm]) * span + lowest
-        assessed.append(
-            ArmAssessment(
-                arm=arm,
-                source_share=float(source_share[arm]),
-                target_share=float(target_share[arm]),
-                expected_source=float(estimate.expected_source[arm]),
-                expected_target=float(estimate.expected_target[arm]),
-                value=value,
-                source_rounds=int(paid[arm]),
-                supported=bool(paid[arm] >= _FEWEST_FOR_AN_ARM),
-            )
+    return [
+        ArmAssessment(
+            arm=arm,
+            source_share=float(source_share[arm]),
+            target_share=float(target_share[arm]),
+            expected_source=float(estimate.expected_source[arm]),
+            expected_target=float(estimate.expected_target[arm]),
+            value=None if counts[arm] == 0 else float(sums[arm] / counts[arm]) * span + lowest,
+            source_rounds=int(paid[arm]),
+            supported=bool(paid[arm] >= _FEWEST_FOR_AN_ARM),
         )
-    return assessed
+        for arm in range(n_arms)
+    ]
 
 
 def _shift_and_support(
@@ -327,10 +323,7 @@ def _reasons_of_shift(shift: DomainShift, outside: float) -> list[str]:
     if shift.after is not None:
         text += f", and of {shift.after:.2f} by the policy's latents"
     text += " (guessing: .5). That they look alike is necessary for a good transfer, and not sufficient."
-    reasons = [text]
-    if outside > 0.02:
-        reasons.append(f"{outside:.0%} of target contexts lie outside the source's support.")
-    return reasons
+    return [text, *([f"{outside:.0%} of target contexts lie outside the source's support."] if outside > 0.02 else [])]
 
 
 def _reasons_of_arms(per_arm: Sequence[ArmAssessment], names: list[str]) -> list[str]:

@@ -84,7 +84,7 @@ def explanations_of(
         names: what the user calls the policies; one that two have is not used.
     """
     readings: dict[str, tuple[AnyArray, str]] = {"as trained": (target, "target")}
-    if _may_be_unmoved(shift):
+    if not shift.stated or not {"units", "style"} & set(shift.kinds):
         readings["nothing moved"] = (target, "source")
     if target.dtype != np.uint8 and target.ndim == source.ndim and len(policies[0].context_shape) == 1:
         columns = _columns_in_other_units(shift, policies[0].context_shape[0])
@@ -140,20 +140,12 @@ def _clipped(values: FloatArray) -> FloatArray:
     return np.clip(values, low, high)
 
 
-def _may_be_unmoved(shift: Shift) -> bool:
-    """Whether the target may be read as the source is."""
-    return not shift.stated or not ({"units", "style"} & set(shift.kinds))
-
-
 def _columns_in_other_units(shift: Shift, n_features: int) -> tuple[bool, ...] | None:
     """Which numbers may be in other units; None where none may."""
-    if not shift.stated:
-        return (True,) * n_features
-    if "units" not in shift.kinds:
+    if shift.stated and "units" not in shift.kinds:
         return None
-    return (
-        tuple(place in shift.units for place in range(n_features)) if shift.units is not None else (True,) * n_features
-    )
+    everywhere = not shift.stated or shift.units is None
+    return tuple(everywhere or place in (shift.units or ()) for place in range(n_features))
 
 
 def _predict(

@@ -232,6 +232,35 @@ def load_labelled(
     return contexts, labels.astype(np.int64)
 
 
+def load_halves(
+    path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+) -> list[tuple[AnyArray, IntArray]]:
+    """Contexts and labels of the training and of the test part of an ``npz`` with ``x_train y_train x_test y_test``."""
+    return [
+        load_labelled(path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype)
+        for part in ("train", "test")
+    ]
+
+
+def read_listing(
+    path: Path, parse: Callable[[str], tuple[str, int] | None], *, remedy: str = ""
+) -> tuple[list[str], IntArray]:
+    """Names and labels of a list with a line per image, as ``parse`` reads a line; it gives None to pass one over.
+
+    A ``ValueError`` of ``parse`` becomes an error that names the line.
+    """
+    entries = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            entry = parse(line) if line.strip() else None
+        except ValueError as error:
+            raise DataError(f"{path} line {number} {error}{remedy}") from None
+        entries += [] if entry is None else [entry]
+    if not entries:
+        raise DataError(f"{path} lists no images{remedy}")
+    return [name for name, _ in entries], np.array([label for _, label in entries], dtype=np.int64)
+
+
 def load_matlab(
     path: Path, *, n_features: int, class_names: Sequence[str], first_label: int
 ) -> tuple[FloatArray, IntArray]:

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.datasets.builder import Parts, declare, facts, file_of, halved, load_labelled, made_up_images
+from daband.domains.datasets import builder
+from daband.domains.datasets.builder import Parts, declare, facts, file_of, halved
 from daband.domains.download import unpack
 from daband.domains.readers.image_store import decode_image
 from daband.domains.registry import find, need
@@ -27,7 +28,7 @@ Arrays: TypeAlias = tuple[AnyArray, IntArray]
 
 MNIST_PLACES = ("mnist", "MNIST/raw")
 """Where the idx files may lie below the data directory."""
-_MNIST_SIDE = 28
+_SIDE = 28
 _REMEDY = "delete it and run `daband data get digit`"
 _UNSIGNED_BYTE = 0x08
 # Colour photographs inside the installed packages themselves, so nothing is downloaded. What else ships there is left
@@ -88,13 +89,13 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
     n = len(digits)
     which = generator.integers(len(photographs), size=n)
     corner = generator.random((n, 2))
-    blended = np.empty((n, 3, _MNIST_SIDE, _MNIST_SIDE), dtype=np.uint8)
+    blended = np.empty((n, 3, _SIDE, _SIDE), dtype=np.uint8)
     for index, photograph in enumerate(photographs):
         rows = np.flatnonzero(which == index)
         if not len(rows):
             continue
         # All patches of a photograph are windows into it: no patch is copied before it is needed.
-        windows = np.lib.stride_tricks.sliding_window_view(photograph, (_MNIST_SIDE, _MNIST_SIDE), axis=(0, 1))
+        windows = np.lib.stride_tricks.sliding_window_view(photograph, (_SIDE, _SIDE), axis=(0, 1))
         height, width = windows.shape[:2]
         top = (corner[rows, 0] * height).astype(np.int64)
         left = (corner[rows, 1] * width).astype(np.int64)
@@ -106,14 +107,9 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
 
 def read_packed(path: Path) -> tuple[Arrays, Arrays]:
     """Train and test part of an ``npz`` with ``x_train y_train x_test y_test``: images (n, 3, 28, 28), labels (n,)."""
-    shape = (_MNIST_SIDE, _MNIST_SIDE, 3)
-    (x, y), (x_test, y_test) = (
-        load_labelled(path, (f"x_{split}", f"y_{split}"), shape=shape, n_classes=10) for split in ("train", "test")
-    )
-    return (np.ascontiguousarray(x.transpose(0, 3, 1, 2)), y), (
-        np.ascontiguousarray(x_test.transpose(0, 3, 1, 2)),
-        y_test,
-    )
+    halves = builder.load_halves(path, shape=(_SIDE, _SIDE, 3), n_classes=10)
+    train, test = ((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in halves)
+    return train, test
 
 
 def read_folder(folder: Path, split: str) -> Arrays:
@@ -125,7 +121,7 @@ def read_folder(folder: Path, split: str) -> Arrays:
     listed = folder / f"mnist_m_{split}_labels.txt"
     if not listed.is_file():
         raise DataError(f"{listed} is not there, but {folder} looks like a released MNIST-M; {_REMEDY}")
-    names, labels = _read_labels(listed.read_text(encoding="utf-8"), listed)
+    names, labels = builder.read_listing(listed, _name_and_digit, remedy=f"; {_REMEDY}")
     images = folder / f"mnist_m_{split}"
     files = {path.name for path in images.glob("*.png")}
     _check_names(names, files, listed, images)
@@ -145,19 +141,11 @@ def read_archive(path: Path) -> tuple[Arrays, Arrays]:
             raise DataError(str(error).replace(f"{place}/", f"{path}:")) from None
 
 
-def _read_labels(text: str, path: Path) -> tuple[list[str], IntArray]:
-    names, labels = [], []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        words = line.split()
-        if len(words) != 2 or not words[1].isdigit() or int(words[1]) > 9:
-            raise DataError(f"{path} line {number} should read `NAME.png DIGIT`, got {line!r}; {_REMEDY}")
-        names.append(words[0])
-        labels.append(int(words[1]))
-    if not names:
-        raise DataError(f"{path} lists no images; {_REMEDY}")
-    return names, np.array(labels, dtype=np.int64)
+def _name_and_digit(line: str) -> tuple[str, int]:
+    words = line.split()
+    if len(words) != 2 or not words[1].isdigit() or int(words[1]) > 9:
+        raise ValueError(f"should read `NAME.png DIGIT`, got {line!r}")
+    return words[0], int(words[1])
 
 
 def _check_names(names: Sequence[str], files: set[str], listed: Path, images: Path) -> None:
@@ -320,9 +308,6 @@ declare(
 # Handwritten digits: learned on one of MNIST, USPS and Semeion, applied to another.
 
 
-_HANDWRITTEN_SIDE = 28
-
-
 def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> Parts:
     """Digits of one collection as source, of another as target: contexts (1, 28, 28) of uint8, 10 arms.
 
@@ -342,17 +327,13 @@ def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> Parts:
 
 def _collection(domain: str) -> tuple[Arrays, Arrays | None]:
     """Images (n, 1, 28, 28) and labels (n,) of the training part, and of the test part where there is one."""
+    if domain == "semeion":
+        images, labels = builder.load_labelled(file_of("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10)
+        return (_interpolate(images)[:, None], labels), None
     if domain == "mnist":
         train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
-        return (train[0][:, None], train[1]), (test[0][:, None], test[1])
-    if domain == "semeion":
-        images, labels = load_labelled(file_of("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10)
-        return (_interpolate(images)[:, None], labels), None
-    path = file_of("handwritten", domain)
-    shape = (_HANDWRITTEN_SIDE, _HANDWRITTEN_SIDE)
-    train, test = (
-        load_labelled(path, (f"x_{split}", f"y_{split}"), shape=shape, n_classes=10) for split in ("train", "test")
-    )
+    else:
+        train, test = builder.load_halves(file_of("handwritten", domain), shape=(_SIDE, _SIDE), n_classes=10)
     return (train[0][:, None], train[1]), (test[0][:, None], test[1])
 
 
@@ -363,22 +344,20 @@ def _interpolate(images: AnyArray) -> AnyArray:
     """
     side = images.shape[1]
     # The centre of pixel i of 28 lies at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
-    place = np.clip(
-        (2 * np.arange(_HANDWRITTEN_SIDE) + 1) * side - _HANDWRITTEN_SIDE, 0, 2 * _HANDWRITTEN_SIDE * (side - 1)
-    )
-    lower = np.minimum(place // (2 * _HANDWRITTEN_SIDE), side - 2)
-    share = place - 2 * _HANDWRITTEN_SIDE * lower
-    weights = np.zeros((_HANDWRITTEN_SIDE, side), dtype=np.int64)
-    weights[np.arange(_HANDWRITTEN_SIDE), lower] = 2 * _HANDWRITTEN_SIDE - share
-    weights[np.arange(_HANDWRITTEN_SIDE), lower + 1] = share
+    place = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
+    lower = np.minimum(place // (2 * _SIDE), side - 2)
+    share = place - 2 * _SIDE * lower
+    weights = np.zeros((_SIDE, side), dtype=np.int64)
+    weights[np.arange(_SIDE), lower] = 2 * _SIDE - share
+    weights[np.arange(_SIDE), lower + 1] = share
     total = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
-    unit = (2 * _HANDWRITTEN_SIDE) ** 2
+    unit = (2 * _SIDE) ** 2
     return ((total + unit // 2) // unit).astype(np.uint8)
 
 
 declare(
     "handwritten",
     read=_read_handwritten,
-    tiny=lambda **_: made_up_images(n_arms=10, per_class=20, side=_HANDWRITTEN_SIDE, seed=3, channels=1, n_test=100),
+    tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=20, side=_SIDE, seed=3, channels=1, n_test=100),
     **facts("handwritten"),
 )

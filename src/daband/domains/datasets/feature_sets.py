@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.datasets.builder import (
-    Parts,
-    catalogue,
-    declare,
-    facts,
-    file_of,
-    halved,
-    load_labelled,
-    load_matlab,
-    made_up_vectors,
-)
+from daband.domains.datasets import builder
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, file_of, halved
 
 # Amazon reviews: is a review positive? Learned on one kind of product, applied to another.
 
@@ -30,7 +21,7 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
     """
     of_source, of_target = (
-        load_matlab(file_of("amazon", domain), n_features=400, class_names=_AMAZON_CLASSES, first_label=0)
+        builder.load_matlab(file_of("amazon", domain), n_features=400, class_names=_AMAZON_CLASSES, first_label=0)
         for domain in (source, target)
     )
     return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
@@ -39,7 +30,7 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
 declare(
     "amazon",
     read=_read_amazon,
-    tiny=lambda **_: made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
+    tiny=lambda **_: builder.made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
     **facts("amazon"),
 )
 
@@ -67,15 +58,11 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
 
 
 def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
-    return made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
+    return builder.made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
 
 
 def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
-    path = file_of("office31_features", domain)
-    halves = (
-        load_labelled(path, (f"x_{half}", f"y_{half}"), shape=(_WIDTH,), n_classes=31, dtype=None)
-        for half in ("train", "test")
-    )
+    halves = builder.load_halves(file_of("office31_features", domain), shape=(_WIDTH,), n_classes=31, dtype=None)
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
@@ -100,14 +87,14 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
     """
     files = (file_of("office_caltech", domain) for domain in (source, target))
     of_source, of_target = (
-        _root_shares(*load_matlab(path, n_features=800, class_names=_OFFICE_CALTECH_CLASSES, first_label=1))
+        _root_shares(*builder.load_matlab(path, n_features=800, class_names=_OFFICE_CALTECH_CLASSES, first_label=1))
         for path in files
     )
     return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
 
 
 def _tiny_office_caltech(**_: str) -> Parts:
-    made = made_up_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2, n_test=100).arguments
+    made = builder.made_up_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2, n_test=100).arguments
     rooted = {part: _root_shares(*made[part]) for part in ("source", "target_labelled", "target_test")}
     return Parts({**rooted, "target": rooted["target_labelled"][0]})
 

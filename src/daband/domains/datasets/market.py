@@ -2,12 +2,12 @@
 
 A customer belongs to a segment and has habits that its table shows: amounts in euros, two scores from 1 to 10, age,
 visits, a channel. An offer earns an expected amount, which depends on the habits. The old market's log holds the offer
-that was made, what it earned (nothing in many rounds) and the propensity. What the new market changes is its kind:
+that was made, its reward (nothing in many rounds) and its propensity. What the new market changes is its kind:
 
 * ``covariate``: other customers, the same columns and the same tastes.
 * ``units``: amounts are in another currency, 4.3 to the euro. Right: ``units=`` the three columns of amounts.
 * ``inverted``: both scores run from best to worst instead of worst to best. No context tells.
-* ``moved``: the offers have changed places: what one earned, another earns now. No context tells.
+* ``moved``: the offers have changed places: the rewards of one are another's now. No context tells.
 * ``labels``: the segments are differently frequent, so that other offers are best for most customers.
 
 What an offer earns stays in euros. The best constant offer of the old market earns 4.1 on average and the best offer
@@ -137,8 +137,10 @@ def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, exp
     propensities = 0.7 * weights / weights.sum(axis=1, keepdims=True) + 0.3 / len(_OFFERS)
     arms = (draw.random((n, 1)) > propensities.cumsum(axis=1)).sum(axis=1).clip(max=len(_OFFERS) - 1)
     bought = draw.random(n) < _BUYERS
-    earned = np.where(bought, expected[rows, arms] / _BUYERS + draw.normal(0.0, 1.0, n), 0.0)
-    return table.with_columns(offer=np.array(_OFFERS)[arms], euros=earned.round(2), propensity=propensities[rows, arms])
+    rewards = np.where(bought, expected[rows, arms] / _BUYERS + draw.normal(0.0, 1.0, n), 0.0)
+    return table.with_columns(
+        offer=np.array(_OFFERS)[arms], euros=rewards.round(2), propensity=propensities[rows, arms]
+    )
 
 
 declare("market", read=_read, tiny=_tiny, **facts("market"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved, made_up_images
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved, made_up_images, read_listing
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.readers.image_store import Framing, ImageStore
 from daband.domains.registry import find, need
@@ -57,32 +58,28 @@ def _split(folder: Path) -> ImageList:
 
 def read_image_list(path: Path, class_names: tuple[str, ...]) -> ImageList:
     """Files and classes of an ``image_list.txt``, which has a line ``aeroplane/NAME.png 0`` an image."""
-    paths, labels = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
+
+    def parse(line: str) -> tuple[str, int]:
         name, _, label = line.rpartition(" ")
         if not name or not label.isdigit() or int(label) >= len(class_names):
-            raise DataError(f"{path} line {number} should read `FOLDER/NAME LABEL`, got {line!r}")
+            raise ValueError(f"should read `FOLDER/NAME LABEL`, got {line!r}")
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise DataError(f"{path} line {number} points outside its folder: {name!r}")
-        if Path(name).parts[0] != class_names[int(label)]:
-            raise DataError(
-                f"{path} line {number}: {name!r} has label {label}, which is {class_names[int(label)]!r}; "
-                "the labels do not match the images"
-            )
-        paths.append(path.parent / name)
-        labels.append(int(label))
-    if not paths:
-        raise DataError(f"{path} lists no images")
-    return _require_images(path, paths, labels)
+            raise ValueError(f"points outside its folder: {name!r}")
+        right = class_names[int(label)]
+        if Path(name).parts[0] != right:
+            raise ValueError(f"has label {label}, {right!r}, for {name!r}; the labels do not match the images")
+        return name, int(label)
+
+    return _listed_images(path, path.parent, parse)
 
 
-def _require_images(path: Path, paths: list[Path], labels: list[int]) -> ImageList:
+def _listed_images(path: Path, root: Path, parse: Callable[[str], tuple[str, int] | None]) -> ImageList:
+    names, labels = read_listing(path, parse)
+    paths = tuple(root / name for name in names)
     absent = next((image for image in paths if not image.is_file()), None)
     if absent is not None:
         raise DataError(f"{absent} is listed in {path} but not there; unpack the archive again")
-    return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
+    return ImageList(paths, labels)
 
 
 declare(
@@ -130,21 +127,15 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
 
 def _read_split_list(path: Path, root: Path) -> ImageList:
     """The images of a list with a line ``real/airplane/NAME.jpg`` each; lines of the other 39 kinds are passed over."""
-    place = {folder: label for label, folder in enumerate(_S2RDA49_FOLDERS)}
-    paths, labels = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.split()
-        if not words:
-            continue
-        parts = Path(words[0]).parts
+
+    def parse(line: str) -> tuple[str, int] | None:
+        name = line.split(maxsplit=1)[0]
+        parts = Path(name).parts
         if len(parts) < 3 or parts[0] != "real" or ".." in parts:
-            raise DataError(f"{path} line {number} should read `real/FOLDER/NAME`, got {line!r}")
-        if parts[1] in place:
-            paths.append(root / words[0])
-            labels.append(place[parts[1]])
-    if not paths:
-        raise DataError(f"{path} lists no image of {', '.join(_S2RDA49_FOLDERS)}")
-    return _require_images(path, paths, labels)
+            raise ValueError(f"should read `real/FOLDER/NAME`, got {line!r}")
+        return (name, _S2RDA49_FOLDERS.index(parts[1])) if parts[1] in _S2RDA49_FOLDERS else None
+
+    return _listed_images(path, root, parse)
 
 
 declare(

@@ -21,21 +21,9 @@ from daband.arguments import one_of, whole
 from daband.arguments import share as checked_share
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import LoggedDomain, LoggedRounds, gather_rows
+from daband.domains.readers import parquet_files as files
 from daband.domains.readers.columns import Columns
-from daband.domains.readers.parquet_files import (
-    LogFile,
-    LogPart,
-    UnusableFile,
-    check_schema,
-    is_list,
-    lists_as_rows,
-    log_files,
-    read_footer,
-    read_frames,
-    refuse_nulls,
-    refuse_where,
-    resolve_columns,
-)
+from daband.domains.readers.parquet_files import LogFile, LogPart, UnusableFile, read_frames
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
 from daband.table_transform import TableTransform
@@ -91,11 +79,11 @@ class ParquetLog(LoggedDomain):
         """The files that were skipped, and why."""
         first: dict[str, Any] | None = None
         self.columns: Columns
-        for path in log_files(log):
+        for path in files.log_files(log):
             try:
-                schema, rows = read_footer(path)
-                resolved = resolve_columns(columns, schema, path) if first is None else self.columns
-                check_schema(path, schema, resolved, first or schema, implied=columns is None)
+                schema, rows = files.read_footer(path)
+                resolved = files.resolve_columns(columns, schema, path) if first is None else self.columns
+                files.check_schema(path, schema, resolved, first or schema, implied=columns is None)
                 if first is None:
                     first, self.columns = schema, resolved
                     self._names, numbers_per_row = self._layout(schema, path)
@@ -256,7 +244,7 @@ class ParquetLog(LoggedDomain):
         names = list(dict.fromkeys([*columns.context, *logged]))
         if self._transform is not None:
             return names, len(self._transform.feature_names)
-        if len(columns.context) > 1 or not is_list(schema[columns.context[0]]):
+        if len(columns.context) > 1 or not files.is_list(schema[columns.context[0]]):
             return names, len(columns.context)
         for frame in read_frames(LogPart(str(path), 0, 1), [columns.context[0]], 1):
             row = frame[columns.context[0]].to_list()[0]
@@ -265,14 +253,14 @@ class ParquetLog(LoggedDomain):
 
     def _rounds(self, frame: pl.DataFrame, path: str, at: int) -> LoggedRounds:
         arm, reward, propensity = logged = [self._logged(role) for role in ("arm", "reward", "propensity")]
-        refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
+        files.refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
         arms = frame[arm].to_numpy().astype(np.int64)
-        refuse_where((arms < 0) | (arms >= self.n_arms), arms, arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
+        files.refuse_where((arms < 0) | (arms >= self.n_arms), arms, arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
         rewards = frame[reward].to_numpy().astype(np.float64)
-        refuse_where(~np.isfinite(rewards), rewards, reward, "rewards are finite numbers", path, at)
+        files.refuse_where(~np.isfinite(rewards), rewards, reward, "rewards are finite numbers", path, at)
         propensities = frame[propensity].to_numpy().astype(np.float64)
         wrong = ~((propensities > 0) & (propensities <= 1))
-        refuse_where(wrong, propensities, propensity, "propensities lie in (0, 1]", path, at)
+        files.refuse_where(wrong, propensities, propensity, "propensities lie in (0, 1]", path, at)
         return LoggedRounds(self._contexts(frame, path, at), arms, rewards, propensities)
 
     def _contexts(self, frame: pl.DataFrame, path: str, at: int) -> AnyArray:
@@ -280,8 +268,8 @@ class ParquetLog(LoggedDomain):
         try:
             if self._transform is not None:
                 flat = self._transform.apply(frame.select(columns.context))
-            elif len(columns.context) == 1 and is_list(frame.schema[columns.context[0]]):
-                flat = lists_as_rows(frame[columns.context[0]], math.prod(self._row_shape), path, at)
+            elif len(columns.context) == 1 and files.is_list(frame.schema[columns.context[0]]):
+                flat = files.lists_as_rows(frame[columns.context[0]], math.prod(self._row_shape), path, at)
             else:
                 flat = frame.select(columns.context).to_numpy()
         except (InvalidInput, DataError) as error:
