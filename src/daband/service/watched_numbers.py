@@ -165,8 +165,7 @@ class Watch:
         self._promise: PromiseTest | None = None
         if promise is not None and settings.mode == "online":
             self._promise = PromiseTest(min(max((promise - low) / self._scale, 0.0), 1.0), level=settings.false_alarms)
-        self._events = self._deferred = self._given = self._defaulted = self._corrected = 0
-        self._equal = self._compared = 0
+        self._n: Counter[str] = Counter()
         self._smallest: float | None = None
         self._arms: Counter[int] = Counter()
         self._own_arms: Counter[int] = Counter()
@@ -184,21 +183,21 @@ class Watch:
         watched: list[tuple[int, str]] = []
         every = -(-len(rows) // _MOST_WATCHED)
         for place, (seq, event) in enumerate(rows):
-            self._events += 1
+            self._n["events"] += 1
             self._minute(event.time)[0] += 1
             self._arms[event.arm] += 1
             if event.own_arm is not None:
                 self._own_arms[event.own_arm] += 1
             if event.own_arm is not None and event.incumbent_arm is not None:
-                self._compared += 1
-                self._equal += event.own_arm == event.incumbent_arm
+                self._n["compared"] += 1
+                self._n["equal"] += event.own_arm == event.incumbent_arm
             self._smallest = event.propensity if self._smallest is None else min(self._smallest, event.propensity)
             if event.activated is None or event.activated > event.time:
-                self._deferred += 1
+                self._n["deferred"] += 1
             elif self._promise is not None and self.settings.wait is not None:
                 self._order.append(seq)
             if place % every == 0 and event.context is not None:
-                watched.append((self._events, event.context))
+                watched.append((self._n["events"], event.context))
         for start in range(0, len(watched) if self._monitor is not None else 0, _WATCHED_AT_ONCE):
             self._watch_contexts(watched[start : start + _WATCHED_AT_ONCE])
 
@@ -217,13 +216,12 @@ class Watch:
             weight = self._weight(event)
             counted = [(sums, 1.0), (self._all, 1.0), *([] if weight is None else [(self._sums, weight)])]
             if row.version > 1:
-                self._corrected += 1
+                self._n["corrected"] += 1
                 for each, by in counted if row.previous is not None else ():
                     each.add(by, float(row.previous or 0.0), sign=-1.0)
             else:
                 self._minute(row.time)[1] += 1
-                self._given += row.kind == "given"
-                self._defaulted += row.kind == "default"
+                self._n["given" if row.kind == "given" else "defaulted"] += 1
                 self._test(row)
                 self._curve(row.reward)
             for each, by in counted:
@@ -231,38 +229,31 @@ class Watch:
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """All numbers as JSON can hold them."""
-        played = self._all.played()
-        rewarded = self._given + self._defaulted
-        apprentice = self.settings.mode == "apprentice"
-        uplift = self._sums.difference()
-        minutes = sorted(self._minutes)
+        n, uplift, test = self._n, self._sums.difference(), self._promise
+        rewarded = n["given"] + n["defaulted"]
+        if self.settings.mode == "apprentice":
+            uplift = MeanEstimate(-uplift.value, uplift.error)
         report = None if self._monitor is None else self._monitor.report()
-        names = self.deployed.arm_names
-        promise = promised_value(self.deployed, self.settings)
         return {
             "time": now,
             "mode": self.settings.mode,
-            "events": self._events,
-            "deferred": self._deferred,
+            **{name: n[name] for name in ("events", "deferred", "given", "defaulted", "corrected")},
             "rewarded": rewarded,
-            "given": self._given,
-            "defaulted": self._defaulted,
-            "corrected": self._corrected,
-            "join_rate": self._given / self._events if self._events else None,
-            "defaulted_share": self._defaulted / rewarded if rewarded else None,
+            "join_rate": n["given"] / n["events"] if n["events"] else None,
+            "defaulted_share": n["defaulted"] / rewarded if rewarded else None,
             "smallest_propensity": self._smallest,
-            "equal_share": self._equal / self._compared if self._compared else None,
-            "minutes": [[minute * 60, *self._minutes[minute]] for minute in minutes],
-            "played": _interval(played),
+            "equal_share": n["equal"] / n["compared"] if n["compared"] else None,
+            "minutes": [[minute * 60, *counts] for minute, counts in sorted(self._minutes.items())],
+            "played": _interval(self._all.played()),
             "other": _interval(self._sums.other()),
-            "uplift": _interval(MeanEstimate(-uplift.value, uplift.error) if apprentice else uplift),
+            "uplift": _interval(uplift),
             "compared_rounds": self._sums.n,
             "effective_sample_size": self._sums.effective_sample_size,
-            "promise": promise,
+            "promise": promised_value(self.deployed, self.settings),
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
-            "promise_evidence": None if self._promise is None else self._promise.evidence,
-            "promise_tested": None if self._promise is None else self._promise.n,
-            "promise_broken_at": None if self._promise is None else self._promise.broken_at,
+            "promise_evidence": None if test is None else test.evidence,
+            "promise_tested": None if test is None else test.n,
+            "promise_broken_at": None if test is None else test.broken_at,
             "shift": None
             if report is None
             else {
@@ -275,7 +266,7 @@ class Watch:
                     for score in sorted(report.scores, key=lambda one: (not one.left, -one.evidence))[:8]
                 ],
             },
-            "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(names)],
+            "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
             "curve": self._points(),
             "models": {number: {"n": sums.n, **_interval(sums.played())} for number, sums in self._models.items()},
         }

@@ -12,20 +12,7 @@ from daband.serving.numpy_networks import Network, TreeNetwork, empty_trees, net
 from daband.table_transform import RowWarning
 
 __all__ = [
-    "MOST_CONTEXTS",
-    "Deployed",
-    "DeployedDecision",
-    "ExportWarning",
-    "FrozenParts",
-    "FrozenPolicy",
-    "Member",
-    "Monitor",
-    "MonitorReport",
-    "Network",
-    "RowWarning",
-    "TreeNetwork",
-    "empty_trees",
-    "export",
-    "load_deployed",
+    "MOST_CONTEXTS", "Deployed", "DeployedDecision", "ExportWarning", "FrozenParts", "FrozenPolicy", "Member",
+    "Monitor", "MonitorReport", "Network", "RowWarning", "TreeNetwork", "empty_trees", "export", "load_deployed",
     "network_from",
 ]  # fmt: skip
