@@ -38,33 +38,35 @@ from daband.report import paper_accuracy
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 
+READINGS = ("fourth", "third", "fresh", "trust")
+"""Records of the sets that were for the report; what is not read before comes first."""
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
     "baselines": (baselines, ("baselines",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("fourth", "third", "fresh", "trust")),
+    "choose": (rewards_page, READINGS),
     "digit": (digit, ("attribution", "linear-readings", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
     "latency": (lambda record: fill("latency", record=record), ("latency",)),
     "linear-readings": (linear_readings, ("linear-readings",)),
     "methods": (methods, ("choose",)),
-    "off-policy": (off_policy, ("off-policy",)),
+    "off-policy": (off_policy, ("off-policy", "log-learning")),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost", "waiting", "linear")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("fourth", "third", "fresh", "trust", "default-development")),
-    "trust": (trust_page, ("fourth", "third", "fresh", "trust", "fresh-development", "trust-development")),
+    "tables": (tables_page, (*READINGS, "default-development")),
+    "trust": (trust_page, (*READINGS, "fresh-development", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
 TRAINED = (
-    "audit", "baselines", "choose", "choose-cost", "fourth", "fresh", "fresh-development", "prior-trust", "sources",
-    "third", "trust", "trust-development",
+    *READINGS, "audit", "baselines", "choose", "choose-cost", "fresh-development", "prior-trust", "sources",
+    "trust-development",
 )  # fmt: skip
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 
@@ -78,7 +80,9 @@ def page_of(name: str) -> str:
     write, names = PAGE_OF[name]
     records = {record: _records(record) for record in names}
     notes = [recipes_of(record, found) for record, found in records.items() if record in TRAINED]
-    text = write(*records.values()) + "".join(f"\n{note}\n" for note in notes)
+    files = ", ".join(f"benchmarks/records/{record}.json" for record in names)
+    head = f"<!-- Written by benchmarks/results_pages.py from {files}. Do not edit. -->\n\n"
+    text = head + write(*records.values()) + "".join(f"\n{note}\n" for note in notes)
     if re.search(r"\btoday", text, re.IGNORECASE) and not todays_hashes() & set(re.findall("`([0-9a-f]{12})`", text)):
         sys.exit(f"{name}.md calls something today's, and its records have no hash of a recipe of today")
     return text

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +10,14 @@ import numpy as np
 from pages.runs import fill
 from pages.text import number, table
 
-LEARNING = Path(__file__).parents[1] / "records" / "log-learning.json"
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 WEIGHTINGS = ("none", "flattened", "importance", "doubly_robust")
 
 Record = dict[str, Any]
 
 
-def off_policy(record: Record) -> str:
+def off_policy(record: Record, learning: Record) -> str:
     """The page, from the records of ``off_policy.py`` and ``log_learning.py``."""
-    learning = json.loads(LEARNING.read_text())
     rows, obp, records = record["coverage"], record["obp"], learning["records"]
     worst = {row["log"]: max(abs(row["obp"][name] - row["daband"][name]) for name in ESTIMATORS) for row in obp}
     beside = [

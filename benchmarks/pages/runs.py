@@ -17,7 +17,7 @@ import polars as pl
 
 from daband.evaluation import Paired, compare_paired, holm
 from daband.report.rendering import template_environment
-from pages.text import commits, count, mean_and_deviation, number, p_value, percent, table, written_from
+from pages.text import commits, count, mean_and_deviation, number, p_value, percent, table
 
 
 class Runs:
@@ -135,5 +135,5 @@ def fill(template: str, *, filters: Mapping[str, Any] | None = None, **content: 
     def table_of(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
         return "\n".join(table(head, rows, text_columns=text_columns))
 
-    pages.globals.update(written_from=written_from, table=table_of, ablation=_ablation)
+    pages.globals.update(table=table_of, ablation=_ablation)
     return pages.get_template(f"{template}.md").render(**content)

@@ -17,12 +17,6 @@ NAMES = {
 }  # fmt: skip
 
 
-def written_from(*records: str) -> str:
-    """The comment that says where a page comes from."""
-    files = ", ".join(f"benchmarks/records/{name}.json" for name in records)
-    return f"<!-- Written by benchmarks/results_pages.py from {files}. Do not edit. -->"
-
-
 def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     """A number as the field writes accuracies: .950; with a sign for differences, unless they round to 0."""
     signed = sign and round(value, digits) != 0

@@ -1,6 +1,6 @@
 """The pages of ``assess``, of ``choose`` with rewards, and of adaptation on tables; first from what is read once.
 
-That is the fourth set (``benchmarks/fresh.toml``); the third, the fresh data sets and those in the shared data follow.
+That is the last set of ``benchmarks/fresh.toml``; those read before it are a table of one line each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from split import recorded
+from split import READ_ONCE, recorded
 from trust_report import SIMPLE
 
 from daband.trust.estimate import ADAPTED, ALONE, MISSED
@@ -24,24 +24,29 @@ KINDS = {
     "fresh_tables": "fresh tables", "fresh_patients": "fresh patients", "fresh_texts": "fresh texts",
     "fresh_features": "fresh features", "fresh_digits": "fresh digits",
 }  # fmt: skip
-READ_ONCE = ("tables", "patients", "texts", "features", "images")
-KINDS |= {f"{half}_{kind}": kind for half in ("third", "fourth") for kind in READ_ONCE} | {"all": "**all**"}
+_OF_A_SET = ("tables", "patients", "texts", "features", "images")
+KINDS |= {f"{half}_{kind}": kind for half in READ_ONCE for kind in _OF_A_SET} | {"all": "**all**"}
 WAYS = {"kinds": "with candidates of other kinds", "seeds": "one method, its seeds"}
 
 
 def trust_page(*records: Record) -> str:
     """What ``assess`` promises, and what was true: fresh data sets and others, report halves before development."""
-    return fill("trust", halves=[_half(record) for record in records], kinds=KINDS)
+    (report,) = [record["runs"] for record in records if record["half"] == "report" and _has_markets(record)]
+    seen = [run for run in report if not (run["data"] == "markets" and run["name"].startswith("moved"))]
+    off = [abs(one["value"] - one["true"]) for run in seen for one in run["assessed"] if one["how"] == "kinds"]
+    halves = [_half(record) for record in records]
+    return fill("trust", halves=halves, kinds=KINDS, error_without_moved=float(np.mean(off)))
+
+
+def _has_markets(record: Record) -> bool:
+    return any(run["data"] == "markets" for run in record["runs"])
 
 
 def _half(record: Record) -> Record:
     """What the page says of a half."""
-    seen = [run for run in record["runs"] if not (run["data"] == "markets" and run["name"].startswith("moved"))]
-    off = [abs(one["value"] - one["true"]) for run in seen for one in run["assessed"] if one["how"] == "kinds"]
     return {
         "record": {"note": "", **record}, "title": _title(record), "sizes": _sizes(record),
         "left_out": _left_out(record), "asked": _asked(record),
-        "error_without_moved": float(np.mean(off)),
         "older": any(run["constants"] != [ALONE, MISSED, ADAPTED] for run in record["runs"]),
         "assessed": {title: [row for row in record["assess"] if row["how"] == how] for how, title in WAYS.items()},
     }  # fmt: skip
@@ -94,14 +99,13 @@ def _is_fresh(kind: str) -> bool:
 
 
 def _title(record: Record) -> str:
-    if record["half"] in ("third", "fourth"):
-        state = "read once" if record["half"] == "fourth" else "which serves development since"
-        return f"The {record['half']} set, {state}"
+    if record["half"] in READ_ONCE:
+        return f"The {record['half']} set, read once"
     if not _is_fresh(record["runs"][0]["data"]):
         return f"The {record['half']} half"
     if record["half"] == "development":
         return "Fresh data sets, for development"
-    return "Fresh data sets, the report half, which serves development since"
+    return "Fresh data sets, the report half"
 
 
 def _sizes(record: Record) -> str:
@@ -161,7 +165,7 @@ def tables_page(*records: Record) -> str:
     methods = ("linucb", "nlinucb", "daband", "daband, other units", "daband, other style")
     tables: dict[str, list[Record]] = {}
     prefixes = {"natural_tables": "", "warfarin": "", "markets": "market ", "fresh_tables": "", "fresh_patients": ""}
-    prefixes |= {f"{half}_{kind}": "" for half in ("third", "fourth") for kind in READ_ONCE[:2]}
+    prefixes |= {f"{half}_{kind}": "" for half in READ_ONCE for kind in _OF_A_SET[:2]}
     *halves, tried = records
     for run in [run for record in halves for run in record["runs"]]:
         if run["data"] in prefixes:

@@ -60,8 +60,8 @@ def numbers() -> dict[str, Any]:
         name: number(value, sign=True) if isinstance(value, float) else str(value)
         for name, value in read("unseen-tables").items()
     }
-    for name, record in (("report_half", "trust"), ("fresh", "fresh"), ("third", "third"), ("fourth", "fourth")):
-        found[name] = {row["data"]: number(row["daband"], sign=True) for row in read(record)["default"]}
+    for record in ("trust", "fresh", "third", "fourth"):
+        found[record] = {row["data"]: number(row["daband"], sign=True) for row in read(record)["default"]}
     front = shown_in_front(*map(read, ("attribution", "linear-readings", "paper-digit")))
     second = "paper ablation, P on the policy's own choice"
     reading = [run for run in [*read("paper-digit"), *read("attribution")] if run["study"] == second]
