@@ -167,7 +167,7 @@ def test_what_assess_ships_is_what_the_data_sets_for_development_give(monkeypatc
     assert study.fitted([run for record in records for run in record["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
-@pytest.mark.parametrize("name", ["trust", "fresh", "third", "fourth"])
+@pytest.mark.parametrize("name", ["trust", "fresh", "third", "fourth", "fifth"])
 def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")
