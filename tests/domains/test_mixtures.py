@@ -10,6 +10,7 @@ import pytest
 import daband
 from daband.domain_names import DomainNames
 from daband.domains import Columns, from_arrays, from_table, restrict_pair
+from daband.domains.mixtures import mixed
 from daband.errors import InvalidInput
 
 BEFORE = {"linucb": "5ddf970a9676c083", "nlinucb": "0fe89912c3bf63c8", "daband": "057272650422b240"}
@@ -357,3 +358,29 @@ class TestReadersOfSeveral:
         order = pair.source.order(0, len(pair.source), seed=0)
         np.testing.assert_array_equal(np.sort(order), np.arange(len(pair.source)))
         np.testing.assert_array_equal(pair.source.order(70, 900, seed=0), order[70:900])
+
+
+def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
+    """A subclass that overrides them alone was passed by: training saw other rows than check_pair and evaluation."""
+    pair = daband.domains.load("synthetic", tiny=True)
+
+    class Moved(type(pair.source)):
+        def rounds(self, start, stop, *, seed):
+            rounds = super().rounds(start, stop, seed=seed)
+            return type(rounds)(rounds.contexts + 7.0, rounds.rewards, rounds.expected)
+
+    class MovedContexts(type(pair.target)):
+        def batch(self, start, stop, *, seed):
+            return super().batch(start, stop, seed=seed) + 7.0
+
+    source, target = pair.source, pair.target
+    plain, contexts = source.rounds(0, 4, seed=0).contexts, target.batch(0, 4, seed=0)
+    source.__class__, target.__class__ = Moved, MovedContexts
+    assert np.array_equal(source.by_domain(0, 4, seed=0)[0][1].contexts, plain + 7.0)
+    assert np.array_equal(target.by_domain(0, 4, seed=0)[0][1], contexts + 7.0)
+
+
+def test_a_mixture_of_contexts_gives_contexts_even_of_a_part_with_rewards():
+    pair = daband.domains.load("synthetic", tiny=True)
+    both = mixed({"a": pair.source, "b": pair.target})
+    assert all(isinstance(rows, np.ndarray) for _, rows in both.by_domain(0, 8, seed=0))

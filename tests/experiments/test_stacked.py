@@ -70,6 +70,20 @@ def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monk
     assert sorted(record["seed"] for record in caught.value.records) == [0, 2]
 
 
+def test_a_stack_that_cannot_be_prepared_does_not_end_the_others(specs, tmp_path, monkeypatch):
+    from daband.experiments import BenchError
+
+    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+
+    def missing(*_, **__):
+        raise OSError("the data are not there")
+
+    monkeypatch.setattr(module, "prepare", missing)  # of stacks: single runs are prepared elsewhere
+    with pytest.raises(BenchError, match="the data are not there") as caught:
+        bench([spec for spec in specs if spec.method != "nlinucb"], tmp_path)
+    assert [record["method"] for record in caught.value.records] == ["linucb"] * 3
+
+
 @pytest.fixture
 def mine(specs, monkeypatch):
     monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")

@@ -266,6 +266,26 @@ def test_arms_can_be_added(arms):
     assert np.isfinite(policy.select(contexts(3)).width).all()
 
 
+def test_where_the_source_counts_for_nothing_steps_draw_from_the_buffers_of_today():
+    """They were known by their address, which later buffers can have again."""
+    recipe = {"base": "small", "learning": {"steps": 2, "linear_weight": 0.3}}
+    policy = daband.DABand(context_shape=(DIM,), n_arms=2, recipe=recipe, arms="shared", device="cpu", seed=0)
+
+    def learn(domain):
+        contexts = np.random.default_rng(0).standard_normal((64, policy.n_arms, DIM))
+        policy.update(contexts, [0, 1] * 32, np.linspace(0, 1, 64), domain=domain)
+        policy.adapt()
+
+    policy.prepare(np.random.default_rng(0).standard_normal((64, 2, DIM)))
+    learn("source")
+    policy.trust_prior(0.0)
+    learn("target")
+    for _ in range(8):
+        policy.add_arm()
+        learn("target")
+        assert policy.buffers.rounds[-1] is policy._buffers.rounds[-1]
+
+
 def test_without_a_weight_the_network_acts_alone():
     policy = _policy(linear_weight=0.0)
     contexts, arms, rewards = _rounds(64)

@@ -328,11 +328,8 @@ def _table_choose(pair: str, choice: Choice) -> Table:
     used = f"{choice.rewards} rewards" if choice.rewards else "no reward"
     columns = {"source_value": "held-out source value", "estimated_value": "estimated target value"}
     columns |= {"value": "by rewards"} if choice.rewards else {}
-    table = Table(
-        "candidate", title=escape(f"{pair}: candidates, the simplest first, greedy; {used} of the target used")
-    )
-    for heading in columns.values():
-        table.add_column(heading, justify="right")
+    title = f"{pair}: candidates, the simplest first, greedy; {used} of the target used"
+    table = new_table(title, words=["candidate"], numbers=list(columns.values()))
     for row in choice.table:
         cells = (f"{row[column]:.3f}" for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")

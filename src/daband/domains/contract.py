@@ -151,7 +151,7 @@ class Contexts(ABC):
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         """What ``batch`` gives, or ``rounds`` where there are rewards, of each domain with its name."""
-        return [(None, self.read_rounds(self.order(start, stop, seed=seed)))]
+        return [(None, self.batch(start, stop, seed=seed))]
 
 
 class RewardDomain(Contexts):
@@ -177,6 +177,9 @@ class RewardDomain(Contexts):
         """Rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         return self.read_rounds(self.order(start, stop, seed=seed))
 
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
+
 
 class LoggedDomain(Contexts):
     """Contexts with the arm that was chosen, its reward and its propensity: the log of another policy."""
@@ -194,6 +197,9 @@ class LoggedDomain(Contexts):
     def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
         """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         return self.read_rounds(self.order(start, stop, seed=seed))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
 
 
 class EvaluationDomain(ABC):

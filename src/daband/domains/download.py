@@ -36,7 +36,7 @@ class ResourceStatus:
     @property
     def remedy(self) -> str:
         """What to do about it; empty when nothing is wrong."""
-        if self.state == "there":
+        if self.state in ("there", "there already", "downloaded"):
             return ""
         if self.resource.url:
             again = "delete it and run" if self.state == "damaged" else "run"
@@ -194,13 +194,15 @@ def unpack(archive: Path, folder: Path) -> None:
             limit = min(max(_ALWAYS_ALLOWED, _LARGEST_RATIO * archive.stat().st_size), shutil.disk_usage(aside).free)
             size = 0
             for member in opened:
+                if not (member.isfile() or member.isdir()):
+                    raise DataError(f"{archive} has {member.name!r}, a link or a device: it is not unpacked")
                 size += member.size
                 if size > limit:
                     raise DataError(
                         f"{archive} would unpack to more than {limit:,} bytes, which is more than the disk has free "
                         "or an honest archive of its size holds: it is not unpacked"
                     )
-            opened.extractall(aside, filter="data")  # refuses devices, and what points outside
+            opened.extractall(aside, filter="data")  # refuses names that point outside
             # The checksum of a compressed archive is at its end, behind what the last member needs.
             while opened.fileobj is not None and opened.fileobj.read(_CHUNK):
                 pass

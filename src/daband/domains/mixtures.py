@@ -90,8 +90,9 @@ class MixedContexts(Contexts):
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         which, positions = _locate(self.named, self.order(start, stop, seed=seed))
+        read = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
         rows = {name: positions[which == number] for number, name in enumerate(self.named)}
-        return [(name, self.named[name].read_rounds(of_part)) for name, of_part in rows.items() if len(of_part)]
+        return [(name, getattr(self.named[name], read)(of_part)) for name, of_part in rows.items() if len(of_part)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
         """The columns that ``read`` gives of every part, in the order of ``indices``."""

@@ -153,7 +153,10 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_D
     for group in groups:
         with _warnings_of(group[0], warnings.showwarning):
             tell = partial(RunEvent, "episode", group[0])
-            outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
+            try:
+                outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
+            except Exception as error:  # of the whole stack: other groups go on
+                outcomes = [DabandError(str(error))] * len(group)
         yield group, outcomes
 
 

@@ -393,7 +393,7 @@ class NeuralLinUCB(Policy):
         self._pseudo: PseudoLabelRegression | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
-        self._counted: tuple[object, ReplayBuffers] | None = None
+        self._counted: tuple[object, ReplayBuffers, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -502,15 +502,15 @@ class NeuralLinUCB(Policy):
         weights = (*([0.0] * first if alone else self._source_weights), *[1.0] * len(self.domains.targets))
         if set(weights) == {1.0}:
             return self._buffers
-        key = alone, weights, id(self._buffers)
-        if self._counted is None or self._counted[0] != key:  # the same object while nothing changes
+        key, kept = (alone, weights), self._counted
+        if kept is None or kept[0] != key or kept[1] is not self._buffers:  # the same object while nothing changes
             empty = self._make_buffers(self.n_arms)
             every = zip(self._buffers.rounds, empty.rounds, weights, strict=True)
             rounds = tuple(buffer if weight else none for buffer, none, weight in every)
             even = len(set(weights) - {0.0}) == 1
             counted = replace(empty if alone else self._buffers, rounds=rounds, weights=() if even else weights)
-            self._counted = key, counted
-        return self._counted[1]
+            kept = self._counted = key, self._buffers, counted
+        return kept[2]
 
     @property
     def alignment(self) -> str:

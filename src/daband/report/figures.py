@@ -404,6 +404,7 @@ def _draw_curves(
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: float = 8.5) -> None:
     """Names at the right ends of curves, moved apart where they would overlap, with a thin line to those that moved."""
+    ends = [end for end in ends if math.isfinite(end[0])]
     if not ends:
         return
     to_axes = axes.transAxes.inverted()

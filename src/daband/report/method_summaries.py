@@ -218,6 +218,8 @@ def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> fl
     """
     from sklearn.neighbors import NearestNeighbors
 
+    if len(latents) < 2:
+        return math.nan
     nearest = NearestNeighbors(n_neighbors=min(neighbours, len(latents) - 1)).fit(latents).kneighbors()[1]
     ratios = []
     for side in (0, 1):

@@ -16,6 +16,7 @@ from daband.linear import feature_scale
 from daband.serving.frozen_policy import FrozenPolicy, frozen_from
 from daband.serving.monitor import Monitor, Reference, reference_from
 from daband.serving.row_reader import ImageRule, ReadRows, RowReader
+from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 EXPORT_VERSION = 4
@@ -55,7 +56,7 @@ class DeployedDecision(NamedTuple):
             "propensity": self.propensity,
             "mean": self.mean.tolist(),
             "width": self.width.tolist(),
-            "warnings": [asdict(warning) for warning in self.warnings],
+            "warnings": [asdict(warning) for warning in self.warnings if isinstance(warning, RowWarning)],
         }
 
 
