@@ -406,9 +406,13 @@ def _check_different(scores: Scores) -> None:
                 )
 
 
+class UnknownRewards(InvalidInput):
+    """No round of a log has an arm that the policy would choose."""
+
+
 def _check_rewarded(scores: Scores) -> None:
     if not (scores.weight[0] > 0).any():
-        raise InvalidInput(
+        raise UnknownRewards(
             "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give "
             "a log that holds more rounds or explores more"
         )

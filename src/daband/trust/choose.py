@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from daband.evaluation import Scores, scores_of
 from daband.files import make_folder, write_text
 from daband.policies import Average, Policy, default_transform, policies, same_transform, setting_defaults
 from daband.training import CandidateProgress, train_candidates
-from daband.trust.assess import assess
+from daband.trust.assess import UnknownRewards, assess
 from daband.trust.assessment import Assessment
 from daband.trust.audit import Ask, questions_csv, read_answers
 from daband.trust.candidate_selection import Proposals, Selection
@@ -268,15 +269,19 @@ def choose(
     policy = trained[place]
     others = [index for index, option in enumerate(options) if index != place and option.uses_contexts]
     assessed = _different(trained, [place, *others], target_contexts)
-    assessment = assess(
+    assess_by = partial(
+        assess,
         [trained[index] for index in assessed],
         source=pair.source_test,
         target=pair.target,
-        rule="greedy" if getattr(policy, "explore", "ucb") == "greedy" else "ucb",
         shift=pair.shift,
         arm_names=pair.class_names,
         policy_names=[options[index].name for index in assessed],
     )
+    try:
+        assessment = assess_by(rule="greedy" if getattr(policy, "explore", "ucb") == "greedy" else "ucb")
+    except UnknownRewards:  # of a few logged rounds none has an arm that it would explore
+        assessment = assess_by(rule="greedy")
     value = low = high = None
     if selection is not None and selection.asked:
         limits = selection.interval(place)
