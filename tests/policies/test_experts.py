@@ -1,5 +1,7 @@
 """Experts beside the network: predictions are mixed by shares; they learn, grow, are saved and exported with it."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -280,10 +282,12 @@ def test_where_the_source_counts_for_nothing_steps_draw_from_the_buffers_of_toda
     learn("source")
     policy.trust_prior(0.0)
     learn("target")
-    for _ in range(8):
-        policy.add_arm()
-        learn("target")
-        assert policy.buffers.rounds[-1] is policy._buffers.rounds[-1]
+    assert policy.buffers is not policy._buffers
+    before = weakref.ref(policy._buffers)
+    policy.add_arm()
+    assert before() is not None  # while it is compared with, nothing else has its address
+    learn("target")
+    assert policy.buffers.rounds[-1] is policy._buffers.rounds[-1]
 
 
 def test_without_a_weight_the_network_acts_alone():

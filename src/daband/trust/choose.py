@@ -145,7 +145,7 @@ class Choice:
     reward on held-out source rounds), ``estimated_value`` in the target without rewards, ``value`` with them (None
     without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``. They are of
     greedy choices; ``assessment`` is of the policy as it is deployed, with its exploration bonus unless it explores
-    greedily."""
+    greedily, or no held-out round of a log has an arm that it would explore."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
