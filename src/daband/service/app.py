@@ -80,9 +80,7 @@ class Service:
         current = store.current_model()
         assert current is not None
         if number != store.newest_file() or store.note("pinned"):
-            _log.warning(
-                "%s is model %d of the log, but model %d decides: GET /models lists them", file, number, current
-            )
+            _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
         self._decider = Decider(model_from(store.model_content(current), current), settings)
         self._buckets: dict[str, tuple[float, float]] = {}
         self._registry = CollectorRegistry()

@@ -170,8 +170,8 @@ def _load(content: bytes, deployed: Deployed) -> Policy:
         policy = load_policy(path)
     if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
         raise OtherPolicy(
-            f"nothing is learned: the policy to learn with has {policy.n_arms} arms and contexts of shape {policy.context_shape}, the file "
-            f"that is served {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
+            f"nothing is learned: the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the "
+            f"served file {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
         )
     return policy
 
