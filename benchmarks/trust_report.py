@@ -206,7 +206,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     import daband
     from daband.evaluation.policy_scores import scores_of
     from daband.trust import assess_each
-    from daband.trust.choose import AVERAGE, _without_rewards, with_average
+    from daband.trust.choose import _without_rewards
     from daband.trust.estimate import ADAPTED, ALONE, MISSED, estimate_target
     from daband.trust.explanations import explanations_of
 
@@ -223,11 +223,6 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     loaded = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
     as_trained = trained_as(pair)
     firsts = [loaded[seed, place] for place in as_trained]
-    n_trained = len(options)
-    options, averaged = with_average(options, firsts[:n_trained])
-    both, firsts = [*options, *extra], [*averaged, *firsts[n_trained:]]
-    if len(options) > n_trained:
-        as_trained.insert(n_trained, -1)
     low, high = firsts[0].reward_range
     span = high - low
     truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
@@ -241,7 +236,6 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         "train_seconds": {
             option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
             for place, option in zip(as_trained, both, strict=True)
-            if place >= 0
         },
     }  # fmt: skip
     record["constants"] = [ALONE, MISSED, ADAPTED]
@@ -258,7 +252,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         seeds = [seeds[i] for i in _distinct(seeds, pair)]
         scores, _, _ = scores_of(seeds, **scored)
         for how, found in (("seeds", daband.assess(seeds, **asked)), ("kinds", by_kinds.get(index))):
-            if found is None or (how == "seeds" and both[place].method == AVERAGE):  # one before, or several methods
+            if found is None:  # as one before
                 continue
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
             unit |= {
