@@ -60,3 +60,15 @@ def test_a_class_missing_in_the_synthetic_domain(s2rda):
         image.unlink()
     with pytest.raises(DataError, match="class 'knife' has no example"):
         load("s2rda49")
+
+
+def test_missing_data_say_what_to_fetch_and_where_to_put_it(s2rda):
+    (s2rda / "splits/real_val.txt").write_text("real/piano/piano_000.jpg\n")
+    with pytest.raises(DataError, match=r"real_val.txt lists no image of its classes"):
+        load("s2rda49")
+    (s2rda / "synthetic").rename(s2rda / "elsewhere")
+    told = (
+        rf"needs s2rda49/synthetic or .* below the data directory {s2rda.parent}\. To get it, get S2RDA-49 from .*http"
+    )
+    with pytest.raises(DataError, match=told + ".* so that s2rda49/synthetic and s2rda49/real exist"):
+        load("s2rda49")

@@ -116,6 +116,20 @@ def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
         assert len(read_results(tmp_path / str(jobs))) == 4
 
 
+def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path):
+    specs = small.runs(["random"], [0, 1])
+
+    def fails_first(todo, out, listener):
+        (out / todo[0].folder_name).mkdir()
+        (out / todo[0].folder_name / "done").touch()
+        yield todo[0], RuntimeError("the disk is full")
+        yield from local(1)(todo[1:], out, listener)
+
+    with pytest.raises(BenchError, match=r"1 of 2 runs failed.*the disk is full") as raised:
+        bench(specs, tmp_path, executor=fails_first)
+    assert [record["seed"] for record in raised.value.records] == [1]
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """The records of a bench that nothing interrupted."""

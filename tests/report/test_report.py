@@ -468,7 +468,7 @@ def test_a_report_says_what_a_policy_is_worth_and_what_was_there_without_it(vect
     over_logger = [record["target_value"] - 0.25 for record in mine]
     for values in (gains, over_logger):
         assert f"{np.mean(values):+.4f}" in table
-    assert "The policy that wrote the log earned 0.2500 in the source" in table
+    assert "The mean reward of the log itself, in the source, is 0.2500" in table
     assert "accuracy" not in table
     assert page.index("What it is worth") < page.index("Value in the target")
     assert page.count('id="figure-synthetic-value"') == 1
@@ -480,7 +480,7 @@ def test_a_log_without_target_labels_shows_its_loggers_reward_once(vectors, tmp_
     page = write_report(tmp_path, formats=()).read_text()
     table = re.search(r'id="table-synthetic-methods".*?</figure>', page, flags=re.DOTALL).group()
     assert not re.search(r">\s*source reward\s*<", table)  # no column of it; the caption speaks of source rewards
-    assert "earned 0.375 a round" in table
+    assert "The mean reward of the log itself is 0.375 a round" in table
 
 
 TARGET = (

@@ -57,7 +57,9 @@ def service(exported, tmp_path_factory):
         ({"events": [GOOD, GOOD]}, "twice"),
         ({"events": [GOOD] * 6}, "the limit is 5"),
         ({"events": [GOOD], "domain": "source"}, "stand alone"),
-        ({"events": [GOOD, {"context": ROW[:2]}]}, "the same shape"),
+        ({"events": [GOOD, {"context": ROW[:2]}]}, r"event 1: context must have shape \(6,\), got \(2,\)"),
+        ({"context": [ROW, ROW]}, r"context must have shape \(6,\), got \(2, 6\)"),
+        ({"context": [ROW]}, r"context must have shape \(6,\), got \(1, 6\)"),
         ({"events": [GOOD, {"context": 1}]}, "event 1: context"),
     ],
 )
@@ -71,6 +73,11 @@ def test_nothing_of_a_refused_batch_is_logged(exported, sqlite_log):
     with served(exported, sqlite_log) as client:
         client.post("/decide", json={"events": [GOOD, {"event_id": "w", "context": [0.0]}]})
         assert client.post("/events/v/reward", json={"reward": 1}).status_code == 404
+        client.post("/decide", json=GOOD)
+        taken = {"events": [{"event_id": "w", "context": ROW}, {"event_id": "v", "context": [0.1] * DIM}]}
+        assert client.post("/decide", json=taken).status_code == 409
+        assert client.post("/events/w/reward", json={"reward": 1}).status_code == 404
+        assert client.post("/events/v/reward", json={"reward": 1}).status_code == 200
 
 
 def test_json_that_is_none_and_bodies_that_are_too_large(service):
@@ -120,6 +127,7 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
             ({"age": 41}, "city"),
             ({"age": "old", "city": "Oslo"}, "age"),
             ({"age": 41, "town": "Oslo"}, "city"),
+            ([0.1] * pair.context_shape[0], "an object with the columns age, city"),
         ):
             response = client.post("/decide", json={"context": row})
             assert response.status_code == 422
@@ -127,6 +135,9 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
         odd = client.post("/decide", json={"context": {"age": 41, "city": "Paris"}}).json()
         assert [one["kind"] for one in odd["warnings"]] == ["unseen_category"]
         assert 'daband_row_warnings_total{kind="unseen_category"} 1.0' in client.get("/metrics").text
+    with served(tmp_path / "t.daband", sqlite_log, Settings(mode="log-only", incumbent="a")) as client:
+        assert client.post("/decide", json={"context": {"age": 41}}).status_code == 422
+        assert client.post("/decide", json={"context": {"age": 41, "city": "Oslo"}}).json()["arm_name"] == "a"
 
 
 def test_every_role_has_its_own_token(exported, sqlite_log):

@@ -1,6 +1,7 @@
 """The numbers of the page: values from sums, the test of the promise, alarms, modes and corrections."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,6 +156,20 @@ def test_rewards_are_tested_in_the_order_of_decisions_where_a_wait_ends(exported
     assert results[100.0]["promise_broken_at"] is None
     assert results[100.0]["promise_tested"] == 4000
     assert results[100.0]["defaulted_share"] == pytest.approx(0.4, abs=0.03)
+
+
+def test_rounds_of_an_incumbent_do_not_hold_up_the_test_of_the_promise(exported):
+    seen = watch(exported, wait=100.0)
+    before, after = events(10, mode="apprentice"), events(200, first=10)
+    rows = [*before, *after]
+    seen.see_events(list(enumerate(rows, 1)))
+    seen.see_rewards(logged(rows, [0.0] * 210))
+    assert seen.snapshot(0.0)["promise_tested"] == 200
+    assert seen.snapshot(0.0)["promise_broken_at"] is not None
+    deferred = replace(events(1, first=210)[0], time=0.0, activated=1.0)
+    seen.see_events([(211, deferred)])
+    seen.see_rewards([LoggedReward(211, 211, 1, 0.0, "given", 2.0, None, deferred)])
+    assert not seen._arrived  # nothing that waits for ever
 
 
 def test_a_correction_replaces_the_reward(exported):

@@ -136,7 +136,7 @@ def test_the_service_takes_new_models_without_a_pause_and_goes_back(policy_files
         assert [(row["number"], row["origin"]) for row in listed["models"]] == [(1, "learned"), (0, "file")]
         assert (listed["deciding"], listed["pinned"]) == (0, 0)
         uploaded = client.post("/models", content=policy_files[1].read_bytes())
-        assert uploaded.json() == {"number": 0}  # it is there already
+        assert uploaded.json() == {"number": 0, "deciding": 0}  # it is there already
         assert client.post("/models", content=b"rubbish").status_code == 422
         api.close()
 
@@ -246,13 +246,99 @@ def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatc
     store.close()
 
 
-def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log):
+def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_files, tmp_path, sqlite_log, caplog):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 20)
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
-    with pytest.raises(InvalidInput, match="give the one it was exported from"):
-        Worker(store, Settings(), learn=tmp_path / "other.safetensors")
+    daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0).save(tmp_path / "blank.safetensors")
+    for name, reason in (("other", "give the one it was exported from"), ("blank", "has learned 0")):
+        caplog.clear()
+        worker = worked(store, [tmp_path / f"{name}.safetensors"])
+        assert reason in caplog.text
+        assert worker._watch.snapshot(0.0)["events"] == 20  # all else goes on
+    assert len(store.models()) == 1
     store.close()
+
+
+def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_files, tmp_path, sqlite_log):
+    store, parent = Store(sqlite_log), os.getppid()
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 20)
+    first = worked(store, policy_files)
+    old = store.models()[0][0]
+    policy = daband.load(policy_files[0])
+    policy.update(np.zeros((5, DIM)), [0] * 5, [1.0] * 5)
+    daband.export(policy, tmp_path / "better.daband", arm_names=ARMS)
+    assert not first.outdated
+    fill(store, 20, start=20)
+    first._learner.step()
+    number = publish_file(store, (tmp_path / "better.daband").read_bytes(), 0.0)
+    assert first.outdated
+    with pytest.raises(InvalidInput, match="published a file"):  # at the very moment
+        first._learner.publish(0.0)
+    fill(store, 40, start=40)
+    worked(store, policy_files)
+    assert store.current_model() == number
+    work(store, lambda: Worker(store, Settings(), learn=policy_files[0]), parent + 1)  # ends at once
+    assert replay(store, policy_files[0], old) == store.model_content(old.number)
+    policy.save(tmp_path / "better.safetensors")
+    assert worked(store, [tmp_path / "better.safetensors"])._learner.seq == 80  # from now on
+    fill(store, 20, start=80)
+    worked(store, [tmp_path / "better.safetensors"])
+    assert [row.rounds for row, _ in store.models()][:2] == [425, 405]
+    store.close()
+
+
+def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite_log):
+    """Rewards out of the order of decisions: those of events that are not counted yet come later, and none is lost."""
+    store = Store(sqlite_log)
+    publish_file(store, exported.read_bytes(), 0.0)
+    fill(store, 1200)
+    worker = Worker(store, Settings(wait=100.0))
+    while worker.tick():
+        pass
+    counted = worker._watch.snapshot(0.0)
+    assert (counted["events"], counted["given"], counted["promise_tested"]) == (1200, 1200, 1200)
+    store.close()
+
+
+def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
+    times, settings = Times(), Settings(wait=100.0)
+    clock = times.clock()
+    with served(exported, sqlite_log, settings, clock=clock) as client:
+        client.post("/decide", json={"events": [{"context": [0.1] * DIM}] * 1000}).raise_for_status()
+    store = Store(sqlite_log)
+    worker = Worker(store, settings, clock=clock)
+    times.pass_by(200.0)
+    while worker.tick():
+        pass
+    assert len(store.rewards_after(0, 2000)) == 1000
+    store.close()
+
+
+def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, tmp_path, sqlite_log):
+    policy = daband.load(policy_files[0])
+    daband.export(policy, tmp_path / "renamed.daband", arm_names=("letter", "visit", "call"))
+    with served(policy_files[1], sqlite_log) as client:
+        uploaded = client.post("/models", content=(tmp_path / "renamed.daband").read_bytes())
+        assert uploaded.status_code == 422
+        assert "arm_names" in uploaded.json()["error"]
+    with (
+        pytest.raises(InvalidInput, match=r"arm_names is .* a log of its own"),
+        served(tmp_path / "renamed.daband", sqlite_log),
+    ):
+        pass
+
+
+def test_a_service_that_starts_with_an_older_file_says_which_model_decides(policy_files, tmp_path, sqlite_log, caplog):
+    daband.export(daband.load(policy_files[0]), tmp_path / "newer.daband", arm_names=ARMS, epsilon=0.5)
+    for file in (policy_files[1], tmp_path / "newer.daband"):
+        with served(file, sqlite_log):
+            assert not caplog.text
+    with served(policy_files[1], sqlite_log) as client:
+        assert "market.daband is model 0 of the log, but model 1 decides" in caplog.text
+        assert client.post("/decide", json={"context": [0.1] * DIM}).json()["model"] == 1
 
 
 def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_path, sqlite_log):

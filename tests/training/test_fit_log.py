@@ -301,6 +301,31 @@ print(json.dumps(policy._head.statistics.theta.tolist()))
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)
 
 
+@needs_ray
+def test_a_part_that_kills_every_worker_is_submitted_five_times(log, tmp_path):
+    script = """
+import os, signal, sys
+import daband
+from ray.remote_function import RemoteFunction
+
+class Deadly(daband.domains.ParquetLog):
+    def batches(self, part, rows=65536):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+submitted, submit = [], RemoteFunction._remote
+RemoteFunction._remote = lambda *given, **named: submitted.append(1) or submit(*given, **named)
+try:
+    policy = daband.LinUCB(context_shape=(4,), n_arms=3)
+    daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=1)
+except daband.errors.WorkerDied as error:
+    print(len(submitted), error)
+"""
+    command = [sys.executable, "-c", script, str(next(log.glob("*.parquet")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"^5 .*: 5 workers died over it; see the cluster's logs$", done.stdout, re.MULTILINE), done.stdout
+
+
 @pytest.mark.parametrize("kind", ["linear", "neural"])
 @pytest.mark.parametrize("with_state", [True, False])
 def test_a_fitted_policy_that_comes_back_counts_no_round_twice(log, tmp_path, kind, with_state):

@@ -95,6 +95,24 @@ def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path
     assert after is not before  # the caller's handler is back in place
 
 
+def test_a_signal_during_the_first_save_waits_for_its_end(pair, tmp_path, monkeypatch):
+    """Before, SIGTERM ended the process within the save, and its temporary file stayed."""
+    temporary, flush = [], os.fsync
+
+    def flush_and_signal(handle):
+        flush(handle)
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(os, "fsync", flush_and_signal)
+    before = signal.signal(signal.SIGTERM, lambda *_: temporary.append(list(tmp_path.glob(".*.tmp"))))
+    try:
+        daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, directory=tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert temporary == [[]]
+
+
 def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):
     handlers = []
 

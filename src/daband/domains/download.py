@@ -38,10 +38,8 @@ class ResourceStatus:
         """What to do about it; empty when nothing is wrong."""
         if self.state in ("there", "there already", "downloaded"):
             return ""
-        if self.resource.url:
-            again = "delete it and run" if self.state == "damaged" else "run"
-            return f"{again} `daband data get {self.pair}` (from {self.resource.url})"
-        return self.resource.by_hand
+        again = "delete it and " if self.state == "damaged" and self.resource.url else ""
+        return again + self.resource.remedy(self.pair)
 
 
 def data_of(name: str) -> tuple[Resource, ...]:
@@ -49,11 +47,11 @@ def data_of(name: str) -> tuple[Resource, ...]:
     return pairs.get(name).resources
 
 
-def check_data(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
+def check_data(name: str) -> Iterator[ResourceStatus]:
     """Look at every resource of a pair; those with a known checksum are read and compared."""
-    root = data_directory() if directory is None else directory
+    root = data_directory()
     for resource in data_of(name):
-        path = find(resource.places, directory=root)
+        path = find(resource.places)
         if path is None:
             yield ResourceStatus(name, resource, "missing", root / resource.places[0])
         else:
@@ -97,13 +95,11 @@ _ALWAYS_ALLOWED = 64 << 20
 """Bytes that any archive may unpack to, whatever its own size."""
 
 
-def get_data(
-    name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None
-) -> Iterator[ResourceStatus]:
+def get_data(name: str, *, progress: DownloadProgress | None = None) -> Iterator[ResourceStatus]:
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
-    root = data_directory() if directory is None else directory
+    root = data_directory()
     for resource in data_of(name):
-        place = find(resource.places, directory=root)
+        place = find(resource.places)
         if place is not None and is_whole(place, resource):
             yield ResourceStatus(name, resource, "there already", place)
         elif not resource.url:
@@ -118,7 +114,7 @@ def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) ->
     if not resource.unpack_into:
         return target
     unpack(target, root / resource.unpack_into)
-    place = find(resource.places, directory=root)
+    place = find(resource.places)
     if place is None:
         raise DataError(
             f"{target} was unpacked, but {root / resource.places[0]} is not in it; is {resource.url} right?"

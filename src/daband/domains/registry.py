@@ -47,6 +47,10 @@ class Resource:
     optional: bool = False
     of: str = ""
 
+    def remedy(self, pair: str) -> str:
+        """How to get it for this pair, in words."""
+        return f"run `daband data get {pair}` (from {self.url})" if self.url else self.by_hand
+
 
 @dataclass(frozen=True)
 class PairEntry:
@@ -171,14 +175,14 @@ def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | 
     return None
 
 
-def need(candidates: Sequence[str], *, pair: str, directory: Path | None = None) -> Path:
-    """Like ``find``; when nothing is there, an error that says what is missing and where it would be looked for."""
-    place = find(candidates, directory=directory)
+def need(candidates: Sequence[str], *, pair: str) -> Path:
+    """Like ``find``; when nothing is there, an error that says what is missing, where it belongs and how to get it."""
+    place = find(candidates)
     if place is None:
-        root = data_directory() if directory is None else directory
-        names = " or ".join(candidates)
+        resources = [resource for resource in pairs.get(pair).resources if set(candidates) & set(resource.places)]
+        how = "".join(f"To get it, {resource.remedy(pair)}. " for resource in resources)
         raise DataError(
-            f"{pair} needs {names} below the data directory {root}. `daband data check {pair}` says where to get it; "
-            f"set DABAND_DATA to use another directory"
+            f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
+            f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"
         )
     return place

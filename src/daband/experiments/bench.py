@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,10 @@ def _run_all(
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
     for spec, told in executor(todo, out, listener) if todo else ():
-        # A worker may have died over another run of its group.
-        outcome = read(spec) or told if isinstance(told, Exception) else told
+        outcome = told
+        if isinstance(told, Exception):  # a worker may have died over another run of its group
+            with suppress(DataError):  # a folder that is damaged: the exception tells more
+                outcome = read(spec) or told
         if isinstance(outcome, Exception):
             failures[spec.folder_name] = f"{spec.label}: {outcome}"
             listener(RunEvent("failed", spec, {"error": str(outcome)}))

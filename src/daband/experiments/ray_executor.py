@@ -26,7 +26,7 @@ from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
-from daband.files import write_bytes, write_text
+from daband.files import make_folder, write_bytes, write_text
 from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.registry import name_plugins, named_plugins
 
@@ -98,12 +98,10 @@ def _outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
     record: Record
     try:
         record, files = task_result(ray, reference)
+        for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete is last
+            write_bytes(make_folder((folder / name).parent) / Path(name).name, files[name])
     except Exception as error:
         return error
-    for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete comes last
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, files[name])
     return record
 
 

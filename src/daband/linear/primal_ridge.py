@@ -531,7 +531,6 @@ class PriorTrust:
             "discounts": np.array(self.discounts),
             "losses": self.losses,
             "acting": np.array([self.acting], np.int64),
-            "margin": np.array([MARGIN]),
         }
         for place, candidate in enumerate(self.candidates):
             arrays |= {f"{place}.{name}": array for name, array in candidate.state(rounds=rounds).items()}

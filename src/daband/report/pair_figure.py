@@ -21,9 +21,9 @@ _SAMPLE = 2000
 _SOURCE, _TARGET = COLOURS[0], COLOURS[1]
 
 
-def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
+def draw_pair(pair: Pair, path: str | Path) -> Path:
     """Write the figure of a pair (PNG, PDF or SVG by the path's ending) and return its path."""
-    figure = pair_figure(pair, seed=seed)
+    figure = pair_figure(pair)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.stem}-new{target.suffix}")
@@ -35,7 +35,7 @@ def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
     return target
 
 
-def pair_figure(pair: Pair, *, seed: int = 0) -> Figure:
+def pair_figure(pair: Pair) -> Figure:
     """Examples of both domains, or for tables the features that differ most, and how often each arm is best.
 
     The target's examples and frequencies come from its test, which is for people who may know the answers; where the
@@ -45,10 +45,10 @@ def pair_figure(pair: Pair, *, seed: int = 0) -> Figure:
 
     if image_layout(pair.context_shape) is not None and pair.arms == "disjoint":
         figure = Figure(figsize=(9.6, 7.2), layout="constrained")
-        _draw_images(figure, pair, seed)
+        _draw_images(figure, pair)
     else:
         figure = Figure(figsize=(11.0, 6.0), layout="constrained")
-        _draw_features(figure, pair, seed)
+        _draw_features(figure, pair)
     title = f"{pair.name}: {pair.about.summary}" if pair.about.summary else pair.name
     figure.suptitle(figure_text(title, 140), fontsize=11)
     return figure
@@ -63,9 +63,9 @@ def shifted_features(source: AnyArray, target: AnyArray) -> tuple[FloatArray, Fl
     return means[0], means[1], difference
 
 
-def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
-    contexts, labels = _sample(pair.source, seed)
-    examples = [(contexts, labels), _sample(_shown(pair), seed)]
+def _draw_images(figure: Any, pair: Pair) -> None:
+    contexts, labels = _sample(pair.source)
+    examples = [(contexts, labels), _sample(_shown(pair))]
     upper, lower = figure.subfigures(2, 1, height_ratios=[2.6, 1.0])
     for side, title, (images, kinds) in zip(upper.subfigures(1, 2), ("source", "target"), examples, strict=True):
         side.suptitle(title)
@@ -80,9 +80,9 @@ def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
     _draw_frequencies(lower.subplots(), pair, (examples[0][1], examples[1][1]))
 
 
-def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
-    contexts, labels = _sample(pair.source, seed)
-    seen, kinds = _sample(_shown(pair), seed)
+def _draw_features(figure: Any, pair: Pair) -> None:
+    contexts, labels = _sample(pair.source)
+    seen, kinds = _sample(_shown(pair))
     if pair.arms == "shared":  # one context per arm: features are compared over all arms
         contexts, seen = (part.reshape(-1, *pair.context_shape) for part in (contexts, seen))
     source_means, target_means, difference = shifted_features(contexts, seen)
@@ -119,7 +119,7 @@ def _shown(pair: Pair) -> EvaluationDomain | Contexts:
     return pair.target if pair.target_test is None else pair.target_test
 
 
-def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
+def _sample(domain: Any) -> tuple[AnyArray, IntArray]:
     """Contexts and the best arm of each, -1 where a log or a target without labels does not tell it."""
     if isinstance(domain, EvaluationDomain):
         stop = min(len(domain), _SAMPLE)
@@ -127,10 +127,10 @@ def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
         return domain.read(0, stop), best
     stop = min(len(domain), _SAMPLE)
     if isinstance(domain, RewardDomain):
-        rounds = domain.rounds(0, stop, seed=seed)
+        rounds = domain.rounds(0, stop, seed=0)
         table = rounds.rewards if rounds.expected is None else rounds.expected
         return rounds.contexts, table.argmax(axis=1)
-    return domain.batch(0, stop, seed=seed), np.full(stop, -1, dtype=np.int64)
+    return domain.batch(0, stop, seed=0), np.full(stop, -1, dtype=np.int64)
 
 
 def _rows_of_every_class(labels: IntArray, n: int) -> list[int]:

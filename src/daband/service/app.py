@@ -37,7 +37,7 @@ from daband.service.decider import Decider, checked_id, checked_reward, model_fr
 from daband.service.event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service.pages import openapi
 from daband.service.settings import Clock, Settings
-from daband.serving import load_deployed
+from daband.serving import Deployed, load_deployed
 
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS = 1.0
@@ -73,9 +73,14 @@ class Service:
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        publish_file(store, Path(file).read_bytes(), self._clock.now())
+        content, before = Path(file).read_bytes(), store.newest_file()
+        if before >= 0:
+            _check_same(model_from(content, 0).deployed, model_from(store.model_content(before), before).deployed)
+        number = publish_file(store, content, self._clock.now())
         current = store.current_model()
         assert current is not None
+        if number != store.newest_file() or store.note("pinned"):
+            _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
         self._decider = Decider(model_from(store.model_content(current), current), settings)
         self._buckets: dict[str, tuple[float, float]] = {}
         self._registry = CollectorRegistry()
@@ -244,7 +249,7 @@ class Service:
             answers, logged = [LogAnswer("unlogged", event) for event in events], False
         taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
         if taken:
-            raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided for it")
+            raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
         decided = [
             _decision(answer, arm_names, row, logged=logged) for answer, row in zip(answers, warnings, strict=True)
@@ -294,17 +299,14 @@ class Service:
     async def _upload_model(self, request: Request) -> Response:
         content = await self._body(request, _MOST_MODEL_BYTES)
         number = await asyncio.to_thread(self._add_file, content)
-        return _json({"number": number}, 201)
+        return _json({"number": number, "deciding": self._decider.model.number}, 201)
 
     def _add_file(self, content: bytes) -> int:
         try:
             deployed = model_from(content, 0).deployed
         except CheckpointError:
             raise InvalidInput("the body is not a file that daband.export wrote") from None
-        now = self._decider.model.deployed
-        for name in ("arm_names", "reward_range", "columns", "context_shape", "per_arm"):
-            if getattr(deployed, name) != getattr(now, name):
-                raise InvalidInput(f"{name} is another one than that of the model that decides; start a new service")
+        _check_same(deployed, self._decider.model.deployed)
         number = publish_file(self.store, content, self._clock.now())
         self._take_current_model()
         return number
@@ -357,6 +359,20 @@ class Service:
 
     async def _docs(self, request: Request) -> Response:
         return HTMLResponse(pages.api_page(openapi(self._decider.model.deployed, self.settings), str(request.base_url)))
+
+
+def _check_same(deployed: Deployed, logged: Deployed) -> None:
+    """Raise where the log would not mean the same under another file: it has arms by number, and raw contexts."""
+    names = ["arm_names", "columns", "per_arm"]
+    names += [] if deployed.columns else ["context_shape"]  # categories may be added
+    names += [] if deployed.frozen.range_estimated else ["reward_range"]
+    for name in names:
+        one, other = getattr(deployed, name), getattr(logged, name)
+        if one != other:
+            raise InvalidInput(
+                f"{name} is {one!r}, and of the model that the log was written with {other!r}; start a service with a "
+                "log of its own"
+            )
 
 
 def publish_file(store: Store, content: bytes, now: float) -> int:

@@ -50,6 +50,8 @@ class _Request:
 
     event_id: str
     context: Any
+    row: Any
+    """The context for ``decide``: a mapping, or an array of the policy's shape."""
     eligible: list[int] | None
     incumbent: int | None
     incumbent_propensity: float
@@ -72,9 +74,10 @@ class Decider:
         """The events of a request's JSON as they are to be logged, and the warnings on each row."""
         model, settings = self.model, self._settings
         requests = self._read_events(body)
-        warnings: list[tuple[Any, ...]] = [()] * len(requests)
         choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
-        if settings.mode != "log-only":
+        if settings.mode == "log-only":  # a row that no model can read is of no use in a log
+            warnings = [model.deployed.reader.read(one.row).warnings[0] for one in requests]
+        else:
             choices, warnings = self._choose(model.deployed, requests)
         events = []
         for one, choice in zip(requests, choices, strict=True):
@@ -118,14 +121,10 @@ class Decider:
     ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
         if len(requests) == 1:
             one = requests[0]
-            decision = deployed.decide(_as_row(one.context), among=one.eligible)
+            decision = deployed.decide(one.row, among=one.eligible)
             return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
-        batch: Any = [_as_row(one.context) for one in requests]
-        if len({type(row) for row in batch}) > 1:
-            raise InvalidInput("the contexts of a batch must all be objects or all be arrays")
+        batch: Any = [one.row for one in requests]
         if isinstance(batch[0], np.ndarray):
-            if len({row.shape for row in batch}) > 1:
-                raise InvalidInput("the contexts of a batch must all have the same shape")
             batch = np.stack(batch)
         available: Mask = None
         if any(one.eligible is not None for one in requests):
@@ -187,6 +186,7 @@ class Decider:
         return _Request(
             event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
             context=context,
+            row=_as_row(context, deployed),
             eligible=eligible,
             incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
@@ -194,16 +194,20 @@ class Decider:
         )
 
 
-def _as_row(context: Any) -> Any:
-    """A context for ``decide``. An array is made here: texts in it would be taken for names of files."""
+def _as_row(context: Any, deployed: Deployed) -> Any:
+    """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
     if isinstance(context, Mapping):
         return context
+    if deployed.columns is not None:  # the log has one kind of context
+        raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
     try:
         array = np.array(context)
     except ValueError:
         array = np.empty(0, object)
     if array.dtype.kind not in "iuf":
         raise InvalidInput("a context that is an array must hold numbers, in rows of one length")
+    if array.shape != deployed.reader.shape:
+        raise InvalidInput(f"context must have shape {deployed.reader.shape}, got {array.shape}")
     return array.astype(np.float64)
 
 

@@ -94,7 +94,8 @@ Entry = Event | Activation | Reward
 class LogAnswer:
     """What became of an entry, once it is on disk.
 
-    ``status`` of an event is "recorded", "repeated" or "conflict" (the id is taken by another request); of an
+    ``status`` of an event is "recorded", "repeated", "conflict" (the id is taken by another request) or "refused" (an
+    event beside it is in conflict); of an
     activation "recorded", "repeated" or "unknown"; of a reward "recorded", "repeated", "corrected", "refused" (another
     reward is recorded), "inactive" or "unknown".
     """
@@ -185,6 +186,7 @@ _models = sa.Table(
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("version", "reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
+_FROM_FILE = _models.c.origin == "file"
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 
 
@@ -232,11 +234,17 @@ class Store:
     # Events and rewards.
 
     def append(self, entries: Sequence[Entry]) -> list[LogAnswer]:
+        """Write one request's entries: see ``append_groups``."""
+        return self.append_groups([entries])[0]
+
+    def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
         """Write entries in one transaction, and say what became of each. They are on disk when this returns.
 
-        Events come first, then activations, then rewards. An id that is there already is not written again.
+        Events come first, then activations, then rewards. An id that is there already is not written again. Where an
+        event's id is taken by another request, no event of its group is written.
         """
-        decided = [entry for entry in entries if isinstance(entry, Event)]
+        entries = [entry for group in groups for entry in group]
+        decided = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
         activated = [entry for entry in entries if isinstance(entry, Activation)]
         rewarded = [entry for entry in entries if isinstance(entry, Reward)]
         for attempt in range(_ATTEMPTS):
@@ -246,7 +254,7 @@ class Store:
                     answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
                     answers.update(_write_activations(connection, activated))
                     answers.update(_write_rewards(connection, rewarded))
-                return [answers[id(entry)] for entry in entries]
+                return [[answers[id(entry)] for entry in group] for group in groups]
             except sa.exc.IntegrityError:
                 if attempt == _ATTEMPTS - 1:
                     raise
@@ -334,15 +342,19 @@ class Store:
         learned_seq: int | None = None,
         rounds: int = 0,
         state: bytes | None = None,
+        file: int | None = None,
         keep: int = 50,
     ) -> ModelRow:
         """Publish a model under the next number. Of learned ones the newest ``keep`` stay, and one learner's state.
 
-        ``start_seq`` and ``learned_seq`` are the newest reward's number by default.
+        ``start_seq`` and ``learned_seq`` are the newest reward's number by default. A learned model goes with ``file``,
+        the newest file.
         """
         newest, last = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
         with self._writing() as connection:
             number = connection.execute(sa.select(newest)).scalar()
+            if file is not None and connection.execute(sa.select(newest).where(_FROM_FILE)).scalar() != file:
+                raise InvalidInput("somebody has published a file in place of the one that this model goes with")
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
             row = ModelRow(
@@ -370,6 +382,12 @@ class Store:
         query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
         with self._reading() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
+
+    def newest_file(self, *, before: float = math.inf) -> int:
+        """The number of the newest model that was given as a file, as against learned; -1 without one."""
+        query = sa.select(sa.func.max(_models.c.number)).where(_FROM_FILE)
+        number = self._scalar(query if before == math.inf else query.where(_models.c.number < before))
+        return -1 if number is None else int(number)
 
     def current_model(self) -> int | None:
         """The number of the model that decides: the one pinned, else the newest; None without models."""
@@ -485,19 +503,21 @@ def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str,
     return recorded
 
 
-def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, LogAnswer]:
-    if not given:
-        return {}
-    recorded = _recorded_events(connection, (event.event_id for event in given)) if ask else {}
+def _write_events(connection: sa.Connection, groups: Sequence[Sequence[Event]], *, ask: bool) -> dict[int, LogAnswer]:
+    recorded = _recorded_events(connection, (event.event_id for group in groups for event in group)) if ask else {}
     answers, new = {}, []
-    for event in given:
-        first = recorded.get(event.event_id)
-        if first is None:
-            recorded[event.event_id] = event
-            new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
-            answers[id(event)] = LogAnswer("recorded", event)
-        else:
-            answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
+    for group in groups:
+        conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
+        for event in group:
+            first = recorded.get(event.event_id)
+            if first is not None:
+                answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
+            elif conflict:
+                answers[id(event)] = LogAnswer("refused")
+            else:
+                recorded[event.event_id] = event
+                new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
+                answers[id(event)] = LogAnswer("recorded", event)
     if new:
         connection.execute(sa.insert(_events), new)
     return answers
@@ -631,8 +651,7 @@ class Writer:
         """In the thread: all groups in one transaction; where that fails for one's sake, each by itself."""
         started = time.perf_counter()
         try:
-            answers = iter(self._store.append([entry for entries in groups for entry in entries]))
-            outcomes: list[list[LogAnswer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
+            outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
             self.failure = ""
         except sa.exc.OperationalError as error:  # the disk, or the connection
             self.failure = str(error.orig)

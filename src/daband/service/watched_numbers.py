@@ -194,7 +194,7 @@ class Watch:
             self._smallest = event.propensity if self._smallest is None else min(self._smallest, event.propensity)
             if event.activated is None or event.activated > event.time:
                 self._n["deferred"] += 1
-            elif self._promise is not None and self.settings.wait is not None:
+            elif self._promise is not None and self.settings.wait is not None and event.mode == "online":
                 self._order.append(seq)
             if place % every == 0 and event.context is not None:
                 watched.append((self._n["events"], event.context))
@@ -286,7 +286,8 @@ class Watch:
         if self.settings.wait is None:
             self._promise.add(reward)
             return
-        self._arrived[row.event_seq] = reward
+        if row.event.activated == row.event.time:  # deferred events have no place in that order
+            self._arrived[row.event_seq] = reward
         while self._order and self._order[0] in self._arrived:
             self._promise.add(self._arrived.pop(self._order.popleft()))
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import orjson
@@ -32,24 +34,34 @@ from daband.serving import Deployed, export
 # the log, so neither speed nor restarts nor the number of services change a bit of it. ``replay`` shows that.
 
 
+class OtherPolicy(InvalidInput):
+    """The policy to learn with is not the one that the served file was exported from."""
+
+
 class LogLearner:
-    """Learns where it stopped. ``deployed`` is the file that the policy was exported to.
+    """Learns where it stopped. ``deployed`` is the file that the policy was exported to, ``number`` its model's.
 
     A policy file that the log has not met before begins with the rewards that come from now on; the first one of a log
     begins with its first reward.
     """
 
-    def __init__(self, store: Store, file: str | Path, deployed: Deployed, *, every: int = 100) -> None:
-        self._store, self._deployed, self._every = store, deployed, every
+    def __init__(self, store: Store, file: str | Path, deployed: Deployed, number: int, *, every: int = 100) -> None:
+        self._store, self._deployed, self._number, self._every = store, deployed, number, every
         content = Path(file).read_bytes()
         self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
         learned = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
         state = store.model_state(learned[0].number) if learned else None
+        self.policy = _load(content, deployed)
+        if self.policy.rounds_learned != deployed.rounds_learned:
+            raise OtherPolicy(
+                f"model {number} was exported when its policy had learned {deployed.rounds_learned:,} rounds, and the "
+                f"policy in {file} has learned {self.policy.rounds_learned:,}: nothing is learned. To go on, start the "
+                "service with --learn and the policy that the file was exported from"
+            )
         self.start_seq = self._start(first=not learned)
         self.seq = self.start_seq
-        self.policy = _load(content if state is None else state, deployed)
         if state is not None:
-            self.seq = learned[0].learned_seq
+            self.policy, self.seq = _load(state, deployed), learned[0].learned_seq
         self._published = self.seq
 
     def step(self) -> bool:
@@ -74,6 +86,7 @@ class LogLearner:
             learned_seq=self.seq,
             rounds=self.policy.rounds_learned,
             state=_written_by(self.policy.save),
+            file=self._number,
         )
         self._published = self.seq
         return row
@@ -117,19 +130,13 @@ def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
     content = Path(file).read_bytes()
     if row.origin != "learned" or hashlib.sha256(content).hexdigest() != base:
         raise InvalidInput(f"model {row.number} was not learned from {file}")
-    deployed = first_deployed(store)
+    deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
     policy, seq = _load(content, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.rewards_after(seq, int(every), first_only=True)
         learn(policy, rows, deployed)
         seq = rows[-1].seq
     return export_bytes(policy, deployed)
-
-
-def first_deployed(store: Store) -> Deployed:
-    """The newest file that was given, as against learned."""
-    number = next(row.number for row, _ in store.models() if row.origin == "file")
-    return model_from(store.model_content(number), number).deployed
 
 
 def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
@@ -162,9 +169,9 @@ def _load(content: bytes, deployed: Deployed) -> Policy:
         path.write_bytes(content)
         policy = load_policy(path)
     if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
-        raise InvalidInput(
-            f"the policy to learn with has {policy.n_arms} arms and contexts of shape {policy.context_shape}, the file "
-            f"that is served {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
+        raise OtherPolicy(
+            f"nothing is learned: the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the "
+            f"served file {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
         )
     return policy
 
@@ -198,10 +205,13 @@ class Worker:
     ) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        self._deployed = first_deployed(store)
+        self._file = model_from(store.model_content(number := store.newest_file()), number)
         self._learner: LogLearner | None = None
         if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
-            self._learner = LogLearner(store, learn, self._deployed, every=learn_every)
+            try:
+                self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
+            except OtherPolicy as error:
+                _log.warning("%s", error)
         if publish_seconds is None:
             gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
@@ -213,10 +223,14 @@ class Worker:
         self._shown, self._shown_at = b"", 0.0
         self._begin_watch()
 
+    @property
+    def outdated(self) -> bool:
+        """Whether somebody has published a file since: another worker has to watch and learn with that one."""
+        return self.store.newest_file() != self._file.number
+
     def tick(self) -> bool:
         """Work once on what is new; whether there was more than one portion of it."""
-        more = self._look()
-        self._set_defaults()
+        more = self._look() | self._set_defaults()
         if self._learner is not None:
             more |= self._learner.step()
             now = self._clock.now()
@@ -239,7 +253,7 @@ class Worker:
 
     def _begin_watch(self) -> None:
         self._watch_from = self.store.note("watch_from") or "0"
-        self._watch = Watch(self._deployed, self.settings)
+        self._watch = Watch(self._file.deployed, self.settings)
         self._event_seq = self._reward_seq = 0
 
     def _look(self) -> bool:
@@ -250,25 +264,29 @@ class Worker:
         if events:
             self._event_seq = events[-1][0]
             self._watch.see_events([(seq, event) for seq, event in events if event.time >= since])
+        # A reward is counted after its event; those behind one that has to wait do so as well.
         rewards = self.store.rewards_after(self._reward_seq, _ROWS)
-        # A reward is counted after its event.
-        rewards = [row for row in rewards if row.event_seq <= self._event_seq]
+        rewards = list(takewhile(lambda row: row.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
             self._watch.see_rewards([row for row in rewards if row.event.time >= since])
         return len(events) == _ROWS or len(rewards) == _ROWS
 
-    def _set_defaults(self) -> None:
+    def _set_defaults(self) -> bool:
+        """Set those that are due; whether there may be more of them."""
         wait, now = self.settings.wait, self._clock.now()
         if wait is None or now - self._started < min(wait, _LONGEST_GRACE):
-            return
+            return False
         due = self.store.unrewarded(self._defaulted_until, now - wait, _ROWS)
         if due:
             reward = self.settings.default_reward
             self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due])
-        # Other machines' clocks may be a little behind, so the last minute is looked at again.
-        last = due[-1][0] if len(due) == _ROWS else now - wait
-        self._defaulted_until = max(self._defaulted_until, last - (0.0 if len(due) == _ROWS else _CLOCKS_APART))
+        # More events may have the time of the last one. Other machines' clocks may be a little behind, so the last
+        # minute is looked at again.
+        more = len(due) == _ROWS
+        until = math.nextafter(due[-1][0], 0.0) if more else now - wait - _CLOCKS_APART
+        self._defaulted_until = max(self._defaulted_until, until)
+        return more
 
 
 def work(store: Store, make: Callable[[], Worker], parent: int) -> None:
@@ -277,7 +295,7 @@ def work(store: Store, make: Callable[[], Worker], parent: int) -> None:
         try:
             with store.leading() as mine:
                 worker = make() if mine else None
-                while worker is not None and os.getppid() == parent:
+                while worker is not None and os.getppid() == parent and not worker.outdated:
                     more = worker.tick()
                     worker.show()
                     if not more:

@@ -108,13 +108,15 @@ def sums_on_ray(
             waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
 
         def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
-            for _ in range(_ATTEMPTS):
+            for attempt in range(_ATTEMPTS):
+                if attempt:
+                    submit(number)
                 try:
                     return task_result(ray, waiting[number])
                 except DataError as error:  # of the rows themselves
                     return error
                 except WorkerDied:
-                    submit(number)
+                    continue
             raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")
 
         try:

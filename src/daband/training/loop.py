@@ -232,13 +232,15 @@ class RunGroup:
         # Transforms are fitted in products that leave the interpreter to other runs; each on one thread.
         fits = any(phase.policy.transform is not None and not phase.policy.transform.fitted for phase in phases)
         threads = min(self._size, processors()) if fits else 1
+        in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
-            if threads == 1:
-                for index in range(self._size):
-                    self._attempt(index, partial(begin, index))
-            else:
-                with one_blas_thread(), ThreadPoolExecutor(threads, initializer=_keep_device()) as pool:
-                    list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
+            with stop_signals_deferred(wanted=in_folder):  # a fresh folder's first save is made whole
+                if threads == 1:
+                    for index in range(self._size):
+                        self._attempt(index, partial(begin, index))
+                else:
+                    with one_blas_thread(), ThreadPoolExecutor(threads, initializer=_keep_device()) as pool:
+                        list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
             self._trainers = dict(sorted(self._trainers.items()))
             self._encode_resumed()
         except BaseException:

@@ -257,7 +257,7 @@ def read_listing(
             raise DataError(f"{path} line {number} {error}{remedy}") from None
         entries += [] if entry is None else [entry]
     if not entries:
-        raise DataError(f"{path} lists no images{remedy}")
+        raise DataError(f"{path} lists no image of its classes{remedy}")
     return [name for name, _ in entries], np.array([label for _, label in entries], dtype=np.int64)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved, made_up_images, read_listing
+from daband.domains.datasets import builder
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, file_of
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.readers.image_store import Framing, ImageStore
 from daband.domains.registry import find, need
@@ -19,7 +20,6 @@ from daband.errors import DataError
 
 
 _VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
-_VISDA17_ROOTS = ("visda17", "VisDA2017", "visda-2017")
 
 
 def _read_visda17(*, workers: int | None = None, normalise: bool = False) -> Parts:
@@ -32,7 +32,7 @@ def _read_visda17(*, workers: int | None = None, normalise: bool = False) -> Par
         workers: how many threads decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
-    root = need(_VISDA17_ROOTS, pair="visda17")
+    root = file_of("visda17").parent
     source, target = (_split(root / folder) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
     return image_parts(source, target.take(train), target.take(test), workers=workers, normalise=normalise)
@@ -74,7 +74,7 @@ def read_image_list(path: Path, class_names: tuple[str, ...]) -> ImageList:
 
 
 def _listed_images(path: Path, root: Path, parse: Callable[[str], tuple[str, int] | None]) -> ImageList:
-    names, labels = read_listing(path, parse)
+    names, labels = builder.read_listing(path, parse)
     paths = tuple(root / name for name in names)
     absent = next((image for image in paths if not image.is_file()), None)
     if absent is not None:
@@ -85,7 +85,7 @@ def _listed_images(path: Path, root: Path, parse: Callable[[str], tuple[str, int
 declare(
     "visda17",
     read=_read_visda17,
-    tiny=lambda **_: made_up_images(n_arms=12, per_class=10, side=32, seed=5),
+    tiny=lambda **_: builder.made_up_images(n_arms=12, per_class=10, side=32, seed=5),
     **facts("visda17"),
 )
 
@@ -93,7 +93,6 @@ declare(
 # S2RDA-49: rendered objects to photographs; the ten kinds that VisDA-2017 has too.
 
 _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
-_S2RDA49_ROOTS = ("s2rda49", "S2RDA-49", "S2RDA-49/S2RDA-49")
 
 
 def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Parts:
@@ -107,7 +106,7 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
         workers: how many threads decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
-    root = need(_S2RDA49_ROOTS, pair="s2rda49")
+    root = file_of("s2rda49").parent
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
         train, test = (_read_split_list(path, root) for path in lists if path is not None)
@@ -141,7 +140,7 @@ def _read_split_list(path: Path, root: Path) -> ImageList:
 declare(
     "s2rda49",
     read=_read_s2rda49,
-    tiny=lambda **_: made_up_images(n_arms=10, per_class=10, side=32, seed=6),
+    tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=10, side=32, seed=6),
     **facts("s2rda49"),
 )
 
@@ -166,7 +165,7 @@ def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = halved(*_decode(photographed, framing, workers), name="signs", groups=tracks)
+    parts = builder.halved(*_decode(photographed, framing, workers), name="signs", groups=tracks)
     return Parts({"source": _decode(rendered, framing, workers), **parts})
 
 
@@ -179,6 +178,6 @@ def _decode(images: ImageList, framing: Framing, workers: int | None) -> tuple[A
 declare(
     "signs",
     read=_read_signs,
-    tiny=lambda **_: made_up_images(n_arms=43, per_class=8, side=16, seed=4),
+    tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4),
     **facts("signs"),
 )

@@ -42,17 +42,16 @@ class Framing:
         return (3, self.crop, self.crop)
 
 
-def decode_image(source: Any, name: Path | None = None, *, framing: Framing | None = None) -> AnyArray:
-    """An image file (or an open stream of one) as (H, W, 3) of uint8; a damaged one is an error that names it."""
-    where = source if name is None else name
+def decode_image(path: Path, *, framing: Framing | None = None) -> AnyArray:
+    """An image file as (H, W, 3) of uint8; a damaged one is an error that names it."""
     try:
-        return decode(source) if framing is None else decode(source, framing.resize, framing.crop)
+        return decode(path) if framing is None else decode(path, framing.resize, framing.crop)
     except ImportError:
-        raise DataError(f"{where} cannot be read without Pillow: pip install pillow") from None
+        raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
     except FileNotFoundError:
-        raise DataError(f"{where} is not there") from None
+        raise DataError(f"{path} is not there") from None
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-        raise DataError(f"{where} is not an image or is damaged ({error}); replace it") from None
+        raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
 
 
 class ImageStore:
