@@ -202,9 +202,7 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     parts = {
         "In the target, with its rewards": sections_runs.continued_blocks(pair, compared),
         "What the policy sees": sections_runs.policy_blocks(pair, compared, best, rival),
-        "Learning in the source": sections_runs.learning_blocks(
-            pair, compared, best
-        ),  # the bound: an assessment says more
+        "Learning in the source": sections_runs.learning_blocks(pair, compared, best),
     }
     return [Section(title, blocks) for title, blocks in parts.items() if blocks]
 
