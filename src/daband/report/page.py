@@ -70,7 +70,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     files_folder = folder / "report"
     for part in ("figures", "tables"):
         shutil.rmtree(files_folder / part, ignore_errors=True)
-        (files_folder / part).mkdir(parents=True)
+        (files_folder / part).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (files_folder / "figures" / name).write_bytes(content)
     tables = {table.name: table.latex() for table in document.each(Table)}

@@ -610,7 +610,7 @@ class Writer:
         self._running: asyncio.Task[None] | None = None
         self.failure = ""
         """Why the latest group was not written; empty where it was."""
-        self.written = 0
+        self.written = self.transactions = 0
         self.seconds = 0.0
 
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
@@ -661,6 +661,7 @@ class Writer:
             if len(groups) > 1:
                 return [self._append([entries])[0] for entries in groups]
             return [LogFailed(f"the log refuses the entry: {type(error).__name__}")]
+        self.transactions += 1
         self.written += sum(map(len, groups))
         self.seconds += time.perf_counter() - started
         return outcomes
