@@ -38,6 +38,8 @@ TWICE = ("linucb", "linucb-p", "daband")
 """Methods of which a second seed is trained, for what ``assess`` says of two seeds."""
 SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 WAYS = ("seeds", "kinds")
+NAMED = "named"
+"""Markets in another currency whose ``shift`` the user states."""
 ALIKE = {
     "handwritten": "images", "digits": "images", "office31_features": "features", "office_caltech": "features",
     "warfarin": "patients", "amazon": "texts", "natural_tables": "tables", "sat12": "tables", "synthetic": "markets",
@@ -48,12 +50,16 @@ _WIDE = 500
 
 
 def data_sets(half: str) -> Iterator[tuple[str, str]]:
-    """Kind and name of every data set of a half."""
+    """Kind and name of every data set of a half; "shared" is both halves but for what is of packages."""
     from split import recorded
 
-    for kind, names in recorded(half).items():
+    halves = ("development", "report") if half == "shared" else (half,)
+    for kind, names in [own for one in halves for own in recorded(one).items()]:
         for name in names:
-            yield kind, name
+            if half != "shared" or not kind.startswith("fresh_"):
+                yield kind, name
+            if half == "shared" and kind == "markets" and name.startswith("units"):
+                yield NAMED, name
 
 
 def load_pair(kind: str, name: str) -> Any:
@@ -62,9 +68,10 @@ def load_pair(kind: str, name: str) -> Any:
 
     import daband
 
-    if kind == "markets":
+    if kind in ("markets", NAMED):
         what, number = name.rsplit("-", 1)
-        return replace_shift(daband.domains.load("market", kind=what, data_seed=int(number)))
+        pair = daband.domains.load("market", kind=what, data_seed=int(number))
+        return replace_shift(pair) if kind == "markets" else _named(pair)
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
@@ -80,6 +87,15 @@ def replace_shift(pair: Any) -> Any:
     from daband.shift import default_shift
 
     return replace(pair, shift=default_shift(pair.context_shape))
+
+
+def _named(pair: Any) -> Any:
+    """The pair as a user has it who knows that amounts are in another currency."""
+    from daband.domains.datasets.market import AMOUNTS
+    from daband.shift import as_shift
+
+    names = {"context_shape": pair.context_shape, "feature_names": pair.feature_names}
+    return replace(pair, shift=as_shift("units", units=AMOUNTS, **names))
 
 
 def export(half: str, folder: Path, kinds: Sequence[str] = ()) -> None:
@@ -104,6 +120,8 @@ def _arrays(pair: Any) -> dict[str, Any]:
     rows = some(len(pair.source), _MOST_IMAGES)
     x = pair.source.read(rows)
     found: dict[str, Any] = {"feedback": pair.feedback, "name": pair.name}
+    if pair.shift.units is not None:
+        found["units"] = np.array(pair.shift.units)
     found["reward_range"] = np.array(pair.reward_range if pair.reward_range != "auto" else [np.nan, np.nan])
     if isinstance(pair.source, LoggedDomain):
         arms, rewards, propensities = pair.source.read_log(rows)
@@ -153,7 +171,7 @@ def pair_of(path: Path) -> Any:
             common["target_test"] = (x["xe"], data["re"].argmax(axis=1))
             common.pop("reward_range")
         pair = daband.domains.from_arrays(source=(x["xs"], source), source_test=(x["xv"], held), **common)
-    return pair
+    return replace(pair, shift=daband.Shift.of("units", units=data["units"])) if "units" in data else pair
 
 
 def candidates_of(pair: Any) -> tuple[list[Any], list[Any]]:
@@ -176,12 +194,16 @@ def trained_as(pair: Any) -> list[int]:
     for place, candidate in enumerate(one for part in candidates_of(pair) for one in part):
         policy = candidate.build(pair, seed=0, device="cpu")
         self_trains = getattr(policy, "self_trains", False)  # on many features DABand alone learns from its own choices
-        settings = json.dumps({**policy.settings(), "self_trains": self_trains}, sort_keys=True, default=repr)
+        said = {
+            "shift": [policy.shift.kinds, policy.shift.units],
+            "self_trains": self_trains,
+        }  # stated, or by the shape
+        settings = json.dumps({**policy.settings(), **said}, sort_keys=True, default=repr)
         places.append(first.setdefault(settings if policy.learns_by_gradients else candidate.name, place))
     return places
 
 
-def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int | None) -> None:
+def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int | None, device: str) -> None:
     """Train the candidate at one place; a second seed of some, for what ``assess`` says of two seeds."""
     from daband.training import train_candidates
     from daband.trust.choose import training_budget
@@ -190,7 +212,6 @@ def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int
     pair = pair_of(path)
     candidate = [one for part in candidates_of(pair) for one in part][place]
     shown, episodes, length = training_budget(pair, episodes, 64)
-    device = "auto" if len(pair.context_shape) > 1 else "cpu"
     (policies,) = train_candidates(
         shown, [candidate], seeds=list(seeds), episodes=episodes, episode_length=length, device=device
     )
@@ -199,16 +220,14 @@ def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int
         (out / f"{path.stem}__{seed}__{place}.seconds").write_text(f"{(time.time() - start) / len(seeds)}")
 
 
-def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
+def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) -> dict[str, Any]:
     """Evaluate, assess and choose on one data set with the policies of one seed; a second seed is for ``assess``."""
     from estimators import m_cbpe, plain_agreement
 
     import daband
     from daband.evaluation.policy_scores import scores_of
     from daband.trust import assess_each
-    from daband.trust.choose import AVERAGE, _without_rewards, with_average
-    from daband.trust.estimate import ADAPTED, ALONE, MISSED, estimate_target
-    from daband.trust.explanations import explanations_of
+    from daband.trust.estimate import ADAPTED, ALONE, MISSED
 
     start = time.time()
     pair = pair_of(path)
@@ -220,14 +239,9 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         for place in range(len(both))
     }
     device = "auto" if len(pair.context_shape) > 1 else "cpu"
-    loaded = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
+    loaded: dict[Any, Any] = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
     as_trained = trained_as(pair)
     firsts = [loaded[seed, place] for place in as_trained]
-    n_trained = len(options)
-    options, averaged = with_average(options, firsts[:n_trained])
-    both, firsts = [*options, *extra], [*averaged, *firsts[n_trained:]]
-    if len(options) > n_trained:
-        as_trained.insert(n_trained, -1)
     low, high = firsts[0].reward_range
     span = high - low
     truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
@@ -241,24 +255,27 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         "train_seconds": {
             option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
             for place, option in zip(as_trained, both, strict=True)
-            if place >= 0
         },
+        "error": _error_of_rows(both, firsts, truth, pair, table),
     }  # fmt: skip
     record["constants"] = [ALONE, MISSED, ADAPTED]
     asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
     scored = {"source": pair.source_test, "target": pair.target, "contexts": 2000, "rule": "greedy"}
     uses = [place for place, option in enumerate(both) if option.uses_contexts]
-    distinct = _distinct([firsts[place] for place in uses], pair)
-    by_kinds = dict(zip(distinct, assess_each([firsts[uses[i]] for i in distinct], **asked), strict=True))
+    distinct = _distinct([firsts[place] for place in uses], pair) if "kinds" in ways else []
+    by_kinds = (
+        dict(zip(distinct, assess_each([firsts[uses[i]] for i in distinct], **asked), strict=True)) if distinct else {}
+    )
     record["assessed"] = []
-    for index, place in enumerate(uses):
+    for index, place in enumerate(uses if ways else ()):
         seeds = [firsts[place]]
         if both[place].name in TWICE and (second, as_trained[place]) in loaded:
             seeds.append(loaded[second, as_trained[place]])
         seeds = [seeds[i] for i in _distinct(seeds, pair)]
         scores, _, _ = scores_of(seeds, **scored)
-        for how, found in (("seeds", daband.assess(seeds, **asked)), ("kinds", by_kinds.get(index))):
-            if found is None or (how == "seeds" and both[place].method == AVERAGE):  # one before, or several methods
+        alone = daband.assess(seeds, **asked) if "seeds" in ways else None
+        for how, found in (("seeds", alone), ("kinds", by_kinds.get(index))):
+            if found is None:  # as one before
                 continue
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
             unit |= {
@@ -286,13 +303,11 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     kept = _distinct(firsts[: len(options)], pair)
     policies = [firsts[i] for i in kept]
     target = daband.domains.ArrayContexts(test.read(0, len(test)))
-    scores, here, there = scores_of(
+    scores, _, _ = scores_of(
         policies, source=pair.source_test, target=target, contexts=len(test), rule="greedy", seed=seed
     )
     order = target.order(0, len(test), seed=seed)
-    explanations = explanations_of(policies, here, there, shift=pair.shift, rule="greedy", reward_range=(low, high))
-    estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
-    place, _ = _without_rewards([options[i] for i in kept], estimates)
+    place = next(i for i, at in enumerate(kept) if options[at].preferred)  # what choose takes without rewards
     record["chosen"] = options[kept[place]].name
     record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
@@ -300,6 +315,20 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     unfinished.write_text(json.dumps(record))
     unfinished.rename(out / f"{path.stem}__{seed}.json")  # a call that is ended leaves no half of a record
     return record
+
+
+def _error_of_rows(
+    candidates: Sequence[Any], policies: Sequence[Any], truth: Sequence[float], pair: Any, table: Any
+) -> float:
+    """The standard error that the target's test rows alone make of the default less the best simple method."""
+    simple = [place for place, option in enumerate(candidates) if option.name in SIMPLE]
+    default = next(place for place, option in enumerate(candidates) if option.name == "daband")
+    contexts, rows = pair.target_test.read(0, len(table)), np.arange(len(table))
+    earned = [
+        table[rows, np.asarray(policies[place].decide(contexts, "target", rule="greedy", round_offset=0).arm)]
+        for place in (default, max(simple, key=lambda place: truth[place]))
+    ]
+    return float(np.std(earned[0] - earned[1], ddof=1) / np.sqrt(len(table)))
 
 
 def _recipe_hash(candidates: Sequence[Any], policies: Sequence[Any]) -> str:
@@ -388,69 +417,75 @@ def _attempt(what: str, *arguments: Any) -> str:
         return f"FAILED {traceback.format_exc()}"
 
 
-def _plan(path: Path) -> tuple[tuple[int, ...], dict[int, float]]:
-    """The shape of a pair's contexts, and of every candidate that is trained its place and what it takes."""
+def _plan(path: Path) -> tuple[bool, bool, dict[int, bool]]:
+    """Whether contexts are images, whether they are wide; by place of each candidate to train whether it is slow."""
     pair = pair_of(path)
-    as_trained, candidates = trained_as(pair), [one for part in candidates_of(pair) for one in part]
-    work = [500.0 * (option.method == "daband") + 500.0 * ("style" in option.name) for option in candidates]
-    return pair.context_shape, {place: work[place] for place in sorted(set(as_trained))}
+    image, wide = len(pair.context_shape) > 1, int(np.prod(pair.context_shape)) > _WIDE
+    candidates = [one for part in candidates_of(pair) for one in part]
+    slow = [image or "style" in one.name or (wide and one.method in ("daband", "nlinucb")) for one in candidates]
+    return image, wide, {place: slow[place] for place in sorted(set(trained_as(pair)))}
 
 
-def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, seconds: float, episodes: Any) -> None:
+def run(
+    paths: Sequence[Path],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    jobs: int,
+    gpu_jobs: int,
+    ways: Sequence[str],
+    seconds: float,
+    episodes: Any,
+) -> None:
     """Train every candidate in a job of its own, seed after seed, data set after data set; judge as soon as one can.
 
-    What an earlier call left in ``out`` is not done again.
+    ``gpu_jobs`` processes train slow ones on the GPU, all seeds as one stack. What an earlier call left in ``out`` is
+    not done again.
     """
     until = time.time() + seconds
-    training: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
-    untrained: dict[tuple[Path, int], int] = {}
+    training: list[tuple[tuple[Any, ...], bool, tuple[Any, ...]]] = []
+    untrained = {(path, seed): 0 for path in paths for seed in seeds}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         plans = list(pool.map(_plan, paths))
-    for path, (shape, places) in zip(paths, plans, strict=True):
-        image = len(shape) > 1  # on a GPU all seeds are one stack
-        for place, extra in places.items():
-            work = np.prod(shape) + extra
-            for number, group in enumerate([tuple(seeds)] if image else [(seed,) for seed in seeds]):
-                for seed in group:
-                    untrained.setdefault((path, seed), 0)
+    for path, (image, wide, places) in zip(paths, plans, strict=True):
+        for place, slow in places.items():
+            stacked = image or (slow and gpu_jobs > 0)
+            for number, group in enumerate([tuple(seeds)] if stacked else [(seed,) for seed in seeds]):
                 if all((out / f"{path.stem}__{seed}__{place}.seconds").exists() for seed in group):
                     continue
-                wide = not image and np.prod(shape) > _WIDE  # the slowest: other seeds of these come last
-                late = number + len(seeds) * (wide and number > 0)
-                rank = (not path.stem.startswith("fresh_"), late, not wide, path.stem, -float(work))
-                training.append((rank, ("train", path, group, place, out, episodes)))
+                job = ("train", path, group, place, out, episodes, "auto" if stacked else "cpu")
+                training.append(((number, not wide, path.stem, not slow), slow and gpu_jobs > 0, job))
                 for seed in group:
                     untrained[path, seed] += 1
-    todo = [job for _, job in sorted(training, key=lambda one: one[0])]
-    unjudged = {
-        (path, seed): second
-        for path in paths
-        for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)
-        if not (out / f"{path.stem}__{seed}.json").exists()
-    }
-    for path, seed in [(p, s) for (p, s), second in unjudged.items() if not untrained[p, s] + untrained[p, second]]:
-        todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
-    running: dict[Any, tuple[Any, ...]] = {}
+    training.sort(key=lambda one: one[0])
+    second = dict(zip(seeds, [*seeds[1:], *seeds], strict=False)) if "seeds" in ways else {seed: seed for seed in seeds}
+    unjudged = {key for key in untrained if not (out / f"{key[0].stem}__{key[1]}.json").exists()}
+    queues = [[job for _, gpu, job in training if gpu == want] for want in (False, True)]
+    running: dict[Any, tuple[bool, tuple[Any, ...]]] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        while todo or running:
-            if time.time() > until and any(job[0] == "train" for job in todo):
-                print(f"{sum(job[0] == 'train' for job in todo)} trainings left out", flush=True)
-                todo = [job for job in todo if job[0] == "judge"]
-                for path, seed in [key for key in unjudged if not untrained[key]]:  # with one seed, where that is all
-                    todo.append(("judge", path, seed, unjudged.pop((path, seed)), out))
-            while todo and len(running) < jobs:
-                job = todo.pop(0)
-                running[pool.submit(_attempt, *job)] = job
+        while True:
+            late = time.time() > until
+            if late:
+                print(f"{sum(job[0] == 'train' for queue in queues for job in queue)} trainings left out", flush=True)
+                queues = [[job for job in queues[0] if job[0] == "judge"], []]
+                until = float("inf")
+            for path, seed in sorted(unjudged):  # in the end with one seed, where that is all
+                if not untrained[path, seed] and (late or not untrained[path, second[seed]]):
+                    unjudged.remove((path, seed))
+                    queues[0].insert(0, ("judge", path, seed, second[seed], out, ways))
+            while any(queues) and len(running) < jobs:
+                few = sum(gpu for gpu, _ in running.values()) < gpu_jobs
+                gpu = bool(queues[1]) and (few or not queues[0])
+                job = queues[gpu].pop(0)
+                running[pool.submit(_attempt, *job)] = gpu, job
+            if not running:
+                return
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                what, path, which, *_ = job = running.pop(future)
-                print(what, path.stem, which, job[3], future.result(), flush=True)
-                if what == "judge" or "FAILED" in future.result():
-                    continue
-                for seed in which:
-                    untrained[path, seed] -= 1
-                ready = [s for s in seeds if (path, s) in unjudged and not untrained[path, s]]
-                for seed in [s for s in ready if not untrained[path, unjudged[path, s]]]:
-                    todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
+                _, (what, path, which, *more) = running.pop(future)
+                print(what, path.stem, which, more[0], future.result(), flush=True)
+                if what == "train" and "FAILED" not in future.result():
+                    for seed in which:
+                        untrained[path, seed] -= 1
 
 
 def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
@@ -510,7 +545,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Errors, coverage and verdicts by kind of data and way of assessing; and what rewards buy."""
     found: dict[str, Any] = {"assess": [], "rewards": [], "default": []}
     kinds = sorted({record["data"] for record in records})
-    for how in ("seeds", "kinds"):
+    for how in sorted({one["how"] for record in records for one in record["assessed"]}, reverse=True):
         for kind in [*kinds, "all"]:
             own = [
                 {**one, "constant": record["constant"]}
@@ -585,11 +620,15 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=["development", "report", "third", "fourth", "fifth"], default="development")
+    parser.add_argument(
+        "--half", choices=["development", "report", "shared", "third", "fourth", "fifth"], default="development"
+    )
     parser.add_argument("--export", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--gpu-jobs", type=int, default=0, help="of the jobs, for what takes long on a CPU")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), help="of assessing")
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
@@ -608,7 +647,8 @@ def main() -> None:
         paths = [
             p for p in sorted(given.pairs.glob("*.npz")) if not given.kinds or p.stem.split("__")[0] in given.kinds
         ]
-        run(paths, given.seeds, given.out, jobs=given.jobs, seconds=given.seconds, episodes=given.episodes)
+        limits = {"jobs": given.jobs, "gpu_jobs": given.gpu_jobs, "seconds": given.seconds}
+        run(paths, given.seeds, given.out, ways=given.ways, episodes=given.episodes, **limits)
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {

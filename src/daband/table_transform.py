@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import date, datetime
+from datetime import date, datetime, time
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -35,9 +35,13 @@ _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
 _LARGE = 1e100
 _TRUTHS = ("true", "false", "yes", "no")
+_AXES = ("sine", "cosine")
 _MOST_NAMED = 8
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
 """31.05.2024: with points a date begins with its day wherever it is written, with strokes not."""
+_TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d)?$")
+_NO_DAY = date.min
+"""The day on which a time of day alone stands."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _MANY_CATEGORIES, _FEW_ROWS = 50, 20
 """A column of more categories than this, with fewer rows than this for each, gets a warning."""
@@ -96,8 +100,9 @@ class CategoricalColumn:
 class DateColumn:
     """A column of dates: the year, and month, weekday and time of day as points on a circle.
 
-    So December is near January. Where no date had a time of day when the transform was fitted, there is none. A missing
-    date is the mean year and the centre of the circles, and a flag says so if any was missing.
+    So December is near January. Where no date had a time of day when the transform was fitted, there is none, and of
+    times of day alone there is nothing else. A missing date is the mean year and the centre of the circles, and a flag
+    says so if any was missing.
     """
 
     name: str
@@ -109,9 +114,13 @@ class DateColumn:
     @property
     def features(self) -> list[str]:
         """The names of the numbers this column becomes."""
-        circles = ["month", "weekday", *(["time"] if self.has_times else [])]
-        parts = ["year", *(f"{circle} {axis}" for circle in circles for axis in ("sine", "cosine"))]
+        circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
+        parts = [*(["year"] if self._has_days else []), *(f"{one} {axis}" for one in circles for axis in _AXES)]
         return [f"{self.name} {part}" for part in (*parts, *([_MISSING] if self.flags_missing else []))]
+
+    @property
+    def _has_days(self) -> bool:
+        return self.mean != _NO_DAY.year
 
     def apply(self, values: Sequence[datetime | None]) -> FloatArray:
         """Numbers (n, number of features)."""
@@ -121,12 +130,15 @@ class DateColumn:
         """The numbers of one date."""
         if value is None:
             return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
-        shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+        if self._has_days and value.date() == _NO_DAY:
+            raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
+        shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7] if self._has_days else []
         if self.has_times:
             shares.append((value.hour + value.minute / 60) / 24)
         angles = [2 * math.pi * share for share in shares]
-        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
-        return [(value.year - self.mean) / self.deviation, *circles, *([0.0] if self.flags_missing else [])]
+        numbers = [(value.year - self.mean) / self.deviation] if self._has_days else []
+        numbers += [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
+        return [*numbers, *([0.0] if self.flags_missing else [])]
 
 
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
@@ -541,21 +553,29 @@ def as_moment(value: Any, name: str) -> datetime | None:
         return value
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
+    if isinstance(value, time):
+        return datetime.combine(_NO_DAY, value)
     try:
-        return datetime.fromisoformat(_DAY_FIRST.sub(r"\3-\2-\1", value.strip()))
+        text = _DAY_FIRST.sub(r"\3-\2-\1", value.strip())
+        if _TIME_OF_DAY.match(text):
+            return datetime.combine(_NO_DAY, time.fromisoformat(text.zfill(5)))
+        return datetime.fromisoformat(text)
     except (AttributeError, ValueError):
-        raise InvalidInput(f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, got {value!r}") from None
+        raise InvalidInput(
+            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as 18:30, got {value!r}"
+        ) from None
 
 
 def parses_as_dates(column: pl.Series) -> bool:
-    """Whether every value of a column of text is a date, 2024-05-31 or 31.05.2024."""
+    """Whether all values are dates, in text 2024-05-31 or 31.05.2024, or all are times of day."""
     values = column.drop_nulls()
     if column.dtype != pl.String or not len(values):
-        return False
+        return column.dtype in (pl.Date, pl.Datetime, pl.Time)
     try:
-        return all(len(value) >= 8 and as_moment(value, column.name) is not None for value in values)
+        with_day = {as_moment(value, column.name).date() != _NO_DAY for value in values}  # type: ignore[union-attr]
     except InvalidInput:
         return False
+    return with_day == {False} or (with_day == {True} and all(len(value) >= 8 for value in values))
 
 
 def _fitted_dates(name: str, values: Sequence[datetime | None]) -> DateColumn:

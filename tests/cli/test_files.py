@@ -1,5 +1,6 @@
 """A user's own files on the command line, each command in a process of its own."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -210,3 +211,17 @@ def test_decisions_are_shown_where_no_file_is_named(market):
     assert "240 rows in all" in told
     assert "Nothing is written" in told
     assert "no column of training" not in told
+
+
+def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
+    """Before: half of the target's rows were kept apart without a word, and what they showed was not printed."""
+    labelled = pl.read_csv(market / "old.csv").drop("euros", "p")
+    labelled[0, "spent"] = labelled[1, "spent"] = -999.0
+    labelled.write_csv(market / "labelled.csv")
+    files = ("--source", "labelled.csv", "--target", "labelled.csv", "--label", "offer")
+    told = daband("choose", *files, "--set", "episodes=2", "--out", "measured", cwd=market)
+    assert "The target has labels in offer: half of its rows are kept to measure by" in told
+    result = json.loads((market / "measured/result.json").read_text())
+    assert f"Measured on {result['target_contexts']} target rows" in told
+    assert f": value {result['target_value']:.3g}." in told
+    assert "Still open: spent: -999 stands in 2 rows" in told.partition("Chosen:")[2]

@@ -1,6 +1,7 @@
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 
 import numpy as np
+import pandas
 import polars as pl
 import pytest
 from PIL import Image
@@ -242,6 +243,11 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
         ("a;b;c\n-1.234.567;10.0.0.1;0,5\n", (-1234567.0, "10.0.0.1", 0.5)),
         ("sep=;\na;b\n1,5;x\n", (1.5, "x")),
         ("sep=,\na,b\n1.5,x\n", (1.5, "x")),
+        ('a,b\n"28,297",88%\n999,7.5 %\n', (28297.0, 88.0)),
+        ('a,b\n"-1,234.5",88%\n"1,000",7\n', (-1234.5, "88%")),
+        ('a,b\n"3,5",12 €\n', ("3,5", "12 €")),
+        ("a;b\n12,5%;1.234\n7%;2.000\n", (12.5, 1234.0)),
+        ("a\tb\n1,234\tx\n", (1234.0, "x")),
     ],
 )
 def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, row):
@@ -290,7 +296,8 @@ LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
         ({"offer": pl.col("income").fill_null(0.0) + 0.5}, "'offer' has 107 different values in 120 rows.*no arms"),
         ({"euros": pl.lit(0.0)}, "the same reward in every row, 0.0: nothing tells the arms apart"),
         ({"euros": pl.when(pl.col("row_id") == 7).then(pl.lit("none")).otherwise(pl.lit("1.5"))}, "'none' in row 7"),
-        ({"p": pl.lit(33.0)}, r"\(0, 1\] \(divide percentages by 100\), row 0 has 33"),
+        ({"p": pl.lit(33.0)}, r"column 'p': .*\(0, 1\], row 0 has 33.0 \(divide percentages by 100\)"),
+        ({"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)}, "'p': .*row 7 has 0.0 .leave such rounds out"),
     ],
 )
 def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):
@@ -399,3 +406,80 @@ def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
     (tmp_path / "old.csv").write_bytes(content)
     with pytest.raises(daband.DataError, match=says):
         load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer")
+
+
+def test_times_of_day_are_read_and_served(tmp_path):
+    """Before: "too many categories" of text, and an error after the inference where polars has a type for them."""
+    old, new = frames()
+    hours = [(7 * number % 24, number % 60) for number in range(N)]
+    texts = [f"{hour}:{minute:02d}" for hour, minute in hours]
+    both = [
+        frame.with_columns(at=pl.Series(texts), clock=pl.Series([time(*one) for one in hours])) for frame in (old, new)
+    ]
+    for where, frame in zip(("source", "target"), both, strict=True):
+        frame.write_parquet(tmp_path / f"{where}.parquet")
+    pair = load("files", source=str(tmp_path / "source.parquet"), target=str(tmp_path / "target.parquet"), **LOG)
+    for name in ("at", "clock"):
+        features = [feature for feature in pair.feature_names if feature.startswith(f"{name} ")]
+        assert features == [f"{name} time sine", f"{name} time cosine"]
+    row = both[1].row(1, named=True)
+    places = [pair.feature_names.index(f"{name} time sine") for name in ("at", "clock")]
+    angle = 2 * np.pi * (7 + 1 / 60) / 24
+    np.testing.assert_allclose(pair.table.contexts(row)[0, places], np.sin(angle))
+    np.testing.assert_allclose(pair.table.contexts({**row, "at": "07:01:00"})[0, places], np.sin(angle))
+    assert TableTransform.from_state(pair.table.state()) == pair.table
+    with pytest.raises(
+        daband.InvalidInput, match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone"
+    ):
+        pair.table.contexts({**row, "joined": "07:01"})
+    _, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert {one.name: one.why for one in types}["at"] == "time of day on a circle"
+
+
+def test_dates_of_one_file_may_be_text_in_the_other():
+    """Before: categories, as many as days."""
+    old, new = frames()
+    _, types = infer_columns(
+        old,
+        new.with_columns(pl.col("joined").cast(pl.String)),
+        ColumnRoles(arm="offer", reward="euros", propensity="p"),
+    )
+    assert {one.name: one.role for one in types}["joined"] == "date"
+
+
+@pytest.mark.parametrize("values", [[timedelta(hours=1), timedelta(hours=2)], [[1, 2], [3]], [b"x", b"y"]])
+def test_columns_that_nothing_reads_are_left_out(values):
+    """Before: an error of polars that named no column."""
+    old, new = (frame.with_columns(odd=pl.Series(values * (N // 2))) for frame in frames())
+    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    (odd,) = (one for one in types if one.name == "odd")
+    assert odd.role == "left out"
+    assert odd.why.startswith("of type ")
+    assert odd.why.endswith("which is no number, category or date")
+
+
+def test_a_pandas_column_of_several_types_is_named():
+    """Before: an error of arrow that named no column."""
+    with pytest.raises(daband.InvalidInput, match=r"column 'dose' has values of several types \(int, str\).*astype"):
+        read_table(pandas.DataFrame({"age": [1, 2], "dose": [1, "two"]}))
+    assert read_table(pandas.DataFrame({5: [1, 2], "when": pandas.to_datetime(["2024-05-31", None])})).columns == [
+        "5",
+        "when",
+    ]
+
+
+def test_what_looks_like_a_mistake_is_said():
+    old, new = frames()
+    weight = pl.when(pl.col("row_id") % 9 == 0).then(-999.0).otherwise(60.0 + pl.col("row_id") / 10)
+    new = new.with_columns(weight=weight, score=pl.col("row_id") - 200)
+    old = old.with_columns(weight=weight, score=pl.col("row_id") - 200, p=pl.lit(1.0))
+    old[3, "offer"] = "mial"
+    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert column_differences(old, new, types) == [
+        "offer: arms with fewer than 3 rows ('mial': 1). Little is learned of them, and they may be chosen all the "
+        "same; leave their rows out if they are mistakes",
+        "p: it is 1 in every row, though several arms were chosen. Where nobody noted probabilities, --drop p: they "
+        "are estimated",
+        "weight: -999 stands in 28 rows, and all others lie from 60.1 to 71.9. If it means that there is no value, "
+        "leave these cells empty",
+    ]

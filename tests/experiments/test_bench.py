@@ -116,6 +116,17 @@ def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
         assert len(read_results(tmp_path / str(jobs))) == 4
 
 
+def test_a_run_that_fails_by_a_mistake_says_where(small, tmp_path, monkeypatch):
+    """A method of one's own fails by errors that are not daband's: "'wage'" alone tells nobody what to mend."""
+
+    def missing(*_, **__):
+        raise KeyError("wage")
+
+    monkeypatch.setattr("daband.LinUCB._play", missing)
+    with pytest.raises(BenchError, match=r"linucb, seed 0: KeyError: 'wage' \(.*test_bench.py, line \d+\)"):
+        bench(small.runs(["linucb"], [0]), tmp_path)
+
+
 def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path):
     specs = small.runs(["random"], [0, 1])
 

@@ -117,7 +117,7 @@ def _label(source: str, target: str) -> str:
 
 
 def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
-    """Show what the files are taken for, and write it down; returns the TOML file, and what may be in other units."""
+    """Show what the files are taken for, and write it down; returns the TOML file, and what is open."""
     options: dict[str, Any] = {}
     open_questions: list[str] = []
     for name, value in files.items():
@@ -139,7 +139,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
         taken = ("source", "target", "domain", "shift", "units")
         roles = domains.ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
         read = domains.read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
-        open_questions = [line for line in _show(read, files) if "Another unit" in line]
+        open_questions = [line for line in _show(read, files) if "Another unit" in line or "no value" in line]
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
     text = _toml(options)
@@ -178,6 +178,11 @@ def _show(read: domains.FilesRead, files: dict[str, Any]) -> list[str]:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(f"Only the target has {', '.join(extra)}: left out.")
+    label, reward = read.columns.label, read.columns.reward
+    if label in read.target.columns and not read.target[label].null_count():
+        say(f"The target has labels in {label}: half of its rows are kept to measure by, no other label is used.")
+    elif reward in read.target.columns and read.target is not read.source:
+        say(f"The target has rewards in {reward}: they are not used here, `daband learn` takes them later.")
     differences = domains.column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
     for line in differences:
         say(line, style="yellow")

@@ -22,7 +22,7 @@ from daband.cli.progress_and_tables import console, interval_text, new_table, sa
 from daband.cli.run_progress import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
-from daband.files import make_folder, write_bytes
+from daband.files import make_folder, read_json, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
 
@@ -250,6 +250,10 @@ def choose_command(
             " with the constant among the explanations, of which the worst counts for a third."
         )
         say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
+        if pair.target_test is not None:
+            measured = read_json(place / "result.json")
+            value, rows = measured["target_value"], measured["target_contexts"]
+            say(f"Measured on {rows:,} target rows with labels, which played no part in this: value {value:.3g}.")
         say(f"Written: {place}")
         folder_name = shlex.quote(str(place))
         if choice.questions is not None:

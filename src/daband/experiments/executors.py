@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -68,7 +69,15 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
     try:
         return work(*arguments, **keywords)
     except Exception as error:
+        return as_text(error)
+
+
+def as_text(error: Exception) -> DabandError:
+    """An exception that any process can read; one that is not daband's own with its kind and where it was raised."""
+    if isinstance(error, DabandError):
         return DabandError(str(error))
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return DabandError(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
 
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
@@ -156,7 +165,7 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_D
             try:
                 outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
             except Exception as error:  # of the whole stack: other groups go on
-                outcomes = [DabandError(str(error))] * len(group)
+                outcomes = [as_text(error)] * len(group)
         yield group, outcomes
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from daband.errors import InvalidInput, did_you_mean
 from daband.lazy_polars import pl
@@ -77,6 +78,8 @@ _UNIQUE = 0.95
 _FAR = 2.0
 """Standard deviations between medians, or the logarithm to base 2 of the ratio of deviations, that look like units."""
 _NEW_SHARE = 0.01
+_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
+"""Numbers that many tables have where there is no value."""
 
 
 @dataclass(frozen=True)
@@ -191,16 +194,19 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     rows = sum(len(part) for part in parts)
     if not parts:
         return "left out", "it has no value at all"
+    unread = next((kind for part in parts if not ((kind := part.dtype).is_numeric() or kind in _readable())), None)
+    if unread is not None:
+        return "left out", f"of type {unread}, which is no number, category or date"
     numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
     different = len({text for part in parts for text in category_texts(part.to_frame(), name)})
     gaps = sum(frame[name].null_count() for frame in tables)
     if different == 1 and not gaps:
         return "left out", "it has the same value in every row"
     names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE
-    if all(part.dtype.is_temporal() for part in parts) or (
-        not any(numeric) and all(parses_as_dates(part) for part in parts)
-    ):
+    if all(parses_as_dates(part) for part in parts):
         grows = f"; it grows from row to row: --drop {name} where it only says when a row was written"
+        if all(part.dtype == pl.Time or ":" in str(part[0])[:3] for part in parts):
+            return "date", "time of day on a circle"
         return "date", "year, and month, weekday and time of day on a circle" + (grows if _grows(parts) else "")
     if all(numeric):
         whole = all(part.dtype.is_integer() for part in parts)
@@ -213,6 +219,11 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
         return "left out", f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
     return "category", f"{mixed}{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+
+
+def _readable() -> tuple[Any, ...]:
+    """Types of columns, besides numbers, that are read."""
+    return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
 def _unread(text: str) -> str:
@@ -235,11 +246,30 @@ def column_differences(
     """A line for each column that differs between the domains as if it meant something else there.
 
     Numbers with another median or deviation by far, unless they are in ``units``; categories that only the target has;
-    values that differ by spaces and capitals alone.
+    values that differ by spaces and capitals alone. And what else looks like a mistake: numbers such as -999 that may
+    stand for a missing value, arms of one or two rows, propensities that are all 1.
     """
     lines = []
     for column in types:
         name = column.name
+        if column.role == "number":
+            lines += _missing_codes(
+                name, [frame[name] for frame in ((source,) if target is source else (source, target))]
+            )
+        if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
+            lines.append(
+                f"{name}: it is 1 in every row, though several arms were chosen. Where nobody noted probabilities, "
+                f"--drop {name}: they are estimated"
+            )
+        if column.role in ("arm", "label"):
+            counts = Counter(text for text in category_texts(source, name) if text is not None)
+            rare = sorted(text for text, rows in counts.items() if rows < _ROWS_PER_ARM)
+            if rare:
+                shown = ", ".join(f"{text!r}: {counts[text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
+                lines.append(
+                    f"{name}: arms with fewer than {_ROWS_PER_ARM} rows ({shown}). Little is learned of them, and they "
+                    "may be chosen all the same; leave their rows out if they are mistakes"
+                )
         if column.role == "number" and name not in units:
             (median, deviation), (other_median, other_deviation) = (
                 _median_and_deviation(frame[name]) for frame in (source, target)
@@ -271,6 +301,23 @@ def column_differences(
                     f"{name}: {len(new) / len(texts):.0%} of the target's rows have a category that the source never "
                     f"had, such as {most!r}: nothing is learned of it before rewards of the target come"
                 )
+    return lines
+
+
+def _missing_codes(name: str, parts: Sequence[pl.Series]) -> list[str]:
+    """A line for a number that seems to stand for a missing value: far from all others, or alone below 0."""
+    values = Counter(value for part in parts for value in part.drop_nulls().cast(float).to_list())
+    lines = []
+    for code in _CODES:
+        others = [value for value in values if value != code]
+        if values[code] < 2 or not others or min(others) <= code <= max(others):
+            continue
+        away = max(min(others) - code, code - max(others)) > max(others) - min(others)
+        if away or code < 0 <= min(others):
+            lines.append(
+                f"{name}: {code:g} stands in {values[code]:,} rows, and all others lie from {min(others):g} to "
+                f"{max(others):g}. If it means that there is no value, leave these cells empty"
+            )
     return lines
 
 

@@ -213,13 +213,14 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
-def check_logged_propensities(propensities: FloatArray) -> None:
-    """Raise where one is no probability of an arm that was chosen."""
+def check_logged_propensities(propensities: FloatArray, column: str = "") -> None:
+    """Raise where one is no probability of an arm that was chosen; the error names the ``column``."""
     wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
     if len(wrong):
         first = propensities[wrong[0]]
-        percent = " (divide percentages by 100)" if first > 1 else ""
-        raise InvalidInput(f"propensities lie in (0, 1]{percent}, row {wrong[0]} has {first}")
+        remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
+        where = f"column {column!r}: " if column else ""
+        raise InvalidInput(f"{where}propensities lie in (0, 1], row {wrong[0]} has {first} ({remedy})")
 
 
 def _column(values: ArrayLike, n: int, name: str) -> AnyArray:

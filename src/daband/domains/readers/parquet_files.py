@@ -22,7 +22,6 @@ from daband.table_transform import category_texts, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
-_THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 
@@ -175,7 +174,7 @@ def scan_csv(path: Path) -> pl.LazyFrame:
     """The rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
 
     The beginning of the file tells its separator. Where ; separates, as in much of Europe, numbers may have a decimal
-    comma, and points between their thousands: 3.854,17.
+    comma, and points between their thousands: 3.854,17; elsewhere 3,854.17. Of 12% the number is 12.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         *lines, last = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines() or [""]
@@ -186,19 +185,30 @@ def scan_csv(path: Path) -> pl.LazyFrame:
     if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv" or header.count("\t") > len(
         re.findall("[,;]", header)
     ):
-        return pl.scan_csv(path, separator="\t", **options)
+        return _read_amounts(pl.scan_csv(path, separator="\t", **options), decimal=".")
     if header.count(";") <= header.count(","):
-        return pl.scan_csv(path, **options)
-    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
-    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
-    if points or not any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells):
-        return pl.scan_csv(path, separator=";", **options)
-    rows = pl.scan_csv(path, separator=";", decimal_comma=True, **options)
-    texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
-    amounts = rf"^([+-]?\d+(,\d+)?|{_THOUSANDS})$"
-    every = rows.select(pl.col(texts).str.contains(amounts).all() & (pl.col(texts).count() > 0)).collect()
-    numeric = [name for name in texts if every[name].item()]
-    return rows.with_columns(pl.col(numeric).str.replace_all(r"\.", "").str.replace(",", ".").cast(pl.Float64))
+        return _read_amounts(pl.scan_csv(path, **options), decimal=".")
+    cells = [cell.strip(' "%') for line in lines[1:] for cell in line.split(";")]
+    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_amount(","), cell) for cell in cells)
+    commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
+    rows = pl.scan_csv(path, separator=";", decimal_comma=commas, **options)
+    return _read_amounts(rows, decimal="," if commas else ".")
+
+
+def _amount(decimal: str) -> str:
+    """What matches a number with signs between its thousands: 3,854.17, or 3.854,17 with a decimal comma."""
+    return rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:[{',.'.strip(decimal)}]\d{{3}})+)(?:[{decimal}]\d+)?"
+
+
+def _read_amounts(rows: pl.LazyFrame, *, decimal: str) -> pl.LazyFrame:
+    """Make numbers of columns of text that hold amounts alone, with signs between thousands or all in percent."""
+    texts = pl.col([name for name, kind in rows.collect_schema().items() if kind == pl.String])
+    amount, thousands = _amount(decimal), ",.".strip(decimal)
+    plain = texts.str.contains(rf"^{amount}$").all() & texts.str.contains(thousands, literal=True).any()
+    every = rows.select(plain | (texts.str.contains(rf"^{amount} ?%$").all() & (texts.count() > 0))).collect()
+    numeric = pl.col([name for name in every.columns if every[name].item()])
+    digits = numeric.str.replace_all(rf"[{thousands} %]", "").str.replace(decimal, ".", literal=True)
+    return rows.with_columns(digits.cast(pl.Float64))
 
 
 def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:

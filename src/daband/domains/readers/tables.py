@@ -208,7 +208,7 @@ def read_table(table: Any) -> pl.DataFrame:
     try:
         if kind == "pandas":
             _refuse_twice(list(table.columns))
-            return pl.from_pandas(table)
+            return pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
         if kind == "pyarrow":
             _refuse_twice(table.schema.names)
             frame = pl.from_arrow(table)
@@ -219,6 +219,17 @@ def read_table(table: Any) -> pl.DataFrame:
             f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
         ) from None
     raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
+
+
+def _from_pandas(column: Any, name: str) -> pl.Series:
+    try:
+        return pl.Series(name, pl.from_pandas(column))
+    except ValueError:  # arrow's errors are ValueErrors and name no column
+        kinds = sorted({type(value).__name__ for value in column})
+        raise InvalidInput(
+            f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
+            f"frame[{name!r}].astype(str), or drop it"
+        ) from None
 
 
 def _refuse_twice(names: Sequence[Any]) -> None:
@@ -366,7 +377,7 @@ def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
     if columns.reward is None:
         return None
     if columns.propensity is not None:
-        check_logged_propensities(_logged(frame, columns.propensity, "source"))
+        check_logged_propensities(_logged(frame, columns.propensity, "source"), columns.propensity)
     return _logged(frame, columns.reward, "source")
 
 
