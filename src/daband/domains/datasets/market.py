@@ -25,6 +25,8 @@ from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table
 from daband.lazy_polars import pl
 
+AMOUNTS = ("basket", "spent_last_year", "last_order")
+"""The columns of amounts: in another currency where the market is of the kind ``units``."""
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3
