@@ -206,6 +206,17 @@ def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, j
         store.close()
 
 
+def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_log(log):
+    store = Store(log)
+    reading = store._reading()
+    driver = reading.connection.driver_connection
+    driver.execute("SELECT 1")
+    store.close()
+    reading.close()
+    with pytest.raises(Exception, match="closed"):  # the driver's own error
+        driver.execute("SELECT 1")
+
+
 def test_one_worker_at_a_time_works_on_a_log(log):
     first, second = Store(log), Store(log)
     with first.leading() as mine:

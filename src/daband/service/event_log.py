@@ -228,8 +228,10 @@ class Store:
             raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that another thread still uses, as soon as it is done."""
+        pool = self._engine.pool
         self._engine.dispose()
+        sa.event.listen(pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
 
     # Events and rewards.
 
