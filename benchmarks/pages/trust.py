@@ -173,7 +173,7 @@ def rewards_page(*records: Record) -> str:
 
 def _rewards(record: Record) -> list[Record]:
     """What rewards buy; without enough of them the choice is DABand, where it was an average of candidates then."""
-    rows = []
+    rows: list[Record] = []
     for row in record["rewards"]:
         own = [run["values"] for run in record["runs"] if row["data"] in (run["data"], "all")]
         if row["rewards"] < _FEWEST_REWARDS and any(AVERAGE in values for values in own):
