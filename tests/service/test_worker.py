@@ -1,6 +1,7 @@
 """The worker: models as a function of the log, default rewards, and clocks that jump."""
 
 import os
+import threading
 from itertools import islice
 
 import numpy as np
@@ -9,9 +10,9 @@ import sqlalchemy as sa
 
 import daband
 from daband.errors import InvalidInput
-from daband.service import Client, Clock, Settings, Store
+from daband.service import Client, Clock, Settings, Store, app
 from daband.service.app import publish_file
-from daband.service.decider import model_from
+from daband.service.decider import Decider, model_from
 from daband.service.event_log import Event, Reward
 from daband.service.worker import Worker, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
@@ -373,3 +374,46 @@ def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_pat
     for row in learned[:2]:
         assert replay(store, files[0], row) == store.model_content(row.number)
     store.close()
+
+
+def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word(exported, sqlite_log, monkeypatch):
+    store = Store(sqlite_log)
+    service = app.Service(exported, store, Settings())
+    store.add_model(exported.read_bytes(), time=1.0, origin="file", base="another")
+    loads, pinned = threading.Event(), threading.Event()
+
+    def slow(content, number):
+        loads.set()
+        assert pinned.wait(60)
+        return model_from(content, number)
+
+    monkeypatch.setattr(app, "model_from", slow)
+    first = threading.Thread(target=service._take_current_model)  # model 1, the newest
+    first.start()
+    assert loads.wait(60)
+    store.pin(0)
+    second = threading.Thread(target=service._take_current_model)
+    second.start()
+    second.join(0.2)
+    pinned.set()
+    first.join()
+    second.join()
+    assert service._decider.model.number == 0
+    store.close()
+
+
+def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
+    at_hand = model_from(exported.read_bytes(), 0)
+    place = {"source": "target", "target": "source"}[at_hand.deployed.domain]
+    daband.export(daband.load(policy_files[0]), tmp_path / "other.daband", arm_names=ARMS, domain=place)
+    other = model_from((tmp_path / "other.daband").read_bytes(), 1)
+    decider = Decider(at_hand, Settings())
+
+    class Body(dict):
+        def get(self, name, default=None):
+            decider.model = other  # published while the request is read
+            return super().get(name, default)
+
+    body = Body(context=[0.5] * DIM, domain=at_hand.deployed.domain)
+    (event,), _ = decider.decide(body, 1.0)
+    assert (event.model, event.domain) == (0, at_hand.deployed.domain)
