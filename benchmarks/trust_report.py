@@ -23,7 +23,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -195,7 +194,11 @@ def trained_as(pair: Any) -> list[int]:
     for place, candidate in enumerate(one for part in candidates_of(pair) for one in part):
         policy = candidate.build(pair, seed=0, device="cpu")
         self_trains = getattr(policy, "self_trains", False)  # on many features DABand alone learns from its own choices
-        settings = json.dumps({**policy.settings(), "self_trains": self_trains}, sort_keys=True, default=repr)
+        said = {
+            "shift": [policy.shift.kinds, policy.shift.units],
+            "self_trains": self_trains,
+        }  # stated, or by the shape
+        settings = json.dumps({**policy.settings(), **said}, sort_keys=True, default=repr)
         places.append(first.setdefault(settings if policy.learns_by_gradients else candidate.name, place))
     return places
 
@@ -259,10 +262,12 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
     asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
     scored = {"source": pair.source_test, "target": pair.target, "contexts": 2000, "rule": "greedy"}
     uses = [place for place, option in enumerate(both) if option.uses_contexts]
-    distinct = _distinct([firsts[place] for place in uses], pair)
-    by_kinds = dict(zip(distinct, assess_each([firsts[uses[i]] for i in distinct], **asked), strict=True))
+    distinct = _distinct([firsts[place] for place in uses], pair) if "kinds" in ways else []
+    by_kinds = (
+        dict(zip(distinct, assess_each([firsts[uses[i]] for i in distinct], **asked), strict=True)) if distinct else {}
+    )
     record["assessed"] = []
-    for index, place in enumerate(uses):
+    for index, place in enumerate(uses if ways else ()):
         seeds = [firsts[place]]
         if both[place].name in TWICE and (second, as_trained[place]) in loaded:
             seeds.append(loaded[second, as_trained[place]])
@@ -434,8 +439,8 @@ def run(
 ) -> None:
     """Train every candidate in a job of its own, seed after seed, data set after data set; judge as soon as one can.
 
-    Slow ones are trained by processes that use the GPU, if any, all seeds as one stack. What an earlier call left in
-    ``out`` is not done again.
+    ``gpu_jobs`` processes train slow ones on the GPU, all seeds as one stack. What an earlier call left in ``out`` is
+    not done again.
     """
     until = time.time() + seconds
     training: list[tuple[tuple[Any, ...], bool, tuple[Any, ...]]] = []
@@ -449,33 +454,30 @@ def run(
                 if all((out / f"{path.stem}__{seed}__{place}.seconds").exists() for seed in group):
                     continue
                 job = ("train", path, group, place, out, episodes, "auto" if stacked else "cpu")
-                training.append(((number, not wide, path.stem, not slow), slow and gpu_jobs > 0, job))
+                training.append(((image, number, not wide, path.stem, not slow), slow and gpu_jobs > 0, job))
                 for seed in group:
                     untrained[path, seed] += 1
     training.sort(key=lambda one: one[0])
-    seconds_of = dict(zip(seeds, [*seeds[1:], *seeds], strict=False)) if "seeds" in ways else {s: s for s in seeds}
+    second = dict(zip(seeds, [*seeds[1:], *seeds], strict=False)) if "seeds" in ways else {seed: seed for seed in seeds}
     unjudged = {key for key in untrained if not (out / f"{key[0].stem}__{key[1]}.json").exists()}
     queues = [[job for _, gpu, job in training if gpu == want] for want in (False, True)]
-    running: dict[Any, tuple[int, tuple[Any, ...]]] = {}
-    with ExitStack() as stack:
-        pools = [
-            stack.enter_context(ProcessPoolExecutor(max(n, 1), mp_context=get_context("spawn")))
-            for n in (jobs, gpu_jobs)
-        ]
+    running: dict[Any, tuple[bool, tuple[Any, ...]]] = {}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         while True:
             late = time.time() > until
             if late:
                 print(f"{sum(job[0] == 'train' for queue in queues for job in queue)} trainings left out", flush=True)
-                queues = [[job for job in queue if job[0] == "judge"] for queue in queues]
+                queues = [[job for job in queues[0] if job[0] == "judge"], []]
                 until = float("inf")
             for path, seed in sorted(unjudged):  # in the end with one seed, where that is all
-                if not untrained[path, seed] and (late or not untrained[path, seconds_of[seed]]):
+                if not untrained[path, seed] and (late or not untrained[path, second[seed]]):
                     unjudged.remove((path, seed))
-                    queues[0].insert(0, ("judge", path, seed, seconds_of[seed], out, ways))
-            for number, n in enumerate((jobs, gpu_jobs)):
-                while queues[number] and sum(place == number for place, _ in running.values()) < n:
-                    job = queues[number].pop(0)
-                    running[pools[number].submit(_attempt, *job)] = number, job
+                    queues[0].insert(0, ("judge", path, seed, second[seed], out, ways))
+            while any(queues) and len(running) < jobs:
+                few = sum(gpu for gpu, _ in running.values()) < gpu_jobs
+                gpu = bool(queues[1]) and (few or not queues[0])
+                job = queues[gpu].pop(0)
+                running[pool.submit(_attempt, *job)] = gpu, job
             if not running:
                 return
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
@@ -625,7 +627,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--gpu-jobs", type=int, default=0, help="processes more, for what takes long on a CPU")
+    parser.add_argument("--gpu-jobs", type=int, default=0, help="of the jobs, for what takes long on a CPU")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), help="of assessing")
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
@@ -651,7 +653,7 @@ def main() -> None:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {
             "half": given.half, "commit": given.commit, "machine": given.machine, "note": given.note,
-            **summary(records), "runs": records,
+            **summary([run for run in records if run["data"] != NAMED]), "runs": records,
         }  # fmt: skip
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:

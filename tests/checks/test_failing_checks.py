@@ -5,6 +5,7 @@ import pytest
 
 import daband
 from daband.checks import check_policy
+from daband.policies import policies
 
 
 class LowestArm(daband.Constant):
@@ -30,3 +31,23 @@ def test_ties_are_explained():
 
     with pytest.raises(AssertionError, match="break ties by a draw from the seed and the round"):
         check_ties_follow_the_seed(LowestArm)
+
+
+class DisjointArms(daband.LinUCB):
+    """Has no setting ``arms``, as many a method of one's own."""
+
+    def __init__(self, *, context_shape, n_arms, reward_range=(0.0, 1.0), transform=None, seed=0):
+        given = {"reward_range": reward_range, "transform": transform, "seed": seed}
+        super().__init__(context_shape=context_shape, n_arms=n_arms, **given)
+
+    def settings(self):
+        return {name: value for name, value in super().settings().items() if name in OFFERED}
+
+
+OFFERED = ("context_shape", "n_arms", "reward_range", "transform", "seed")
+
+
+def test_a_policy_without_shared_arms_is_checked_with_disjoint_ones():
+    DisjointArms.name = "disjoint-arms"
+    with policies.temporarily("disjoint-arms", DisjointArms):
+        check_policy(DisjointArms)

@@ -5,14 +5,13 @@ import pytest
 
 import daband
 from daband.checks import POLICY_CHECKS
-from daband.policies import Average, policies
+from daband.policies import policies
 
 VARIANTS = {
     "linucb-thompson": lambda **sizes: daband.LinUCB(**sizes, explore=_rule(sizes), epsilon=0.1),
     "linucb-greedy": lambda **sizes: daband.LinUCB(**sizes, explore="greedy", epsilon=0.2),
     "linucb-dual": lambda **sizes: daband.LinUCB(**sizes, form="dual", alpha=0.3, ridge=0.1),
     "linucb-p": lambda **sizes: daband.LinUCB(**sizes, transform=_fitted_pca()),
-    "average": lambda **sizes: Average([daband.LinUCB(**sizes), daband.Trees(**sizes)], epsilon=0.1),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 import daband
-from daband.policies import Average
 
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
 LATENT = {"dimension": 8, "hidden": 10}
@@ -27,13 +26,6 @@ def _conv(**options):
     return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**STEPS, "encoder": encoder}}
 
 
-def _average(**settings):
-    return Average([daband.LinUCB(**settings), daband.Trees(**settings), daband.DABand(**settings, recipe=BESIDE)])
-
-
-_average.name = Average.name
-
-
 KINDS = {
     "constant": (daband.Constant, _vector()),
     "constant-shared": (daband.Constant, _vector(arms="shared")),
@@ -49,7 +41,6 @@ KINDS = {
     "linucb-images": (daband.LinUCB, {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)}),
     "trees": (daband.Trees, _vector(reward_range=(-2.0, 5.0))),
     "trees-shared": (daband.Trees, _vector(arms="shared")),
-    "average": (_average, _vector(reward_range=(-2.0, 5.0))),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
     "daband-linear": (daband.DABand, _vector(recipe=BESIDE)),

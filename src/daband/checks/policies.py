@@ -25,7 +25,7 @@ from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear import Decision, join_decisions
-from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy
+from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy, setting_defaults
 from daband.registry import Checks
 
 POLICY_CHECKS = Checks()
@@ -41,14 +41,19 @@ N_ARMS = 4
 
 
 def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
-    """A decorator: the check joins the others, and is made with disjoint and with shared arms."""
+    """A decorator: the check joins the others, and is made with disjoint and, where they are offered, shared arms."""
 
     @functools.wraps(check)
     def of_both(make: MakePolicy) -> None:
-        for arms in ("disjoint", "shared"):
+        for arms in ("disjoint", "shared") if _offers_shared_arms(make) else ("disjoint",):
             check(make, arms)
 
     return POLICY_CHECKS.add(of_both)
+
+
+def _offers_shared_arms(make: MakePolicy) -> bool:
+    """Whether a policy has a setting ``arms``; a class without one has disjoint arms alone."""
+    return not isinstance(make, type) or "arms" in setting_defaults(make)
 
 
 def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
@@ -59,7 +64,8 @@ def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N
 
 def fresh(make: MakePolicy, arms: str, seed: int = 0, reward_range: RewardRange = (0.0, 1.0)) -> Policy:
     """A policy that has seen nothing."""
-    return make(context_shape=SHAPE, n_arms=N_ARMS, arms=arms, seed=seed, reward_range=reward_range)
+    offered = {"arms": arms} if _offers_shared_arms(make) else {}
+    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, reward_range=reward_range, **offered)
 
 
 def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
@@ -312,6 +318,8 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     only = policy.select(contexts, available=[False] * N_ARMS + [True])
     assert (only.arm == N_ARMS).all()
     policy.update(contexts, only.arm, np.ones(8))
+    if not _offers_shared_arms(make):
+        return
     shared = experienced(make, "shared")
     shared.add_arm()
     decision = shared.select(random_contexts(rng, 3, "shared", N_ARMS + 1))
@@ -360,9 +368,11 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
 @POLICY_CHECKS.add
 def check_bad_sizes_are_refused(make: MakePolicy) -> None:
     """A policy of no arms, of no dimensions, of an unknown arm model or a negative seed is refused by name."""
-    good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "arms": "disjoint", "seed": 0}
-    bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "arms": ["joint"], "seed": [-1, 0.5]}
+    good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "seed": 0}
+    bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
     bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
+    if _offers_shared_arms(make):
+        good["arms"], bad["arms"] = "disjoint", ["joint"]
     for name, values in bad.items():
         for value in values:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from daband.cli.progress_and_tables import say
 from daband.errors import DataError, InvalidInput
-from daband.files import check_writable, read_json
+from daband.files import check_writable, read_json, write_bytes
 from daband.lazy_polars import pl
 
 
@@ -151,10 +152,10 @@ def decide_command(
             say(f"row {number}: {name} (propensity {propensity:.3g})")
         if len(decided) > _SHOWN:
             say(f"... {len(decided):,} rows in all")
-    elif out.suffix.lower() == ".parquet":
-        decided.write_parquet(out)
-    else:
-        decided.write_csv(out)
+    else:  # whole or not at all: the log of decisions is what learning rests on
+        content = io.BytesIO()
+        (decided.write_parquet if out.suffix.lower() == ".parquet" else decided.write_csv)(content)
+        write_bytes(out, content.getvalue())
     texts = [warning.message for each in decision.warnings for warning in each]
     for text in list(dict.fromkeys(texts))[:_SHOWN]:
         say(f"warning   {text} ({texts.count(text):,} rows)", style="yellow")

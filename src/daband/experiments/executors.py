@@ -17,12 +17,15 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,7 +71,15 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
     try:
         return work(*arguments, **keywords)
     except Exception as error:
+        return as_text(error)
+
+
+def as_text(error: Exception) -> DabandError:
+    """An exception that any process can read; one that is not daband's own with its kind and where it was raised."""
+    if isinstance(error, DabandError):
         return DabandError(str(error))
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return DabandError(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
 
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
@@ -156,7 +167,7 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_D
             try:
                 outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
             except Exception as error:  # of the whole stack: other groups go on
-                outcomes = [DabandError(str(error))] * len(group)
+                outcomes = [as_text(error)] * len(group)
         yield group, outcomes
 
 
@@ -167,10 +178,13 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
     # Libraries read these variables when a worker starts; what the user has set stays.
     share = str(max(1, processors() // workers))
     threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
-    with environment_variables(threads), context.Manager() as manager:
+    manager = SyncManager(ctx=context)
+    with environment_variables(threads):
+        manager.start(initializer=_follow_parent)
+    with manager, environment_variables(threads):
         reports: _Reports = manager.Queue()
         others = multiprocessing.active_children()
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
             waiting = {pool.submit(_in_worker, work, group, reports): group for group in sorted(groups, key=_cheapness)}
             try:
                 while waiting:
@@ -212,9 +226,17 @@ def _outcomes(future: Future[list[Outcome]], group: Group) -> list[Outcome]:
         return [error] * len(group)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal. The parent acts on it; workers would print tracebacks."""
+def _follow_parent() -> None:
+    """End when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:

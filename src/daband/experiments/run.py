@@ -20,7 +20,7 @@ from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
 from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_json
-from daband.policies import Average, Policy, load_policy, read_notes
+from daband.policies import Policy, load_policy, read_notes
 from daband.training import Phase, Profile, Run, TrainSettings, as_json, continue_on_target, run_phase, source_phase
 from daband.trust import Audit, Choice, audit, read_assessment
 
@@ -214,7 +214,12 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
         config = read_json(copied / "config.json")
         config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
         write_json(copied / "config.json", config, sort_keys=True)
-        copied.rename(folder)
+        try:
+            copied.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            return None  # another process has begun this run in the meantime
     return source
 
 
@@ -304,8 +309,7 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
     write_json(folder / CHOICE_FILE, {**about, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
-    trained = policy.members[-1] if isinstance(policy, Average) else policy  # its rounds stand for those of all members
-    wanted = _trained_settings({**trained.settings(), "name": trained.name})
+    wanted = _trained_settings({**policy.settings(), "name": policy.name})
     for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
         config = read_json(path)
         if _trained_settings(config.get("policy") or {}) == wanted:

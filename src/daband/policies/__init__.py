@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.policies.average import Average, same_transform
 from daband.policies.budget_pacing import Paced
 from daband.policies.incoming_rounds import (
     check_arms,
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
-    "Average", "Constant", "DABand", "LinUCB", "NeuralLinUCB",
+    "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_prior_trust", "check_propensities",
     "check_rewards", "default_transform", "device_named", "encode_expected", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
-    "same_transform", "setting_defaults",
+    "setting_defaults",
 ]  # fmt: skip
 
 

@@ -29,7 +29,6 @@ its own (``policies/thread_locks.py``).
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -1108,17 +1107,9 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
-    name, table = arguments.pop("policy"), arguments.pop("table", None)
+    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names = arguments.pop("arm_names", None)
-    if name == "average":  # made of trained policies, so that no name alone builds it
-        kind: type[Policy] = importlib.import_module("daband.policies.average").Average
-        module = arguments.pop("encoder", None)
-        arguments["members"] = [
-            build(one, encoder=module if _has_custom_encoder(one) else None, transform=transform)
-            for one in arguments["members"]
-        ]
-    else:
-        kind, arguments["context_shape"] = policies.get(name), tuple(arguments["context_shape"])
+    arguments["context_shape"] = tuple(arguments["context_shape"])
     if isinstance(arguments.get("reward_range"), list):
         arguments["reward_range"] = tuple(arguments["reward_range"])
     if "transform" in arguments:
@@ -1133,10 +1124,6 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
         policy.table = TableTransform.from_state(table)
     policy.arm_names = arm_names
     return policy
-
-
-def _has_custom_encoder(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("recipe", {}).get("encoder", {}).get("name") == "custom")
 
 
 def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
@@ -1154,16 +1141,15 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     True
     """
     saved = read_checkpoint(path)
-    for settings in (saved.settings, *saved.settings.get("members", ())):
-        if encoder is None and _has_custom_encoder(settings):
-            raise InvalidInput(
-                f"{path} was saved with a custom encoder ({settings['recipe']['encoder']['options'].get('module')}), "
-                "of which a file holds the weights alone; pass the module: daband.load(path, encoder=module)"
-            )
+    network = saved.settings.get("recipe", {}).get("encoder", {})
+    if encoder is None and network.get("name") == "custom":
+        raise InvalidInput(
+            f"{path} was saved with a custom encoder ({network['options'].get('module')}), of which a file holds the "
+            "weights alone; pass the module: daband.load(path, encoder=module)"
+        )
     try:
-        for settings in (saved.settings, *saved.settings.get("members", ())):
-            if device is not None and "device" in settings:
-                settings["device"] = device
+        if device is not None and "device" in saved.settings:
+            saved.settings["device"] = device
         policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:

@@ -13,7 +13,7 @@ from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation import Scores, in_domains, scores_of
-from daband.policies import Average, Policy
+from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import (
     ASSUMPTIONS,
@@ -265,8 +265,6 @@ def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> 
 def _shift_and_support(
     policy: Policy, source: AnyArray, target: AnyArray, origin: AnyArray | None
 ) -> tuple[DomainShift, float]:
-    if isinstance(policy, Average):  # a context is outside where any member has seen nothing like it
-        return max((_shift_and_support(one, source, target, origin) for one in policy.members), key=lambda one: one[1])
     raw = projected(source), projected(target)
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)

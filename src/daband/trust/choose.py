@@ -18,7 +18,7 @@ from daband.domains import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.evaluation import Scores, scores_of
 from daband.files import make_folder, write_text
-from daband.policies import Average, Policy, default_transform, policies, same_transform, setting_defaults
+from daband.policies import Policy, default_transform, policies, setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import UnknownRewards, assess
 from daband.trust.assessment import Assessment
@@ -33,7 +33,6 @@ from daband.trust.explanations import explanations_of
 _PCA_SUFFIX = "-p"
 _COMPONENTS = 64
 _IMAGE_DIMENSIONS = 3
-AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Candidate:
     """Whether this one is chosen as long as no target reward says otherwise."""
 
     def __post_init__(self) -> None:
-        if self.method != AVERAGE:  # which is made of others, once they are trained
-            policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
+        policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
         """The policy for a pair."""
@@ -95,24 +93,6 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
             Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}),
         ]
     return candidates
-
-
-def with_average(options: Sequence[Candidate], trained: Sequence[Policy]) -> tuple[list[Candidate], list[Policy]]:
-    """Candidates for vectors with one more, preferred: the average of those that assume what the pair's ``shift`` says.
-
-    On the fourth set it had more reward on the mean than LinUCB or DABand and as much as trees, on the fifth more
-    than LinUCB or trees and as much as DABand, though it was more often far below the best there. Those that see
-    other numbers than the rest (``shift="style"``: networks align by themselves) have no average.
-    """
-    places = [i for i, option in enumerate(options) if option.uses_contexts and "shift" not in option.settings]
-    members = [trained[place] for place in places]
-    alike = all(same_transform(member, members[0]) for member in members)
-    if len(members) < 2 or len(members[0].context_shape) > 1 or not alike:
-        return list(options), list(trained)
-    explore, epsilon = members[0].explore, min(member.epsilon for member in members)  # type: ignore[attr-defined]
-    one = Candidate(AVERAGE, AVERAGE, {"members": [options[place].name for place in places]}, preferred=True)
-    average = Average(members, explore=explore, epsilon=epsilon)
-    return [*(replace(option, preferred=False) for option in options), one], [*trained, average]
 
 
 _CONTEXTS = 2000
@@ -190,11 +170,10 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** nothing can tell which candidate is right, so the choice is the ``preferred`` one: for
-    vectors the average of those with the pair's ``shift`` (LinUCB, trees and DABand), for images DABand. Whether it is
-    worth more than a constant arm is what ``assessment`` says. **With 20 or more** (``budget``) these decide: contexts
-    are asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
-    answer is known. The chosen policy then learns from the same rewards.
+    **Without target rewards** nothing can tell which candidate is right, so the choice is the ``preferred`` one: DABand
+    with the pair's ``shift``. Whether it is worth more than a constant arm is what ``assessment`` says. **With 20 or
+    more** (``budget``) these decide: contexts are asked for where the best candidates disagree, candidates that lost
+    are left out, and the asking stops when the answer is known. The chosen policy then learns from the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -237,8 +216,6 @@ def choose(
         progress=progress,
     )
     trained = [policies[0] for policies in members]
-    if candidates is None:
-        options, trained = with_average(options, trained)
     assert pair.source_test is not None
     scores, source_contexts, target_contexts = scores_of(
         trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
@@ -354,8 +331,6 @@ def _checked(
     options = list(default_candidates(pair) if candidates is None else candidates)
     if not options or not all(isinstance(one, Candidate) for one in options):
         raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
-    if any(one.method == AVERAGE for one in options):
-        raise InvalidInput("choose makes its average itself, of its own candidates: leave candidates= out for it")
     return options
 
 
@@ -372,9 +347,10 @@ def _without_rewards(options: Sequence[Candidate], estimates: Sequence[Estimate]
     uses = [index for index, option in enumerate(options) if option.uses_contexts]
     for index in uses:
         if options[index].preferred:
-            names = options[index].settings.get("members")
-            chosen = f"the average of {', '.join(names[:-1])} and {names[-1]}" if names else "the preferred one"
-            return index, f"without target rewards nothing tells the candidates apart: {chosen}"
+            return (
+                index,
+                f"without target rewards nothing tells the candidates apart: the default, {options[index].name}",
+            )
     best = max(uses or range(len(options)), key=lambda index: estimates[index].value)
     return best, "the largest estimated value without target rewards"
 

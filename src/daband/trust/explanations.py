@@ -8,8 +8,8 @@ ways, and each is an explanation of the target:
 * ``nothing moved``: the target's contexts read as if they were the source's.
 * ``other units``: every number that is no flag gets the source's mean and deviation first.
 
-Policies of other kinds, given beside the first, and the experts of a mixture are further explanations. An average
-explains nothing that its members do not: they stand for it. What the user stated (``shift``) rules out some of them.
+Policies of other kinds, given beside the first, and the experts of a mixture are further explanations. What the user
+stated (``shift``) rules out some of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.evaluation import in_domains
-from daband.policies import Average, Policy
+from daband.policies import Policy
 from daband.shift import Shift
 
 _BATCH = 1024
@@ -91,12 +91,7 @@ def explanations_of(
         if columns is not None:
             readings["other units"] = (in_source_units(source, target, columns), "source")
     explanations: list[Explanation] = []
-    parts = [
-        (index, part, part.name if isinstance(policy, Average) else "")
-        for index, policy in enumerate(policies)
-        for part in (policy.members if isinstance(policy, Average) else [policy])
-    ]
-    for index, policy, member in parts:
+    for index, policy in enumerate(policies):
         method = f"{policy.name} {policy.shift}"
         policy_name = names[index] if names and names.count(names[index]) == 1 else ""
         before = {
@@ -107,9 +102,9 @@ def explanations_of(
             for name, mean, arm in _predict(policy, contexts, where, rule):
                 in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
-                adapted, expert = policy.adapts_to_target, ", ".join(filter(None, (member, name)))
+                adapted = policy.adapts_to_target
                 one = Explanation(
-                    index, reading, in_source[0], target_mean, in_source[1], arm, expert, method, adapted, policy_name
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, adapted, policy_name
                 )
                 if not any(_same(one, other) for other in explanations):
                     explanations.append(one)
