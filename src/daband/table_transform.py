@@ -521,9 +521,12 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
 
 
 def first_non_number(column: pl.Series) -> tuple[int, Any]:
-    """The first value of a column that is no number, and its row."""
-    text = column.dtype == pl.String
-    wrong = column.is_not_null() & (column.cast(pl.Float64, strict=False).is_null() if text else True)
+    """The first value of a column that is no number, and its row; of text, rather one that is no amount either."""
+    wrong = column.is_not_null()
+    if column.dtype == pl.String:
+        amount = column.str.contains(r"^ *[+-]?[\d.,]*\d *%? *$")
+        number = column.cast(pl.Float64, strict=False).is_not_null()
+        wrong &= ~number & (~amount if (~amount).any() else True)
     row = int(wrong.arg_max() or 0)
     return row, column[row]
 

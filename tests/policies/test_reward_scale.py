@@ -69,6 +69,10 @@ def test_far_rewards_are_clipped_and_it_is_told_once():
     np.testing.assert_allclose(unit, [0.5, 2.0, 1.5])
     np.testing.assert_allclose(scale.to_unit(np.array([-1e9])), [-1.0])  # an error if it warned again
     assert scale.clipped == 2
+    restored = RewardScale("auto")
+    restored.restore(scale.state())
+    with pytest.warns(UserWarning, match=r"reward 1e\+09 lies far outside.*--set pair_options\.reward_range"):
+        restored.to_unit(np.array([1e9]))  # in another process, which said nothing yet
 
 
 def test_auto_keeps_the_first_rounds_back_and_learns_all_of_them():

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from daband.cli.progress_and_tables import say
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import check_writable, read_json
 from daband.lazy_polars import pl
+from daband.table_transform import NumericColumn, numbers
 
 
 def export_command(
@@ -109,7 +110,7 @@ def decide_command(
     """
     import numpy as np
 
-    from daband.domains import read_table
+    from daband.domains import csv_form, read_table
     from daband.serving import load_deployed
 
     deployed = load_deployed(file)
@@ -126,7 +127,15 @@ def decide_command(
         )
     else:
         frame = read_table(rows)
-        contexts = frame.select([name for name in deployed.columns if name in frame.columns])
+        for name in deployed.columns:
+            if name not in frame.columns:
+                hint = did_you_mean(name, frame.columns)
+                raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+        contexts = frame.select(deployed.columns)
+        assert deployed.frozen.table is not None
+        for column in deployed.frozen.table.columns:
+            if isinstance(column, NumericColumn):  # one text makes text of a whole column: name that one
+                numbers(frame, column.name, is_context=False)
     taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if taken:
         raise InvalidInput(
@@ -153,11 +162,14 @@ def decide_command(
             say(f"... {len(decided):,} rows in all")
     elif out.suffix.lower() == ".parquet":
         decided.write_parquet(out)
-    else:
-        decided.write_csv(out)
-    texts = [warning.message for each in decision.warnings for warning in each]
-    for text in list(dict.fromkeys(texts))[:_SHOWN]:
-        say(f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
+    else:  # as the rows are written, so that the same spreadsheet opens it
+        is_text = rows.is_file() and ".csv" in rows.suffixes
+        decided.write_csv(out, **(csv_form(rows)[0] if is_text and out.suffix.lower() == ".csv" else {}))
+    kinds = [(warning.kind, warning.column) for each in decision.warnings for warning in each]
+    first = {(warning.kind, warning.column): warning for each in decision.warnings[::-1] for warning in each[::-1]}
+    for kind, warning in list(first.items())[::-1][:_SHOWN]:
+        more = f" (and {kinds.count(kind) - 1:,} more rows)" if kinds.count(kind) > 1 else ""
+        say(f"warning   {warning.message}{more}", style="yellow")
     if watched is not None:
         say(f"{watched.report()!r}")
     if out is None:

@@ -47,6 +47,7 @@ class RewardScale:
         """Whether ``to_unit`` leaves rewards as they are."""
         self.clipped = 0
         """How many rewards were clipped."""
+        self._warned = False
 
     @property
     def setting(self) -> list[float] | str:
@@ -91,11 +92,13 @@ class RewardScale:
             return unit
         outside = (unit < -_SLACK) | (unit > 1.0 + _SLACK)
         if outside.any():
-            if not self.clipped:
+            if not self._warned:  # once in a process
+                self._warned = True
                 warnings.warn(
                     f"reward {rewards[outside][0]:g} lies far outside the range {self.low:g} to {self.high:g} that "
                     "reward_range='auto' estimated, and is clipped; pass reward_range=(low, high) if such rewards are "
-                    "real. Further ones are clipped without a warning",
+                    "real (for files --set pair_options.reward_range=[low,high]). Further ones are clipped without a "
+                    "warning",
                     stacklevel=4,
                 )
             self.clipped += int(outside.sum())
