@@ -72,7 +72,7 @@ def test_show_writes_a_picture(tmp_path, name):
 
 
 def test_show_takes_options_and_names_wrong_ones(tmp_path):
-    assert run("show", "synthetic", "--tiny", "--set", "arms=shared", "--set", "view={'rotation': 5}").exit_code == 0
+    assert run("show", "synthetic", "--tiny", "--set", "arms=shared", "--set", "view={rotation = 5}").exit_code == 0
     assert (tmp_path / "synthetic.png").is_file()
     with pytest.raises(InvalidInput, match="no option 'colour'"):
         run("show", "synthetic", "--set", "colour=red")

@@ -31,6 +31,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if asked and server.resumes else 200)
+        if self.path == "/chunks":  # the connection ends within one
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"ff\r\nbroken")
+            return
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         stop = len(content) if server.breaks_after is None else server.breaks_after
@@ -76,6 +81,12 @@ def test_goes_on_where_it_broke_off(server, tmp_path):
     assert download(f"{server.url}/a", tmp_path / "a", md5=MD5).read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=1000000-"]
     assert names(tmp_path) == ["a"]
+
+
+def test_an_answer_in_chunks_that_breaks_off(server, tmp_path):
+    server.files["/chunks"] = CONTENT
+    with pytest.raises(DataError, match="the next try goes on from there"):
+        download(f"{server.url}/chunks", tmp_path / "a")
 
 
 def test_a_server_that_cannot_resume_starts_over(server, tmp_path):

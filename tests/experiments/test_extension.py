@@ -2,7 +2,7 @@
 
 import pytest
 
-from daband.experiments import execute, start_from_shorter
+from daband.experiments import execute, run, start_from_shorter
 
 SCHEDULED = {
     "recipe": {
@@ -30,6 +30,22 @@ def test_a_run_is_extended(tiny_experiment, tmp_path):
     assert timeless(execute(short, tmp_path / "a")) == before  # which stays as it was
     assert start_from_shorter(long, tmp_path / "a") is None  # it is there by now
     assert {path.name for path in (tmp_path / "a").iterdir()} == {short.folder_name, long.folder_name}
+
+
+def test_a_run_that_another_process_has_begun_meanwhile_is_left_to_it(tiny_experiment, tmp_path, monkeypatch):
+    (short,) = tiny_experiment(episodes=2).runs(["constant"], [0])
+    (long,) = tiny_experiment(episodes=4).runs(["constant"], [0])
+    execute(short, tmp_path)
+    write = run.write_json
+
+    def begin_elsewhere(*given, **named):
+        (tmp_path / long.folder_name).mkdir()
+        (tmp_path / long.folder_name / "config.json").touch()
+        write(*given, **named)
+
+    monkeypatch.setattr(run, "write_json", begin_elsewhere)
+    assert start_from_shorter(long, tmp_path) is None
+    assert {path.name for path in tmp_path.iterdir()} == {short.folder_name, long.folder_name}
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,12 @@ def test_a_client_that_asks_too_often_is_told_to_wait(exported, sqlite_log):
             assert api.decide(ROW).logged
 
 
+def test_a_rate_below_one_request_in_two_seconds_lets_the_first_through(exported, sqlite_log):
+    """Before, nobody ever had a whole request in the bucket."""
+    with served(exported, sqlite_log, Settings(limits=Limits(rate=0.1))) as client:
+        assert [client.get("/health").status_code for _ in range(2)] == [200, 429]
+
+
 def test_nothing_of_a_context_goes_to_the_servers_log(exported, sqlite_log, caplog, capfd):
     with served(exported, sqlite_log) as client:
         client.post("/decide", json={"context": [0.98765] * DIM})

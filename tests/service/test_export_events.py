@@ -92,3 +92,9 @@ def test_a_log_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(daband.DataError, match=r"there is no log .*evnts\.db"):
         export_events(f"sqlite:///{tmp_path}/evnts.db", tmp_path / "c.parquet")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_log_is_read(sqlite_log, tmp_path):
+    Store(sqlite_log).close()
+    with pytest.raises(DataError, match=r"the folder .* does not exist; create it first"):
+        export_events(sqlite_log, tmp_path / "nowhere" / "week.parquet")

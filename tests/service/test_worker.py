@@ -1,6 +1,7 @@
 """The worker: models as a function of the log, default rewards, and clocks that jump."""
 
 import os
+import threading
 from itertools import islice
 
 import numpy as np
@@ -9,9 +10,9 @@ import sqlalchemy as sa
 
 import daband
 from daband.errors import InvalidInput
-from daband.service import Client, Clock, Settings, Store
+from daband.service import Client, Clock, Settings, Store, app
 from daband.service.app import publish_file
-from daband.service.decider import model_from
+from daband.service.decider import Decider, model_from
 from daband.service.event_log import Event, Reward
 from daband.service.worker import Worker, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
@@ -206,6 +207,17 @@ def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, j
         store.close()
 
 
+def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_log(log):
+    store = Store(log)
+    reading = store._reading()
+    driver = reading.connection.driver_connection
+    driver.execute("SELECT 1")
+    store.close()
+    reading.close()
+    with pytest.raises(Exception, match="closed"):  # the driver's own error
+        driver.execute("SELECT 1")
+
+
 def test_one_worker_at_a_time_works_on_a_log(log):
     first, second = Store(log), Store(log)
     with first.leading() as mine:
@@ -362,3 +374,46 @@ def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_pat
     for row in learned[:2]:
         assert replay(store, files[0], row) == store.model_content(row.number)
     store.close()
+
+
+def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word(exported, sqlite_log, monkeypatch):
+    store = Store(sqlite_log)
+    service = app.Service(exported, store, Settings())
+    store.add_model(exported.read_bytes(), time=1.0, origin="file", base="another")
+    loads, pinned = threading.Event(), threading.Event()
+
+    def slow(content, number):
+        loads.set()
+        assert pinned.wait(60)
+        return model_from(content, number)
+
+    monkeypatch.setattr(app, "model_from", slow)
+    first = threading.Thread(target=service._take_current_model)  # model 1, the newest
+    first.start()
+    assert loads.wait(60)
+    store.pin(0)
+    second = threading.Thread(target=service._take_current_model)
+    second.start()
+    second.join(0.2)
+    pinned.set()
+    first.join()
+    second.join()
+    assert service._decider.model.number == 0
+    store.close()
+
+
+def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
+    at_hand = model_from(exported.read_bytes(), 0)
+    place = {"source": "target", "target": "source"}[at_hand.deployed.domain]
+    daband.export(daband.load(policy_files[0]), tmp_path / "other.daband", arm_names=ARMS, domain=place)
+    other = model_from((tmp_path / "other.daband").read_bytes(), 1)
+    decider = Decider(at_hand, Settings())
+
+    class Body(dict):
+        def get(self, name, default=None):
+            decider.model = other  # published while the request is read
+            return super().get(name, default)
+
+    body = Body(context=[0.5] * DIM, domain=at_hand.deployed.domain)
+    (event,), _ = decider.decide(body, 1.0)
+    assert (event.model, event.domain) == (0, at_hand.deployed.domain)

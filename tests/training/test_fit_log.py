@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -299,6 +300,23 @@ print(json.dumps(policy._head.statistics.theta.tolist()))
     found = np.array(json.loads(done.stdout.splitlines()[-1]))
     # Not to the bit: a worker may have another number of threads for its products than this process.
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)
+
+
+def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch):
+    state, temporary, flush = tmp_path / "state", [], os.fsync
+
+    def flush_and_signal(handle):
+        flush(handle)
+        if ".sums.npz" in os.readlink(f"/proc/self/fd/{handle}"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(os, "fsync", flush_and_signal)
+    before = signal.signal(signal.SIGTERM, lambda *_: temporary.extend(state.glob(".sums*.tmp")))
+    try:
+        daband.fit_log(linucb(), log, directory=state)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not temporary
 
 
 @needs_ray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
-from daband.cli.progress_and_tables import console, new_table, say
+from daband.cli.progress_and_tables import console, new_table, report_table, say
 from daband.cli.run_progress import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.report import Mean
@@ -112,18 +113,20 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: experiments.Records) -> tuple[list[experiments.Point], list[experiments.SweepChoice]]:
+        from daband.report.sections_results import selection_table  # brings matplotlib
+
         points = experiments.sweep_points(records, _measure(records, folder))
         picked = experiments.choices(points)
         for pair, of_pair in experiments.group_by(points, lambda point: point.pair).items():
             console.print(_points_table(pair, of_pair))
-            choices = [choice for choice in picked if choice.pair == pair]
-            console.print(_choices_table(choices, select, _metric(of_pair)))
+            choices = [asdict(choice) for choice in picked if choice.pair == pair]
+            console.print(report_table(selection_table(pair, choices, _metric(of_pair))))
         return points, picked
 
     points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
     selected = experiments.write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
-        console.print(f"Selected by {select}: {variant}", highlight=False)
+        say(f"Selected by {select}: {variant}")
     say(f"Runs, results.json and sweep.json: {folder}")
     say(report_hint(folder))
 
@@ -154,16 +157,3 @@ def _points_table(pair: str, points: list[experiments.Point]) -> Table:
 def _metric(points: list[experiments.Point]) -> experiments.Metric:
     accuracy, value = experiments.TARGET_ACCURACY, experiments.TARGET_VALUE
     return accuracy if points[0].metric == accuracy.field else value
-
-
-def _choices_table(picked: list[experiments.SweepChoice], select: str, metric: experiments.Metric) -> Table:
-    name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
-    caption = f"ranks: Spearman's correlation of the rule with the {name}"
-    numbers_of = (name, "below best", "ranks")
-    table = new_table("what each rule picks", words=("rule", "picks"), numbers=numbers_of, caption=caption)
-    for choice in picked:
-        ranks = "" if choice.rank_correlation is None else f"{choice.rank_correlation:+.2f}"
-        numbers = (Mean(value, 0.0, 1).text(digits) for value in (choice.score, choice.below_best))
-        style = "bold" if choice.rule == select else ""
-        table.add_row(choice.rule, escape(choice.variant), *numbers, ranks, style=style)
-    return table

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -13,6 +12,7 @@ from rich.table import Table
 from daband.cli.progress_and_tables import console, say
 from daband.domains import check_data, data_directory, data_of, get_data, load, pairs
 from daband.errors import InvalidInput
+from daband.experiments import parse_override
 
 data_app = typer.Typer(
     name="data",
@@ -73,12 +73,8 @@ def check_command(
             colour = _COLOURS[status.state]
             damaged |= status.state == "damaged"
             optional = " (only for some forms)" if status.resource.optional else ""
-            console.print(
-                f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; "
-                f"licence: {status.resource.licence}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            licence = f"licence: {status.resource.licence}"
+            say(f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; {licence}", markup=True)
             say(f"           {status.path}", style="dim")
             if status.remedy:
                 say(f"           {status.remedy}")
@@ -132,22 +128,11 @@ def show_command(
 
     if out is not None and out.suffix.lower() not in _PICTURES:
         raise InvalidInput(f"--out must end in {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}, got {str(out)!r}")
-    pair = load(name, tiny=tiny, **dict(_option(text) for text in options or ()))
+    pair = load(name, tiny=tiny, **dict(map(parse_override, options or ())))
     path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
-    console.print(
+    say(
         f"{pair.name}: {len(pair.source):,} source contexts, {len(pair.target):,} target contexts, "
         f"{0 if pair.target_test is None else len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, "
-        f"contexts {pair.context_shape}",
-        highlight=False,
+        f"contexts {pair.context_shape}"
     )
     say(f"wrote {path}")
-
-
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InvalidInput(f"--set takes key=value, got {text!r}")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value

@@ -13,7 +13,7 @@ from rich.markup import escape
 import daband
 from daband.cli import options
 from daband.cli.files import table_as_log
-from daband.cli.progress_and_tables import console, say
+from daband.cli.progress_and_tables import interval_text, say
 from daband.cli.run_progress import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
@@ -244,15 +244,13 @@ def evaluate_log_command(
             )
     for estimate in estimates.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
-        console.print(
-            f"{estimate.estimator}: [bold]{estimate.value:.{digits}f}[/bold], {100 * estimate.confidence:g}% interval "
-            f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}, from {estimate.rounds:,} rounds (an effective "
+        say(
+            f"{estimate.estimator}: {interval_text(estimate, digits)}, from {estimate.rounds:,} rounds (an effective "
             f"sample of {estimate.effective_sample_size:,.0f}) in the {estimate.domain}",
-            highlight=False,
-            soft_wrap=True,
+            markup=True,
         )
         for warning in estimate.warnings:
-            console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
+            say(f"[yellow]warning[/yellow]   {escape(warning)}", markup=True)
     if place is not None:
         records = [estimate.as_dict() for estimate in estimates.values()]
         write_json(place, {"log": log, "estimates": records})

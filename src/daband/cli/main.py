@@ -91,7 +91,7 @@ def demo(
     experiment = experiments.load_experiment("demo")
     lines = _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",))
     if lines:
-        console.print(lines[0], highlight=False)
+        say(lines[0])
 
 
 @app.command()
@@ -272,7 +272,7 @@ def _write_page(folder: Path, pair: str | None = None) -> Path:
 
 
 def _leave(message: str) -> NoReturn:
-    errors.print(f"[bold red]Error:[/bold red] {escape(message)}", highlight=False, soft_wrap=True)
+    say(f"[bold red]Error:[/bold red] {escape(message)}", markup=True, to=errors)
     sys.exit(2)
 
 

@@ -8,26 +8,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from daband.cli.options import spans
 from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, metric_of, profile_run
 from daband.report import Mean, MethodSummary
 from daband.report.method_summaries import UNKNOWN
 
+if TYPE_CHECKING:
+    from daband.report import document
+
 console = Console()
 """Where commands print; it writes to what ``sys.stdout`` is at the time."""
 errors = Console(stderr=True)
 
 
-def say(text: str, *, style: str | None = None, to: Console | None = None) -> None:
+def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
     """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
-    (to or console).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
+
+
+def interval_text(estimate: Any, digits: int) -> str:
+    """The value of an audit or an estimate, in bold, and its interval."""
+    interval = f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}"
+    return f"[bold]{estimate.value:.{digits}f}[/bold], {100 * estimate.confidence:g}% interval {interval}"
 
 
 def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = (), caption: str | None = None) -> Table:
@@ -38,6 +48,18 @@ def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = (), 
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def report_table(table: document.Table) -> Table:
+    """A table of a report for the terminal; on a narrow one its headings and numbers fold."""
+    shown = Table(caption=escape(table.caption))
+    for at, heading in enumerate(table.headings):
+        widest = max(len(row[at].plain()) for row in table.rows)
+        words = table.kind(at) == "t"
+        shown.add_column(heading, justify="left" if words else "right", min_width=min(widest, 20) if words else None)
+    for row in table.rows:
+        shown.add_row(*(Text(cell.plain(), style="bold" if cell.bold else "") for cell in row))
+    return shown
 
 
 @contextmanager

@@ -17,14 +17,11 @@ from types import FrameType
 from typing import Annotated, TypeVar
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, TrustInPrior, number_or_name
-from daband.cli.progress_and_tables import console, errors, new_table, say, watch
-from daband.report import Mean
+from daband.cli.progress_and_tables import console, errors, report_table, say, watch
 
 T = TypeVar("T")
 
@@ -122,9 +119,6 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
 # ``daband continue``: finished runs continued in the target, with its rewards.
 
 
-_CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before, on the evaluation contexts"
-
-
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
@@ -141,31 +135,18 @@ def continue_command(
             trust = number_or_name(prior_trust)
             records = experiments.continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except experiments.BenchError as error:
-        if error.records:
-            console.print(_table(error.records))
+        _show_continued(error.records)
         raise
     except KeyboardInterrupt as stopped:
         raise interrupted_exit(folder, stopped) from None
-    console.print(_table(records))
+    _show_continued(records)
     if (folder / "continued.json").is_file():
         say(f"Written: {folder / 'continued.json'}")
     say(report_hint(folder))
 
 
-def _table(records: experiments.Records) -> Table:
-    groups = experiments.group_by(records, lambda record: (record["pair"], record["method"], record["variant"]))
-    several = len({pair for pair, _, _ in groups}) > 1
-    fields = {"continued": "continued_regret", "zero-shot": "zero_shot_regret", "total": "total_regret"}
-    digits = dict.fromkeys(fields, 1)
-    if experiments.metric_of(records) is not experiments.TARGET_ACCURACY:  # in the rewards' unit, with the reward
-        fields = {"reward a round": "continued_reward", **fields}
-        digits = {name: experiments.decimals(*(record[field] for record in records)) for name, field in fields.items()}
-    numbers = ("rounds", *fields, "seeds")
-    table = new_table("cumulative regret in the target", words=["method"], numbers=numbers, caption=_CAPTION)
-    for (pair, method, variant), group in groups.items():
-        name = " ".join([*([pair] if several else []), method, *([] if variant == "default" else [variant])])
-        cells = [
-            Mean.of([record[field] for record in group]).text(digits[heading]) for heading, field in fields.items()
-        ]
-        table.add_row(escape(name), f"{group[0]['rounds']:,}", *cells, str(len(group)))
-    return table
+def _show_continued(records: experiments.Records) -> None:
+    from daband.report.sections_runs import continued_table  # brings matplotlib
+
+    for pair, of_pair in experiments.group_by(records, lambda record: record["pair"]).items():
+        console.print(report_table(continued_table(pair, of_pair)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from daband.cli.progress_and_tables import say
 from daband.errors import DataError, InvalidInput, did_you_mean
-from daband.files import check_writable, read_json
+from daband.files import check_writable, read_json, write_bytes
 from daband.lazy_polars import pl
 from daband.table_transform import NumericColumn, numbers
 
@@ -160,11 +161,14 @@ def decide_command(
             say(f"row {number}: {name} (propensity {propensity:.3g})")
         if len(decided) > _SHOWN:
             say(f"... {len(decided):,} rows in all")
-    elif out.suffix.lower() == ".parquet":
-        decided.write_parquet(out)
-    else:  # as the rows are written, so that the same spreadsheet opens it
-        is_text = rows.is_file() and ".csv" in rows.suffixes
-        decided.write_csv(out, **(csv_form(rows)[0] if is_text and out.suffix.lower() == ".csv" else {}))
+    else:  # whole or not at all: the log of decisions is what learning rests on
+        content = io.BytesIO()
+        if out.suffix.lower() == ".parquet":
+            decided.write_parquet(content)
+        else:  # as the rows are written, so that the same spreadsheet opens it
+            both_csv = rows.is_file() and {".csv"} <= {*rows.suffixes} & {out.suffix}
+            decided.write_csv(content, **(csv_form(rows)[0] if both_csv else {}))
+        write_bytes(out, content.getvalue())
     kinds = [(warning.kind, warning.column) for each in decision.warnings for warning in each]
     first = {(warning.kind, warning.column): warning for each in decision.warnings[::-1] for warning in each[::-1]}
     for kind, warning in list(first.items())[::-1][:_SHOWN]:

@@ -18,7 +18,7 @@ from rich.table import Table
 import daband
 from daband import experiments
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.progress_and_tables import console, new_table, say
+from daband.cli.progress_and_tables import console, interval_text, new_table, say
 from daband.cli.run_progress import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
@@ -175,20 +175,18 @@ def _copy_questions(begun: Audit, out: Path) -> None:
 def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
     if audit.answered < audit.budget:
         written = questions or audit.questions
-        console.print(f"{audit.answered} of {audit.budget} questions are answered.", highlight=False)
+        say(f"{audit.answered} of {audit.budget} questions are answered.")
         say(f"Questions: {written}")
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
         say(f"Fill in the column reward, then: {command}")
     if audit.finished and audit.answered:
         digits = experiments.decimals(audit.value, audit.low, audit.high)
-        console.print(
-            f"value in the target: [bold]{audit.value:.{digits}f}[/bold], {100 * audit.confidence:g}% interval "
-            f"{audit.low:.{digits}f} to {audit.high:.{digits}f}, from {audit.answered} rewards of "
+        say(
+            f"value in the target: {interval_text(audit, digits)}, from {audit.answered} rewards of "
             f"{audit.contexts:,} contexts",
-            highlight=False,
-            soft_wrap=True,
+            markup=True,
         )
-        console.print(f"predicted before the first reward: {audit.predicted:.{digits}f}", style="dim", highlight=False)
+        say(f"predicted before the first reward: {audit.predicted:.{digits}f}", style="dim")
 
 
 # ``daband choose``: train candidates, and choose the one to hand over without a reward from the target.
@@ -217,12 +215,8 @@ def choose_command(
     """
     experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
-    neutral = {
-        "policy": {},
-        "methods": {},
-        "rule": "ucb",
-        "selection": "choose",
-    }  # candidates have settings of their own
+    # Candidates have settings of their own.
+    neutral = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
     specs = experiment.model_copy(update=neutral).runs(["constant"], [seed])
     for spec in specs:
         # Before the training: a folder that cannot be made should not cost it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import lzma
 import shutil
 import tarfile
@@ -157,7 +158,7 @@ def download(
             part.unlink()
             raise DataError(f"the rest of {url} cannot be had; the partial file was removed, try again") from None
         raise DataError(f"{url} answers {error.code} {error.reason}; the address may have moved") from None
-    except OSError as error:  # urllib's are of this kind
+    except (OSError, http.client.HTTPException) as error:  # urllib's are OSErrors; a broken answer is not
         reason = getattr(error, "reason", error)
         raise DataError(
             f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes "

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,15 +153,13 @@ def cache_directory() -> Path:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """An array to be filled; one of more than a gigabyte is in a mapped file, which is removed with it."""
+    """An array to be filled; one of more than a gigabyte is in a mapped file without a name, which goes with it."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
     root.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=root))
-    mapped = np.memmap(folder / "array", dtype=dtype, mode="w+", shape=shape)
-    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
-    return mapped
+    with tempfile.TemporaryFile(dir=root) as file:
+        return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 
 def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:

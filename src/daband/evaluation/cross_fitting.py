@@ -178,10 +178,9 @@ class DensityRatio:
     Args:
         source: features of source contexts, (n, d).
         target: features of target contexts, (m, d).
-        ridge: the penalty of the coefficients but for the intercept.
     """
 
-    def __init__(self, source: FloatArray, target: FloatArray, *, ridge: float = 1.0) -> None:
+    def __init__(self, source: FloatArray, target: FloatArray) -> None:
         from sklearn.linear_model import LogisticRegression  # takes a second to import
 
         both = np.concatenate([source, target])
@@ -194,7 +193,7 @@ class DensityRatio:
         self._products = 1 + dim + dim * (dim + 1) // 2 <= most
         self._offset = math.log(len(source) / len(target))
         is_target = np.concatenate([np.zeros(len(source)), np.ones(len(target))])
-        model = LogisticRegression(C=1.0 / ridge, solver="newton-cholesky", tol=1e-8, max_iter=_STEPS)
+        model = LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_STEPS)
         model.fit(self._design(both)[:, 1:], is_target)
         self.coefficients = np.concatenate([model.intercept_, model.coef_[0]])
         """(1 + d,); (1 + 2 d,) with squares; (1 + d + d (d + 1) / 2,) with products as well."""

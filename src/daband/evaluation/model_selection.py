@@ -43,17 +43,15 @@ class Criterion:
 
     highest: bool
     """Whether the highest value is best, or the lowest."""
-    label_free: bool
-    """Whether it needs no reward at all, not even of the source."""
     summary: str
 
 
 CRITERIA: dict[str, Criterion] = {
-    "source-validation": Criterion(True, False, "mean reward on source rounds not trained on"),
-    "entropy": Criterion(False, True, "entropy of target predictions"),
-    "mutual-information": Criterion(True, True, "mutual information of target contexts and predictions"),
-    "snd": Criterion(True, True, "soft neighbourhood density of target predictions"),
-    "dev": Criterion(False, False, "source loss weighted to look like the target (DEV)"),
+    "source-validation": Criterion(True, "mean reward on source rounds not trained on"),
+    "entropy": Criterion(False, "entropy of target predictions"),
+    "mutual-information": Criterion(True, "mutual information of target contexts and predictions"),
+    "snd": Criterion(True, "soft neighbourhood density of target predictions"),
+    "dev": Criterion(False, "source loss weighted to look like the target (DEV)"),
 }
 """Every selection criterion; none needs target rewards."""
 

@@ -30,7 +30,7 @@ from daband.experiments.run import (
     read_spec,
     start_from_shorter,
 )
-from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
+from daband.experiments.settings import Experiment, RunSpec, load_experiment, parse_override, preset_names
 from daband.experiments.sweep import (
     SELECTION_RULES,
     Point,
@@ -50,7 +50,7 @@ __all__ = [
     "SweepChoice", "ablation_rows", "ablation_runs", "assess_runs", "begin_audit", "bench",
     "build_policy", "checked_method", "choices", "continue_bench", "continue_run", "decimals", "execute",
     "finish_choice", "finished_runs", "group_by", "load_experiment", "measure", "method_names", "metric_of",
-    "on_ray", "parse_grid", "policy_class", "policy_folder", "preset_names", "profile_run", "read_results",
-    "read_spec", "start_from_shorter", "sweep_points", "sweep_runs", "with_committees", "write_ablation",
-    "write_sweep",
+    "on_ray", "parse_grid", "parse_override", "policy_class", "policy_folder", "preset_names", "profile_run",
+    "read_results", "read_spec", "start_from_shorter", "sweep_points", "sweep_runs", "with_committees",
+    "write_ablation", "write_sweep",
 ]  # fmt: skip

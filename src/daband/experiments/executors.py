@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -176,10 +178,13 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
     # Libraries read these variables when a worker starts; what the user has set stays.
     share = str(max(1, processors() // workers))
     threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
-    with environment_variables(threads), context.Manager() as manager:
+    manager = SyncManager(ctx=context)
+    with environment_variables(threads):
+        manager.start(initializer=_follow_parent)
+    with manager, environment_variables(threads):
         reports: _Reports = manager.Queue()
         others = multiprocessing.active_children()
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
             waiting = {pool.submit(_in_worker, work, group, reports): group for group in sorted(groups, key=_cheapness)}
             try:
                 while waiting:
@@ -221,9 +226,17 @@ def _outcomes(future: Future[list[Outcome]], group: Group) -> list[Outcome]:
         return [error] * len(group)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal. The parent acts on it; workers would print tracebacks."""
+def _follow_parent() -> None:
+    """End when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:

@@ -214,7 +214,12 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
         config = read_json(copied / "config.json")
         config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
         write_json(copied / "config.json", config, sort_keys=True)
-        copied.rename(folder)
+        try:
+            copied.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            return None  # another process has begun this run in the meantime
     return source
 
 

@@ -178,13 +178,19 @@ def validation_message(error: ValidationError) -> str:
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise InvalidInput(f"--set takes key=value, got {override!r}")
+    key, value = parse_override(override)
     *parents, last = key.split(".")
     if (parents or [last])[0] not in Experiment.model_fields:
         raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
-    put_nested(settings, [*parents, last], toml_value(text), f"--set {override}")
+    put_nested(settings, [*parents, last], value, f"--set {override}")
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """The key and the value of ``key=value``, which ``--set`` takes; the value as ``toml_value`` reads it."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise InvalidInput(f"--set takes key=value, got {text!r}")
+    return key, toml_value(value)
 
 
 def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:

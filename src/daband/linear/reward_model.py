@@ -31,7 +31,6 @@ class RewardModel:
         arms: the arm that was chosen in each round, (n,).
         rewards: its reward, (n,).
         n_arms: how many arms there are.
-        ridge: the penalty of the coefficients, which are those of standardised features.
         bounds: predictions are clipped to these: far from the contexts it was fitted to, a line leaves every range.
     """
 
@@ -42,7 +41,6 @@ class RewardModel:
         rewards: FloatArray,
         *,
         n_arms: int,
-        ridge: float = 1.0,
         bounds: tuple[float, float] | None = None,
     ) -> None:
         self._bounds = bounds
@@ -53,7 +51,7 @@ class RewardModel:
         for head in np.unique(heads).tolist():
             which = heads == head
             rows = self._design(played[which])
-            self._fit(head, rows.T @ rows, rows.T @ (rewards[which] - self._middle), ridge)
+            self._fit(head, rows.T @ rows, rows.T @ (rewards[which] - self._middle))
         self._rounds = played, heads, rewards
 
     @classmethod
@@ -63,7 +61,6 @@ class RewardModel:
         centre: FloatArray,
         scale: FloatArray,
         *,
-        ridge: float = 1.0,
         bounds: tuple[float, float] | None = None,
     ) -> RewardModel:
         """The model of rounds of which the sums are known, of rows (1, (features - centre) / scale).
@@ -83,7 +80,7 @@ class RewardModel:
         for head in np.flatnonzero(sums.counts).tolist():
             gram = sums.gram[head]
             moment = sums.moment[head] - middle * gram[0]
-            model._fit(head, change.T @ gram @ change, change.T @ moment, ridge)
+            model._fit(head, change.T @ gram @ change, change.T @ moment)
         return model
 
     def _begin(self, centre: FloatArray, deviation: FloatArray, middle: float, heads: int) -> None:
@@ -94,8 +91,8 @@ class RewardModel:
         """(heads, 1 + d)."""
         self._grams: dict[int, FloatArray] = {}
 
-    def _fit(self, head: int, gram: FloatArray, moment: FloatArray, ridge: float) -> None:
-        self._grams[head] = gram + ridge * np.eye(len(gram))
+    def _fit(self, head: int, gram: FloatArray, moment: FloatArray) -> None:
+        self._grams[head] = gram + np.eye(len(gram))  # the penalty: 1, of the coefficients of standardised features
         self.coefficients[head] = np.linalg.solve(self._grams[head], moment)
 
     def predict(self, features: FloatArray) -> FloatArray:
@@ -144,11 +141,11 @@ class RewardModel:
 
 
 def cross_fitted_rewards(
-    features: FloatArray, arms: IntArray, rewards: FloatArray, *, n_arms: int, folds: int = 5, seed: int = 0
+    features: FloatArray, arms: IntArray, rewards: FloatArray, *, n_arms: int, seed: int = 0
 ) -> FloatArray:
     """Predicted rewards of every arm (n, K), each row's by a model that was fitted to the other folds."""
     predicted = np.full((len(arms), n_arms), 0.5 if len(arms) < 2 else float(rewards.mean()))
-    for fitted, held in split_folds(len(arms), folds, seed):
+    for fitted, held in split_folds(len(arms), 5, seed):
         model = RewardModel(features[fitted], arms[fitted], rewards[fitted], n_arms=n_arms)
         predicted[held] = model.predict(features[held])
     return predicted

@@ -119,9 +119,9 @@ class Objective(nn.Module):
             columns.append([own * factor for own in column])
         return columns
 
-    def weights_at(self, step: int, run_steps: int = 1) -> list[float]:
+    def weights_at(self, step: int) -> list[float]:
         """Every term's weight at one gradient step of a run, with the gate fully open."""
-        return [weight for (weight,) in self.weights_over([step], run_steps=run_steps)]
+        return [weight for (weight,) in self.weights_over([step], run_steps=1)]
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False

@@ -134,11 +134,7 @@ def ablation_figure(
     places = {name: place for place, name in enumerate(reversed(letters))}
     height = 0.74 / len(bases)
     for number, (base, by_letters) in enumerate(bases.items()):
-        colour = (
-            styles.style_of("daband").colour,
-            styles.style_of("nlinucb").colour,
-            styles.style_of("linucb").colour,
-        )[number % 3]
+        colour = styles.style_of(("daband", "nlinucb", "linucb")[number % 3]).colour
         shift = height * ((len(bases) - 1) / 2 - number)
         for name, values in by_letters.items():
             named = f"recipe {styles.figure_text(base, 24)}" if name == next(iter(by_letters)) else None
@@ -294,14 +290,14 @@ def examples_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -
     return figure
 
 
-def embed(latents: AnyArray, domain: AnyArray, *, points: int = 250) -> tuple[FloatArray, IntArray]:
+def embed(latents: AnyArray, domain: AnyArray) -> tuple[FloatArray, IntArray]:
     """Places in the plane for some of the contexts, and which these are: t-SNE, the same every time.
 
-    As many of both domains, at most ``points`` each: more take longer and say no more.
+    As many of both domains, at most 250 each: more take longer and say no more.
     """
     from sklearn.manifold import TSNE
 
-    rows = np.concatenate([np.flatnonzero(domain == side)[:points] for side in (0, 1)])
+    rows = np.concatenate([np.flatnonzero(domain == side)[:250] for side in (0, 1)])
     chosen = np.asarray(latents[rows], np.float32)
     if len(rows) < 8 or float(chosen.std()) == 0.0:  # nothing to arrange
         places = np.zeros((len(rows), 2))
@@ -434,9 +430,9 @@ def separate(sorted_places: Sequence[float], gap: float) -> FloatArray:
     return places
 
 
-def _running_mean(values: FloatArray, share: float = 0.03) -> FloatArray:
+def _running_mean(values: FloatArray) -> FloatArray:
     """A running mean over a few episodes; the ends average over what there is."""
-    width = min(max(1, int(len(values) * share)), (len(values) - 1) // 2)
+    width = min(max(1, int(len(values) * 0.03)), (len(values) - 1) // 2)
     kernel = np.ones(2 * width + 1)
     return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 

@@ -210,17 +210,17 @@ def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
     return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
 
 
-def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> float:
-    """How mixed two domains are, 0 (apart) to 1 (as if drawn from one): neighbours that are of the other domain.
+def mixing(latents: FloatArray, domain: AnyArray) -> float:
+    """How mixed two domains are, 0 (apart) to 1 (as if drawn from one): neighbours of the other domain.
 
-    ``latents`` (m, d), ``domain`` (m,) of 0 and 1. The share of each context's nearest neighbours that come from the
-    other domain, over the share that a random draw would give.
+    ``latents`` (m, d), ``domain`` (m,) of 0 and 1. The share of each context's ten nearest neighbours that come from
+    the other domain, over the share that a random draw would give.
     """
     from sklearn.neighbors import NearestNeighbors
 
     if len(latents) < 2:
         return math.nan
-    nearest = NearestNeighbors(n_neighbors=min(neighbours, len(latents) - 1)).fit(latents).kneighbors()[1]
+    nearest = NearestNeighbors(n_neighbors=min(10, len(latents) - 1)).fit(latents).kneighbors()[1]
     ratios = []
     for side in (0, 1):
         inside, expected = domain == side, float((domain != side).sum() / (len(domain) - 1))

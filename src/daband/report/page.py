@@ -70,7 +70,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     files_folder = folder / "report"
     for part in ("figures", "tables"):
         shutil.rmtree(files_folder / part, ignore_errors=True)
-        (files_folder / part).mkdir(parents=True)
+        (files_folder / part).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (files_folder / "figures" / name).write_bytes(content)
     tables = {table.name: table.latex() for table in document.each(Table)}
@@ -202,9 +202,7 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     parts = {
         "In the target, with its rewards": sections_runs.continued_blocks(pair, compared),
         "What the policy sees": sections_runs.policy_blocks(pair, compared, best, rival),
-        "Learning in the source": sections_runs.learning_blocks(
-            pair, compared, best
-        ),  # the bound: an assessment says more
+        "Learning in the source": sections_runs.learning_blocks(pair, compared, best),
     }
     return [Section(title, blocks) for title, blocks in parts.items() if blocks]
 

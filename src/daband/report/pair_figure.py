@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.files import make_folder, write_bytes
 from daband.image_layout import channels_last, image_layout
 from daband.report.method_styles import COLOURS, figure_text
 
@@ -23,15 +25,10 @@ _SOURCE, _TARGET = COLOURS[0], COLOURS[1]
 
 def draw_pair(pair: Pair, path: str | Path) -> Path:
     """Write the figure of a pair (PNG, PDF or SVG by the path's ending) and return its path."""
-    figure = pair_figure(pair)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.stem}-new{target.suffix}")
-    try:
-        figure.savefig(aside, dpi=130)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    target, content = Path(path), io.BytesIO()
+    pair_figure(pair).savefig(content, format=target.suffix.lstrip(".") or "png", dpi=130)
+    make_folder(target.parent)
+    write_bytes(target, content.getvalue())
     return target
 
 

@@ -396,18 +396,7 @@ def sweep_blocks(
     blocks: list[Block] = [table]
     choices = [choice for choice in sweep.get("choices", []) if choice.get("pair") == pair]
     if choices:
-        agreements = [choice.get("rank_correlation") for choice in choices]
-        rules = Table.of_columns(
-            f"{slug(pair)}-selection",
-            caption("selection", pair=pair, metric=metric.name),
-            ("rule", [choice["rule"] for choice in choices]),
-            ("picks", [choice["variant"] for choice in choices]),
-            (metric.name, [Mean(choice.get("score"), 0.0, 1).text(digits) for choice in choices]),
-            ("below the best", [Mean(choice.get("below_best"), 0.0, 1).text(digits) for choice in choices]),
-            ("rank correlation", ["" if agreement is None else f"{agreement:+.2f}" for agreement in agreements]),
-            text_columns=2,
-        )
-        blocks.append(rules)
+        blocks.append(selection_table(pair, choices, metric))
     curves = _swept_numbers(summaries.labelled(records), metric)
     if with_figure and curves is not None:
         setting, by_method = curves
@@ -417,6 +406,22 @@ def sweep_blocks(
         alt = f"{metric.name.capitalize()} over {setting}: {listed}"
         blocks.insert(0, Drawing(f"{slug(pair)}-sweep", figure, f"{pair}: {metric.name} over {setting}.", alt))
     return blocks
+
+
+def selection_table(pair: str, choices: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
+    """What each rule picks on a pair, as ``sweep.json`` lists it, and how good that is."""
+    digits = metric.digits(*(choice["score"] for choice in choices), significant=4)
+    agreements = [choice["rank_correlation"] for choice in choices]
+    return Table.of_columns(
+        f"{slug(pair)}-selection",
+        caption("selection", pair=pair, metric=metric.name),
+        ("rule", [choice["rule"] for choice in choices]),
+        ("picks", [choice["variant"] for choice in choices]),
+        (metric.name, [Mean(choice["score"], 0.0, 1).text(digits) for choice in choices]),
+        ("below best", [Mean(choice["below_best"], 0.0, 1).text(digits) for choice in choices]),
+        ("rank correlation", ["" if agreement is None else f"{agreement:+.2f}" for agreement in agreements]),
+        text_columns=2,
+    )
 
 
 def _swept_numbers(records: Sequence[Record], metric: Metric) -> tuple[str, dict[Key, dict[float, FloatArray]]] | None:

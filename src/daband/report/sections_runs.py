@@ -16,7 +16,7 @@ from daband.experiments import TARGET_ACCURACY, Records, decimals, group_by, met
 from daband.report import figures
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.method_styles import TERMS, label, short
-from daband.report.method_summaries import Key, Mean, growth_exponent, mixing
+from daband.report.method_summaries import Key, Mean, growth_exponent, key_of, mixing
 from daband.report.rendering import caption
 from daband.report.run_files import Curve, RunFiles, common_curve
 from daband.report.sections_results import class_names, mean_cell, slug
@@ -120,33 +120,33 @@ def continued_blocks(pair: str, runs: Sequence[RunFiles]) -> list[Block]:
     continued = [(run, record) for run in runs if (record := run.continued())]
     if not continued:
         return []
+    table = continued_table(pair, [record for _, record in continued])
     groups = group_by([run for run, _ in continued], lambda run: run.key)
-    records: dict[Key, Records] = {key: [] for key in groups}
-    for run, record in continued:
-        records[run.key].append(record)
-    every = [record for _, record in continued]
-    in_unit = metric_of(every) is not TARGET_ACCURACY
-    fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
-    fields = {"reward a round": "continued_reward", **fields} if in_unit else fields
-    totals = {key: Mean.of([record["total_regret"] for record in of]).value for key, of in records.items()}
-    least = min((value for value in totals.values() if value is not None), default=None)
-    columns: list[tuple[str, Sequence[Cell | str]]] = [
-        ("method", [label(*key) for key in records]),
-        ("rounds in the target", [f"{of[0]['rounds']:,}" for of in records.values()]),
-    ]
-    for heading, field in fields.items():
-        digits = decimals(*(record[field] for record in every), significant=4) if in_unit else 1
-        wins = [field == "total_regret" and least is not None and totals[key] == least for key in records]
-        means = [Mean.of([record[field] for record in of]) for of in records.values()]
-        several = len(records) > 1
-        cells = [mean_cell(mean, digits, bold=won and several) for mean, won in zip(means, wins, strict=True)]
-        columns.append((heading, cells))
-    columns.append(("seeds", [str(len(of)) for of in records.values()]))
-    table = Table.of_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), *columns)
     drawings = _regret_drawings(pair, groups, where="target", alt="Cumulative target regret")
     if not drawings:
         return [Text("The target does not tell its expected rewards, so there is no regret to draw."), table]
     return [SideBySide(drawings), table]
+
+
+def continued_table(pair: str, records: Records) -> Table:
+    """Regret in the target before and with its rewards, by method: of records as ``continue_run`` gives them."""
+    groups = group_by(records, key_of)
+    in_unit = metric_of(records) is not TARGET_ACCURACY
+    fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
+    fields = {"reward a round": "continued_reward", **fields} if in_unit else fields
+    totals = [Mean.of([record["total_regret"] for record in of]).value for of in groups.values()]
+    least = min((value for value in totals if value is not None), default=None) if len(groups) > 1 else None
+    columns: list[tuple[str, Sequence[Cell | str]]] = [
+        ("method", [label(*key) for key in groups]),
+        ("target rounds", [f"{of[0]['rounds']:,}" for of in groups.values()]),
+    ]
+    for heading, field in fields.items():
+        digits = decimals(*(record[field] for record in records), significant=4) if in_unit else 1
+        means = [Mean.of([record[field] for record in of]) for of in groups.values()]
+        wins = [field == "total_regret" and total is not None and total == least for total in totals]
+        columns.append((heading, [mean_cell(mean, digits, bold=won) for mean, won in zip(means, wins, strict=True)]))
+    columns.append(("seeds", [str(len(of)) for of in groups.values()]))
+    return Table.of_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), *columns)
 
 
 def _regret_drawings(pair: str, groups: Mapping[Key, Sequence[RunFiles]], *, where: str, alt: str) -> list[Drawing]:

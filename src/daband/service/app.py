@@ -12,9 +12,11 @@ import binascii
 import hashlib
 import hmac
 import logging
+import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -82,6 +84,7 @@ class Service:
         if number != store.newest_file() or store.note("pinned"):
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
         self._decider = Decider(model_from(store.model_content(current), current), settings)
+        self._taking = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
@@ -141,10 +144,11 @@ class Service:
                 _log.warning("models cannot be looked up: %s", type(error).__name__)
 
     def _take_current_model(self) -> None:
-        number = self.store.current_model()
-        if number is not None and number != self._decider.model.number:
-            self._decider.model = model_from(self.store.model_content(number), number)
-            _log.info("model %d decides", number)
+        with self._taking:  # who looked before somebody pinned another model must not have the last word
+            number = self.store.current_model()
+            if number is not None and number != self._decider.model.number:
+                self._decider.model = model_from(self.store.model_content(number), number)
+                _log.info("model %d decides", number)
 
     # What every request goes through.
 
@@ -204,7 +208,7 @@ class Service:
         now = time.monotonic()
         if len(self._buckets) > _MOST_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
             self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < 2.0}
-        left, then = self._buckets.get(client, (2.0 * rate, now))
+        left, then = self._buckets.get(client, (math.inf, now))
         left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
         if left < 1.0:
             raise _Refused(429, f"more than {rate:g} requests a second", {"Retry-After": "1"})

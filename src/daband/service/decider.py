@@ -73,7 +73,7 @@ class Decider:
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
         """The events of a request's JSON as they are to be logged, and the warnings on each row."""
         model, settings = self.model, self._settings
-        requests = self._read_events(body)
+        requests = self._read_events(body, model.deployed)
         choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
         if settings.mode == "log-only":  # a row that no model can read is of no use in a log
             warnings = [model.deployed.reader.read(one.row).warnings[0] for one in requests]
@@ -135,11 +135,11 @@ class Decider:
         pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
         return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
 
-    def _read_events(self, body: Any) -> list[_Request]:
+    def _read_events(self, body: Any, deployed: Deployed) -> list[_Request]:
         if not isinstance(body, dict):
             raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
         if "events" not in body:
-            return [self._read_event(body)]
+            return [self._read_event(body, deployed)]
         listed = body["events"]
         if len(body) > 1:
             raise InvalidInput("events stand alone in a body: what else is asked belongs to each event")
@@ -150,14 +150,14 @@ class Decider:
         requests = []
         for number, one in enumerate(listed):
             try:
-                requests.append(self._read_event(one))
+                requests.append(self._read_event(one, deployed))
             except InvalidInput as error:
                 raise InvalidInput(f"event {number}: {error}") from None
         if len({one.event_id for one in requests}) < len(requests):
             raise InvalidInput("events: an event_id stands there twice")
         return requests
 
-    def _read_event(self, body: Any) -> _Request:
+    def _read_event(self, body: Any, deployed: Deployed) -> _Request:
         if not isinstance(body, dict):
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
         for name in body:
@@ -168,7 +168,6 @@ class Decider:
             raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
         event_id = body.get("event_id")
         domain = body.get("domain")
-        deployed = self.model.deployed
         if domain is not None and domain != deployed.domain:
             raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
         eligible = body.get("eligible")

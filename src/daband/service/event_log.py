@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import math
 import os
 import time
@@ -25,7 +26,7 @@ import orjson
 import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.files import checked_path
+from daband.files import check_writable, write_bytes
 from daband.lazy_polars import pl
 
 _VERSION = "1"
@@ -228,8 +229,10 @@ class Store:
             raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that another thread still uses, as soon as it is done."""
+        pool = self._engine.pool
         self._engine.dispose()
+        sa.event.listen(pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
 
     # Events and rewards.
 
@@ -343,9 +346,8 @@ class Store:
         rounds: int = 0,
         state: bytes | None = None,
         file: int | None = None,
-        keep: int = 50,
     ) -> ModelRow:
-        """Publish a model under the next number. Of learned ones the newest ``keep`` stay, and one learner's state.
+        """Publish a model under the next number. Of learned ones the newest 50 stay, and one learner's state.
 
         ``start_seq`` and ``learned_seq`` are the newest reward's number by default. A learned model goes with ``file``,
         the newest file.
@@ -370,7 +372,7 @@ class Store:
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
             connection.execute(sa.insert(_models).values(**asdict(row), content=content, state=state))
-            old = _models.c.number < row.number - keep
+            old = _models.c.number < row.number - 50
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
                 old &= _models.c.number != int(pinned)
@@ -696,7 +698,7 @@ def export_events(
         ids: whether columns ``event_id``, ``time``, ``model`` and ``mode`` are added; readers that take all other
             columns for the context must then be told which are.
     """
-    file = checked_path(path)
+    check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
@@ -710,9 +712,9 @@ def export_events(
     if not frames:
         raise DataError("the log has no event with a reward in that span")
     frame = pl.concat(frames, how="diagonal_relaxed")
-    partial = file.with_name(f".{file.name}.partial")
-    frame.write_parquet(partial)
-    partial.replace(file)
+    content = io.BytesIO()
+    frame.write_parquet(content)
+    write_bytes(path, content.getvalue())
     return len(frame)
 
 

@@ -409,7 +409,7 @@ class _LogRun:
                 if self.folder is not None and self.folder.due():
                     save()
                 request.obey(save)
-        save()
+            save()
 
     def _readable(self, parts: Sequence[LogPart]) -> Iterator[tuple[LogPart, DataError | None]]:
         """Every part, with the error that its rows give: what is damaged must not be half learned."""

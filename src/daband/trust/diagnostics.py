@@ -67,9 +67,9 @@ def classifier_two_sample(source: FloatArray, target: FloatArray) -> tuple[float
     return accuracy, 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
-def projected(contexts: AnyArray, *, most: int = _MOST) -> FloatArray:
-    """At most so many contexts as vectors of at most 48 numbers: a random projection where they are longer."""
-    flat = np.asarray(contexts[:most]).reshape(min(most, len(contexts)), -1).astype(np.float64)
+def projected(contexts: AnyArray) -> FloatArray:
+    """At most 500 contexts as vectors of at most 48 numbers: a random projection where they are longer."""
+    flat = np.asarray(contexts[:_MOST]).reshape(min(_MOST, len(contexts)), -1).astype(np.float64)
     if flat.shape[1] <= _DIMENSION:
         return flat
     draw = np.random.default_rng(0).standard_normal((flat.shape[1], _DIMENSION)) / math.sqrt(flat.shape[1])
@@ -116,12 +116,12 @@ def doubts_of(signs: Sequence[str], outside: float, shift: DomainShift) -> list[
     return doubts
 
 
-def collapse_signs(scores: Scores, member: int = 0) -> list[str]:
+def collapse_signs(scores: Scores) -> list[str]:
     """A sentence for each sign that a policy collapsed in the target; none where nothing looks like it."""
     signs = []
     n_arms = scores.n_arms
-    source_share = np.bincount(scores.source_arm[member], minlength=n_arms) / scores.source_arm.shape[1]
-    target_share = np.bincount(scores.target_arm[member], minlength=n_arms) / scores.target_arm.shape[1]
+    source_share = np.bincount(scores.source_arm[0], minlength=n_arms) / scores.source_arm.shape[1]
+    target_share = np.bincount(scores.target_arm[0], minlength=n_arms) / scores.target_arm.shape[1]
     top = int(target_share.argmax())
     if target_share[top] >= _TOP_SHARE and source_share.max() < _TOP_SHARE:
         signs.append(
@@ -132,14 +132,14 @@ def collapse_signs(scores: Scores, member: int = 0) -> list[str]:
     lost = used & (target_share < 0.02 * source_share)
     if used.sum() > 2 and lost.sum() >= _UNUSED * used.sum():
         signs.append(f"{int(lost.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
-    before, after = (float(mean[member].std(axis=0).mean()) for mean in (scores.source_mean, scores.target_mean))
+    before, after = (float(mean[0].std(axis=0).mean()) for mean in (scores.source_mean, scores.target_mean))
     if before > 0 and after < _LOST_DEVIATION * before:
         signs.append(
             f"predictions hardly differ between target contexts: their deviation is {after / before:.0%} of that in "
             "the source"
         )
     rows = np.arange(scores.target_arm.shape[1])
-    chosen = scores.target_mean[member][rows, scores.target_arm[member]]
+    chosen = scores.target_mean[0][rows, scores.target_arm[0]]
     beyond = float(((chosen < -_BEYOND) | (chosen > 1.0 + _BEYOND)).mean())
     if beyond > _MOST_BEYOND:
         signs.append(f"{beyond:.0%} of the predicted rewards in the target lie far outside the range of rewards")

@@ -179,15 +179,15 @@ def packaged_photographs() -> list[AnyArray]:
     return photographs
 
 
-def photographs_in(folder: Path, *, at_least: int = 28) -> list[AnyArray]:
+def photographs_in(folder: Path) -> list[AnyArray]:
     """Every JPEG photograph of a folder in the order of their names, each (H, W, 3) of uint8."""
     paths = sorted(folder.glob("*.jpg"))
     if not paths:
         raise DataError(f"{folder} has no .jpg photographs; `daband data check digit` says where to get BSDS500")
     photographs = [decode_image(path) for path in paths]
     for path, photograph in zip(paths, photographs, strict=True):
-        if min(photograph.shape[:2]) < at_least:
-            raise DataError(f"{path} is smaller than {at_least} pixels; it is not a photograph of BSDS500")
+        if min(photograph.shape[:2]) < _SIDE:
+            raise DataError(f"{path} is smaller than {_SIDE} pixels; it is not a photograph of BSDS500")
     return [np.ascontiguousarray(photograph) for photograph in photographs]
 
 

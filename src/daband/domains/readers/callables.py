@@ -26,7 +26,7 @@ _BLOCK = 256
 class CallableContexts(Contexts):
     """``length`` contexts drawn by ``draw(generator, n)``, a block at a time, the same ones whenever asked."""
 
-    def __init__(self, draw: Draw, *, length: int, data_seed: int, name: str = "target") -> None:
+    def __init__(self, draw: Draw, *, length: int, data_seed: int, name: str) -> None:
         self._length = whole("length", length, least=1)
         self._name = name
         self._draw = draw
@@ -151,7 +151,7 @@ def from_callable(
         raise InvalidInput(f"target must be a function, got {type(target).__name__}")
     n_arms, data_seed = checked_n_arms(n_arms, rows=_BLOCK), whole("data_seed", data_seed, least=0)
     paying = CallableSource(*source, n_arms=n_arms, length=length, data_seed=data_seed)
-    stream = CallableContexts(target, length=length, data_seed=data_seed + 1)
+    stream = CallableContexts(target, length=length, data_seed=data_seed + 1, name="target")
     test = None if target_test is None else ArrayEvaluation(*target_test, n_arms=n_arms)
     held: EvaluationDomain | None = None
     if isinstance(source_test, tuple):

@@ -137,7 +137,6 @@ class ParquetLog(LoggedDomain):
         kept, held = copy.copy(self), copy.copy(self)
         for part, blocks in ((kept, self._blocks[~chosen]), (held, self._blocks[chosen])):
             part._take_blocks(blocks)
-            part._block = lru_cache(maxsize=2)(part._read_block)
         held.passes = 1
         return kept, held
 
