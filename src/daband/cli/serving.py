@@ -134,9 +134,9 @@ def decide_command(
                 raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
         contexts = frame.select(deployed.columns)
         assert deployed.frozen.table is not None
-        for column in deployed.frozen.table.columns:
-            if isinstance(column, NumericColumn):  # one text makes text of a whole column: name that one
-                numbers(frame, column.name, is_context=False)
+        for kind in deployed.frozen.table.columns:
+            if isinstance(kind, NumericColumn):  # one text makes text of a whole column: name that one
+                numbers(frame, kind.name, is_context=False)
     taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if taken:
         raise InvalidInput(
@@ -169,11 +169,11 @@ def decide_command(
             both_csv = rows.is_file() and {".csv"} <= {*rows.suffixes} & {out.suffix}
             decided.write_csv(content, **(csv_form(rows)[0] if both_csv else {}))
         write_bytes(out, content.getvalue())
-    kinds = [(warning.kind, warning.column) for each in decision.warnings for warning in each]
-    first = {(warning.kind, warning.column): warning for each in decision.warnings[::-1] for warning in each[::-1]}
-    for kind, warning in list(first.items())[::-1][:_SHOWN]:
-        more = f" (and {kinds.count(kind) - 1:,} more rows)" if kinds.count(kind) > 1 else ""
-        say(f"warning   {warning.message}{more}", style="yellow")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in (warning for each in decision.warnings for warning in each):
+        alike.setdefault((warning.kind, warning.column), []).append(warning.message)
+    for first, *others in list(alike.values())[:_SHOWN]:
+        say(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
     if watched is not None:
         say(f"{watched.report()!r}")
     if out is None:
