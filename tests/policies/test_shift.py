@@ -25,8 +25,8 @@ def market(shift, units=None):
     )
 
 
-def accuracy(kind, pair):
-    settings = {} if kind is daband.LinUCB else {"recipe": "small", "device": "cpu"}
+def accuracy(kind, pair, **settings):
+    settings = {} if kind is daband.LinUCB else {"recipe": "small", "device": "cpu"} | settings
     policy = kind.for_pair(pair, seed=0, **settings)
     daband.train(policy, source=pair.source, target=pair.target, episodes=11, episode_length=64)
     return policy, daband.evaluate(policy, pair.target_test).accuracy
@@ -120,3 +120,13 @@ def test_where_arms_are_differently_frequent_predictions_in_the_target_follow(tm
     np.testing.assert_array_equal(deployed.arm, in_target.argmax(axis=1))
     policy.add_arm()  # of which nothing is known
     assert policy.decide(contexts, "target").mean.shape == (40, 4)
+
+
+@pytest.mark.parametrize("linear_weight", [0.0, 0.5])
+def test_an_episode_in_the_target_is_played_by_the_frequencies_there(linear_weight):
+    recipe = {"base": "small", "learning": {"linear_weight": linear_weight}}
+    policy, _ = accuracy(daband.DABand, rarer("labels"), recipe=recipe)
+    contexts, rewards = np.random.default_rng(1).normal(size=(2, 4)), np.zeros((2, 3))
+    expected = policy.decide(contexts, "target").mean
+    assert np.abs(expected - policy.decide(contexts, "source").mean).max() > 0.01
+    np.testing.assert_allclose(policy.play(contexts, rewards, "target").mean[0], expected[0], atol=1e-6)

@@ -565,9 +565,6 @@ class NeuralLinUCB(Policy):
 
     def _publish(self) -> None:
         """Let decisions rest on the present experts and shares; one that has begun keeps those it began with."""
-        if len(self._experts) == 1:
-            self._acting = Acting(self._experts, (1.0,), (1.0,), self._offset)
-            return
         ready = np.array([expert.ready for expert in self._experts])
         shares = np.where(ready, self._shares.shares, 0.0)
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
@@ -616,17 +613,16 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         in_target = self.domains.is_target(domain)
-        self_trained = in_target and acting.pseudo is not None
-        part = 1.0 if acting.pseudo is None or not in_target else acting.pseudo.share
+        pseudo = acting.pseudo if in_target else None
+        part = 1.0 if pseudo is None else pseudo.share
         for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
             share = part * acting.shares[place]
-            labelled = self_trained and place == acting.labelled
+            labelled = pseudo is not None and place == acting.labelled
             if share == 0.0 and width == 0.0 and not labelled:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
-            if labelled:  # two regressions on the same features are one
-                assert acting.pseudo is not None
-                theta, share = share * theta + part * acting.pseudo.theta, 1.0
+            if pseudo is not None and labelled:  # two regressions on the same features are one
+                theta, share = share * theta + part * pseudo.theta, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -696,6 +692,9 @@ class NeuralLinUCB(Policy):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
+        added = self._acting.offset is not None or self._acting.pseudo is not None
+        if added and self.domains.is_target(domain):
+            return super()._play(contexts, rewards, domain, available, first_round)
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         features = [self._encode(expert, contexts, domain) for expert in experts]
@@ -923,20 +922,18 @@ class NeuralLinUCB(Policy):
             )
         network, sums = self.start_refit() if started is None else started
         others = self._experts[1:]
-        if self._refit_is_due():
+        if refitted := self._refit_is_due():
             network = replace(network, head=self._refit_head(network, sums))
             others = tuple(self._start_expert(expert) for expert in others)
             measured["refitted"] = 1.0
-            if self.recipe.learning.prior == "estimated":
-                self._experts = (network, *others)
-                self._publish()
-                self._estimate_frequencies()
-            if self.self_trains:
-                self._experts = (network, *others)
-                self._publish()
-                self._self_train()
         self._experts = (network, *others)
         self._publish()
+        if refitted:
+            if self.recipe.learning.prior == "estimated":
+                self._estimate_frequencies()
+            if self.self_trains:
+                self._self_train()
+            self._publish()
         measured["recent_reward"] = self._rate
         measured["gate"] = self._learner.gate
         return measured
