@@ -140,3 +140,11 @@ def test_rewards_beyond_an_estimated_range_do_not_break_training():
     assert 0 <= policy.learner.gate <= 1
     assert measured["source_cross_entropy"] >= 0
     assert measured["skipped_steps"] == 0
+
+
+@pytest.mark.parametrize("reward_range", [(0.0, 1.0), "auto"])
+def test_a_reward_that_is_missing_is_told_with_its_row(reward_range):
+    policy = daband.LinUCB(context_shape=(4,), n_arms=2, reward_range=reward_range)
+    with pytest.raises(InvalidInput, match="reward has a NaN or infinite value, first in row 1; leave out"):
+        policy.update(np.ones((3, 4)), [0, 1, 1], [0.5, np.nan, 0.5])
+    assert policy.rounds_learned == 0

@@ -56,13 +56,15 @@ class RewardScale:
 
     def check(self, rewards: FloatArray) -> None:
         """Raise where a reward is not a finite number, or lies outside a range that was given."""
-        if self.automatic:
-            if not np.isfinite(rewards).all():
-                raise InvalidInput("reward has a NaN or infinite value")
-            return
-        if rewards.size == 1 and self.low <= rewards.item() <= self.high:  # single rounds need no reductions
-            return
-        if not (rewards.min() >= self.low and rewards.max() <= self.high):  # false for NaN as well
+        if not self.automatic:
+            if rewards.size == 1 and self.low <= rewards.item() <= self.high:  # single rounds need no reductions
+                return
+            if rewards.min() >= self.low and rewards.max() <= self.high:
+                return
+        if not np.isfinite(rewards).all():
+            row = np.argwhere(~np.isfinite(rewards))[0, 0]
+            raise InvalidInput(f"reward has a NaN or infinite value, first in row {row}; leave out rounds without one")
+        if not self.automatic:
             wrong = rewards[~((rewards >= self.low) & (rewards <= self.high))][0]
             raise InvalidInput(
                 f"reward {wrong} is outside reward_range [{self.low}, {self.high}]; give the policy the range of your "
