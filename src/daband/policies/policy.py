@@ -491,7 +491,7 @@ class Policy(ABC, metaclass=_PolicyType):
             skipped = [name for name, is_new in zip(names, new, strict=True) if not is_new]
             if skipped and on_duplicate == "refuse":
                 raise InvalidInput(
-                    f"ids: the round {skipped[0]!r} was learned before; every round counts once. "
+                    f"ids: the round {skipped[0]!r} was learned before or is here twice; every round counts once. "
                     "on_duplicate='skip' learns the others"
                 )
             if skipped:
