@@ -66,7 +66,9 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
             raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
         return paths
     if not isinstance(log, Sequence) or not log:
-        raise InvalidInput(f"log must be a folder, a glob or a list of Parquet files, got {log!r}")
+        kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
+        frame = "; write the frame to a file first" if hasattr(log, "columns") else ""
+        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{frame}")
     return [checked_path(path, "log") for path in log]
 
 
