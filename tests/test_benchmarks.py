@@ -177,6 +177,17 @@ def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: 
     assert study.summary(record["runs"])["assess"] == record["assess"]
 
 
+def test_a_market_whose_shift_is_named_keeps_it_in_its_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("trust_report")
+    for kind, units in ((study.NAMED, (0, 1, 2)), ("markets", None)):  # basket, spent_last_year, last_order
+        np.savez(tmp_path / "pair.npz", **study._arrays(study.load_pair(kind, "units-1")))
+        read = study.pair_of(tmp_path / "pair.npz")
+        assert (read.shift.units, read.shift.stated) == (units, units is not None)
+        names = [candidate.name for part in study.candidates_of(read) for candidate in part]
+        assert ("daband, other units" in names) == (kind == "markets")
+
+
 def test_the_record_of_shared_data_sets_has_each_of_them_and_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")
