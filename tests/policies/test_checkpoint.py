@@ -122,7 +122,7 @@ def test_an_unknown_policy(saved):
     with pytest.raises(CheckpointError, match=r"did you mean 'linucb'.*policy of your own, import its module first"):
         daband.load(saved)
     _rewritten(saved, lambda about, _: about.update(policy="average"))
-    with pytest.raises(CheckpointError, match="an average of candidates.* choose anew"):
+    with pytest.raises(CheckpointError, match=r"an average of candidates.* choose anew"):
         daband.load(saved)
 
 

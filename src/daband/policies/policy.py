@@ -1142,7 +1142,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     name = saved.settings.get("policy")
     if name == "average":
         raise CheckpointError(
-            f"{path} is an average of candidates, which `daband choose` no longer makes; choose anew. What was exported "
+            f"{path} is an average of candidates, which choose no longer makes; choose anew. What was exported "
             "from it goes on deciding"
         )
     network = saved.settings.get("recipe", {}).get("encoder", {})
