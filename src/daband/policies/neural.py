@@ -44,7 +44,6 @@ from daband.arrays import (
     IntArray,
     Mask,
     Weights,
-    as_numpy,
     below,
     checked_number,
     unit_scale,
@@ -1035,14 +1034,17 @@ class NeuralLinUCB(Policy):
         Predictions are calibrated on source rounds, and EM does the rest. Where no term of the objective goes by the
         frequencies, predictions in the target do: with p(context | best arm) the same in both domains, the odds of an
         arm there are those of the source times the ratio of its frequencies (Saerens, Latinne and Decaestecker 2002).
+        Several sources are one mixture, and so are several targets.
         """
-        target, first = self._buffers.unlabelled[0], self.domains.first_target
-        contexts, arms, rewards = self._buffers.rounds[0].columns(_MOST_CONTEXTS)
-        if not len(contexts) or not len(target):
+        sources = enumerate(self.buffers.rounds[: self.domains.first_target])
+        rounds = [(domain, buffer.columns(_MOST_CONTEXTS)) for domain, buffer in sources if len(buffer)]
+        targets = self._target_contexts()
+        if not rounds or not targets:
             return
-        in_source = self._predict(contexts, 0)
-        in_target = self._predict(target.contexts[:_MOST_CONTEXTS][: len(target)], first)
-        scale = calibrated_scale(in_source, np.asarray(as_numpy(arms, "arms")), as_numpy(rewards, "rewards"))
+        in_source = np.concatenate([self._predict(columns[0], domain) for domain, columns in rounds])
+        in_target = np.concatenate([self._predict(contexts, domain) for domain, contexts in targets])
+        arms, rewards = (np.concatenate([columns[at].cpu().numpy() for _, columns in rounds]) for at in (1, 2))
+        scale = calibrated_scale(in_source, arms, rewards)
         before = arm_probabilities(in_source, scale)
         self._prior = label_shift(before, arm_probabilities(in_target, scale))
         if self.feedback == "one_hot" and self.arms == "disjoint" and "target_diversity" not in self.recipe.weights:
@@ -1051,14 +1053,10 @@ class NeuralLinUCB(Policy):
 
     def _self_train(self) -> None:
         """Fit the regression on pseudo-labels, unless a target has rewards, or 64 columns or fewer are numbers."""
-        first = self.domains.first_target
-        buffers = [
-            (domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)
-        ]
-        if not buffers or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
+        contexts, rewarded = self._target_contexts(), self._buffers.rounds[self.domains.first_target :]
+        if not contexts or self._acting.labelled < 0 or any(map(len, rewarded)):
             return
         expert = self._acting.experts[self._acting.labelled]
-        contexts = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in buffers]
         features = [self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in contexts]
         self._pseudo = None
         # Of each target by itself: with statistics of their own, an indicator has two values in every one.
@@ -1066,6 +1064,11 @@ class NeuralLinUCB(Policy):
             predicted = np.concatenate([self._predict(rows, domain) for domain, rows in contexts])
             predicted += 0.0 if self._offset is None else self._offset
             self._pseudo = fit_pseudo_labels(np.concatenate(features), predicted, ridge=expert.head.ridge)
+
+    def _target_contexts(self) -> list[tuple[int, torch.Tensor]]:
+        """Every target that was seen, with up to 2,048 of its contexts."""
+        targets = enumerate(self._buffers.unlabelled, start=self.domains.first_target)
+        return [(domain, part.contexts[: len(part)][:_MOST_CONTEXTS]) for domain, part in targets if len(part)]
 
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""
