@@ -419,3 +419,20 @@ def test_a_policy_that_takes_few_settings_is_saved_and_loaded(tmp_path):
     assert type(loaded) is OneSetting
     assert loaded.settings() == {"context_shape": [2], "n_arms": 2, "seed": 0}
     np.testing.assert_array_equal(loaded.select([[1.0, 2.0]]).mean, policy.select([[1.0, 2.0]]).mean)
+
+
+def test_a_policy_that_keeps_rounds_back_continues_to_the_last_bit(tmp_path):
+    """Rounds that wait for the range of rewards are learned in the batches that they came in, saved or not."""
+    contexts = np.random.default_rng(0).normal(size=(60, 3))
+    rewards = 1e5 + 5e3 * contexts[:, 0]
+    settings = {"context_shape": (3,), "n_arms": 2, "reward_range": "auto", "seed": 1}
+    straight, restarted = daband.NeuralLinUCB(**settings), daband.NeuralLinUCB(**settings)
+    for start in range(0, 60, 5):
+        batch = contexts[start : start + 5]
+        arms = straight.select(batch).arm
+        np.testing.assert_array_equal(restarted.select(batch).arm, arms)
+        for policy in (straight, restarted):
+            policy.update(batch, arms, rewards[start : start + 5])
+        restarted.save(tmp_path / "p.safetensors")
+        restarted = daband.load(tmp_path / "p.safetensors")
+    np.testing.assert_array_equal(restarted.decide(contexts).mean, straight.decide(contexts).mean)

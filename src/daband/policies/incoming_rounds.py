@@ -242,16 +242,18 @@ class PendingRounds(list[PlayedRounds]):
             "arms": np.concatenate([batch.arms for batch in self]),
             "rewards": np.concatenate([batch.rewards for batch in self]),
             "domain": np.concatenate([np.full(len(batch.arms), batch.domain, np.int64) for batch in self]),
+            "ends": np.cumsum([len(batch.arms) for batch in self]),
         }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned, a batch for each run of rounds in one domain."""
+        """Restore what ``state`` returned. Files of older versions do not say where a batch ends: domains do there."""
         self.clear()
         if not state:
             return
         # Files of older versions have one source and one target, and say whether a round is the target's.
         domains = state["domain"] if "domain" in state else state["in_target"].astype(np.int64)
-        edges = [0, *(np.flatnonzero(np.diff(domains)) + 1).tolist(), len(domains)]
+        ends = state.get("ends", np.append(np.flatnonzero(np.diff(domains)) + 1, len(domains)))
+        edges = [0, *ends.tolist()]
         columns = [state["contexts"], state["arms"], state["rewards"], state.get("weights")]
         for start, stop in pairwise(edges):
             contexts, arms, rewards, weights = (None if one is None else one[start:stop].copy() for one in columns)
