@@ -454,7 +454,7 @@ def run(
                 if all((out / f"{path.stem}__{seed}__{place}.seconds").exists() for seed in group):
                     continue
                 job = ("train", path, group, place, out, episodes, "auto" if stacked else "cpu")
-                training.append(((number, not wide, path.stem, not slow), slow and gpu_jobs > 0, job))
+                training.append(((image, number, not wide, path.stem, not slow), slow and gpu_jobs > 0, job))
                 for seed in group:
                     untrained[path, seed] += 1
     training.sort(key=lambda one: one[0])
@@ -653,7 +653,7 @@ def main() -> None:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {
             "half": given.half, "commit": given.commit, "machine": given.machine, "note": given.note,
-            **summary(records), "runs": records,
+            **summary([run for run in records if run["data"] != NAMED]), "runs": records,
         }  # fmt: skip
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:

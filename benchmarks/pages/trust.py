@@ -5,7 +5,8 @@ That is the last set of ``benchmarks/fresh.toml``; those read before it are a ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ KINDS = {
 }  # fmt: skip
 _OF_A_SET = ("tables", "patients", "texts", "features", "images")
 KINDS |= {f"{half}_{kind}": kind for half in READ_ONCE for kind in _OF_A_SET} | {"all": "**all**"}
+AVERAGE, _FEWEST_REWARDS = "average", 20
+"""What ``choose`` took for vectors in two readings, and how many rewards decide at all."""
 WAYS = {"kinds": "with candidates of other kinds", "seeds": "one method, its seeds"}
 
 
@@ -52,13 +55,14 @@ def _half(record: Record) -> Record:
     }  # fmt: skip
 
 
+def _add(rows: list[list[str]], what: str, asked: str, found: str, held: bool) -> None:
+    rows.append([what, asked, found, "yes" if held else "**no**"])
+
+
 def _asked(record: Record) -> list[list[str]]:
     """What was asked for, what was found, and whether it held."""
     rows: list[list[str]] = []
-
-    def add(what: str, asked: str, found: str, held: bool) -> None:
-        rows.append([what, asked, found, "yes" if held else "**no**"])
-
+    add = partial(_add, rows)
     for how, title in WAYS.items():
         own = [row for row in record["assess"] if row["how"] == how]
         total, kinds = own[-1], own[:-1]
@@ -76,12 +80,14 @@ def _asked(record: Record) -> list[list[str]]:
     (default,) = [row for row in record["default"] if row["data"] == "all"]
     for less, share in ((2, 0.9), (4, 1.0)):
         found = default[f"within_0{less}"]
-        means = np.mean([gap >= -less / 100 for gap in _gaps_of_means(record).values()])
-        told = f"{percent(found, 1)} ({percent(float(means), 1)} by means over seeds)"
+        means = _share(_means(record["runs"]).values(), -less / 100)
+        told = f"{percent(found, 1)} ({percent(means, 1)} by means over seeds)"
         add(f"the default at least the best simple method less .0{less}", percent(share), told, found >= share)
-    worst_choice = f"{percent(default['chosen_within_04'], 1)}, worst {number(default['chosen_worst'], sign=True)}"
-    held = default["chosen_within_04"] == 1.0
-    add("`choose` without rewards at least that less .04", "100%", worst_choice, held)
+    told = f"{percent(default['within_04'], 1)}, worst {number(default['worst'], sign=True)}"
+    if any(run["chosen"] != "daband" for run in record["runs"]):
+        then = f"{percent(default['chosen_within_04'], 1)}, worst {number(default['chosen_worst'], sign=True)}"
+        told += f" by the rule of today, DABand; {then} by that of the reading"
+    add("`choose` without rewards at least that less .04", "100%", told, default["within_04"] == 1.0)
     bought = {row["rewards"]: row for row in record["rewards"] if row["data"] == "all"}
     for budget, share in ((50, 0.9), (200, 0.97)):
         found = bought[budget]["asked_within"]
@@ -92,6 +98,29 @@ def _asked(record: Record) -> list[list[str]]:
             found >= share,
         )
     return rows
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _share(gaps: Iterable[float], least: float) -> float:
+    return _mean(gap >= least for gap in gaps)
+
+
+def _less_simple(values: Record) -> float:
+    return float(values["daband"] - max(values[method] for method in SIMPLE if method in values))
+
+
+def _means(runs: Sequence[Record]) -> dict[str, float]:
+    """By data set, the default's mean over seeds less that of the best simple method."""
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        by_name.setdefault(f"{run['data']}/{run['name']}", []).append(run["values"])
+    return {
+        name: _less_simple({method: _mean(values[method] for values in own) for method in own[0]})
+        for name, own in by_name.items()
+    }
 
 
 def _is_fresh(kind: str) -> bool:
@@ -137,26 +166,34 @@ def rewards_page(*records: Record) -> str:
         halves.append({
             "record": {"note": "", **record}, "title": _title(record), "sizes": _sizes(record), "compared": len(runs),
             "same": sum(values["daband"] == values.get("nlinucb") for values in runs),
-            "above_linear": float(np.mean(gap)), "below": _below(record),
+            "above_linear": float(np.mean(gap)), "below": _below(record), "rewards": _rewards(record),
         })  # fmt: skip
     return fill("choose", halves=halves, kinds=KINDS)
 
 
-def _gaps_of_means(record: Record) -> dict[str, float]:
-    """By data set, the default's mean over seeds less that of the best simple method."""
-    runs: dict[str, list[Record]] = {}
-    for run in record["runs"]:
-        runs.setdefault(f"{run['data']}/{run['name']}", []).append(run["values"])
-    means = {
-        name: {method: float(np.mean([values[method] for values in own])) for method in own[0]}
-        for name, own in runs.items()
-    }
-    return {name: own["daband"] - max(own[method] for method in SIMPLE if method in own) for name, own in means.items()}
+def _rewards(record: Record) -> list[Record]:
+    """What rewards buy; without enough of them the choice is DABand, where it was an average of candidates then."""
+    rows: list[Record] = []
+    for row in record["rewards"]:
+        own = [run["values"] for run in record["runs"] if row["data"] in (run["data"], "all")]
+        if row["rewards"] < _FEWEST_REWARDS and any(AVERAGE in values for values in own):
+            images = {"linucb-p", "nlinucb"}  # candidates where LinUCB is none
+            lost = [
+                max(v for name, v in values.items() if name != AVERAGE and not ("linucb" in values and name in images))
+                - values["daband"]
+                for values in own
+            ]
+            found = {"within": _mean(one <= 0.03 for one in lost), "lost": _mean(lost)}
+            ways = ("asked",) if row["rewards"] else ("asked", "even", "plain")
+            rows.append({**row, **{f"{way}_{what}": value for way in ways for what, value in found.items()}})
+        else:
+            rows.append(row)
+    return rows
 
 
 def _below(record: Record) -> list[str]:
     """The data sets whose mean over seeds is more than .04 below the best simple method, and by how much."""
-    gaps = sorted((gap, name.split("/")[1]) for name, gap in _gaps_of_means(record).items())
+    gaps = sorted((gap, name.split("/")[1]) for name, gap in _means(record["runs"]).items())
     return [f"{name} {number(gap, sign=True)}" for gap, name in gaps if gap < -0.04]
 
 

@@ -61,6 +61,15 @@ def imagenet_normalise(images: AnyArray) -> AnyArray:
     return (scaled - mean) / deviation
 
 
+def in_eight_bits(image: Any) -> Any:
+    """An image of Pillow whose channels have 8 bits: ``convert`` would cut off 16 bits of grey at 255, all white."""
+    from PIL import Image
+
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I") else image
+
+
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """An image as (H, W, 3) of uint8: both sides resized to ``resize``, then the centre ``crop`` x ``crop`` of it."""
     from PIL import Image
@@ -69,7 +78,7 @@ def decode(source: Any, resize: int | None = None, crop: int | None = None) -> A
         if opened.mode == "P" and "transparency" in opened.info:
             image = opened.convert("RGBA").convert("RGB")  # Pillow warns when this is done in one step
         else:
-            image = opened.convert("RGB")
+            image = in_eight_bits(opened).convert("RGB")
     if resize is not None and image.size != (resize, resize):
         image = image.resize((resize, resize), Image.Resampling.BILINEAR)
     pixels: AnyArray = np.array(image)

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
 from operator import itemgetter
 from pathlib import Path
-from struct import Struct
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -331,7 +330,6 @@ class TableRows:
         self._deviation = np.array([column.deviation for _, column, _ in self._numeric])
         names = [name for name, _, _ in self._numeric]
         self._values_of = itemgetter(*names) if len(names) > 1 and self._deviation.min() > 1.0 / _LARGE else None
-        self._pack = Struct(f"{len(names)}d").pack
         self._others = self._dimension > len(self._places)
         """Whether a context has more than the numeric columns."""
 
@@ -387,7 +385,7 @@ class TableRows:
                 return None
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        scaled: FloatArray = np.frombuffer(self._pack(*values)) - self._mean
+        scaled: FloatArray = np.array(values, np.float64) - self._mean
         scaled /= self._deviation
         # In nearly every case all of them together are not as far out as one number may be.
         if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
@@ -521,9 +519,12 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
 
 
 def first_non_number(column: pl.Series) -> tuple[int, Any]:
-    """The first value of a column that is no number, and its row."""
-    text = column.dtype == pl.String
-    wrong = column.is_not_null() & (column.cast(pl.Float64, strict=False).is_null() if text else True)
+    """The first value of a column that is no number, and its row; of text, rather one that is no amount either."""
+    wrong = column.is_not_null()
+    if column.dtype == pl.String:
+        amount = column.str.contains(r"^ *[+-]?[\d.,]*\d *%? *$")
+        number = column.cast(pl.Float64, strict=False).is_not_null()
+        wrong &= ~number & (~amount if (~amount).any() else True)
     row = int(wrong.arg_max() or 0)
     return row, column[row]
 

@@ -136,6 +136,7 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market, code=2)
     assert "log.csv has no reward yet: fill in the column 'reward' as rewards come" in told
     daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)  # nothing is lost by deciding again
+    _check_odd_rows(market)
     pay(market / "log.csv", late=4)
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
     assert "log.csv has rewards that somebody filled in" in told
@@ -165,6 +166,26 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "has a column 'arm' already" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
     )
+
+
+def _check_odd_rows(market):
+    """Before: a text in one cell was said of row 0, no misspelt column was guessed, a far number had a line a row."""
+    new = pl.read_csv(market / "new.csv")
+    commas = pl.col("age").cast(pl.String).str.replace(".", ",", literal=True)
+    text = pl.when(pl.col("customer") == "new4").then(pl.lit("old")).otherwise(commas)
+    new.with_columns(age=text).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
+    told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
+    assert "column 'age' is not numeric: it is of type String, e.g. 'old' in row 4" in told
+    new.rename({"age": "Age"}).write_csv(market / "odd.csv")
+    told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
+    assert "odd.csv has no column 'age'; did you mean 'Age'? (its columns: customer, spent, Age, city, joined)" in told
+    new.with_columns(pl.col("age") * 100).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
+    told = daband("decide", "v0.daband", "odd.csv", "--out", "odd-log.csv", cwd=market)
+    assert told.count("deviations from the mean of training") == 1
+    assert "(and 239 more rows)" in told
+    first = (market / "odd-log.csv").read_text().splitlines()[1]  # in the form of the rows
+    assert first.count(";") == 8
+    assert ";0,7" in first or ";0,8" in first or ";0,1" in first
 
 
 def test_decide_takes_a_folder_of_pictures(tmp_path):

@@ -98,7 +98,8 @@ def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
     before, screen = warnings.showwarning, console(False)
     with warnings_on():
         warnings.simplefilter("always")
-        warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
+        for _ in range(3):
+            warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
     assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"
     assert warnings.showwarning is before
 

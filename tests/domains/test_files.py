@@ -248,6 +248,7 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
         ('a,b\n"3,5",12 €\n', ("3,5", "12 €")),
         ("a;b\n12,5%;1.234\n7%;2.000\n", (12.5, 1234.0)),
         ("a\tb\n1,234\tx\n", (1234.0, "x")),
+        ("a,b,c,d\n?,n/a,#N/A,x\n1,2,3,y\n", (None, None, None, "x")),
     ],
 )
 def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, row):
@@ -390,6 +391,14 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
     )
     assert why["pay"][1].startswith("amounts such as '1,100', which are no plain numbers")
     assert why["note"][1].startswith("an id or free text")
+    nearly = [
+        frame.with_columns(dose=pl.when(pl.col("row_id") < 3).then(pl.lit("low")).otherwise(number.cast(pl.String)))
+        for frame in (old, new)
+    ]
+    _, types = infer_columns(*nearly, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert {one.name: one.why for one in types}["dose"].startswith(
+        "numbers but for texts such as 'low', whose cells should be empty; "
+    )
     dated = [frame.with_columns(day=pl.lit("1/2/2024")) for frame in (old, new)]
     dated[0][3, "day"] = "1/3/2024"
     _, types = infer_columns(*dated, ColumnRoles(arm="offer", reward="euros", propensity="p"))

@@ -9,6 +9,7 @@ from PIL import Image
 from daband.domains import Framing, Reading, from_image_folder, imagenet_normalise
 from daband.domains.readers.image_store import ImageStore
 from daband.errors import DataError, InvalidInput
+from daband.image_layout import decode
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -165,6 +166,21 @@ def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
     write_images(tmp_path / "seen", CLASSES[:2], 3)
     with pytest.raises(DataError, match=r"class 'owl' has no example"):
         from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
+    write_images(tmp_path / "seen", ["Owl", "owl"], 3)
+    with pytest.raises(DataError, match=r"seen/Owl is no class of the source \(cat, dog, owl\).*without labels"):
+        from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
+
+
+@pytest.mark.parametrize("kind", ["png", "tif"])
+def test_sixteen_bits_of_grey_are_not_all_white(tmp_path, kind):
+    grey = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
+    Image.fromarray(grey).save(tmp_path / "eight.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / f"sixteen.{kind}")
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "fractions.tif")
+    np.testing.assert_array_equal(decode(tmp_path / f"sixteen.{kind}"), decode(tmp_path / "eight.png"))
+    store = ImageStore([tmp_path / "fractions.tif"], Framing(8, 8), cache=False)
+    with pytest.raises(DataError, match="fractions of an unknown range"):
+        store.read(np.array([0]))
 
 
 @pytest.mark.parametrize("passes", ["2", 1.5])

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +239,27 @@ def test_terminated_and_completed(jobs, unbroken, tmp_path):
     assert "Traceback" not in errors
     assert "the same command resumes" in errors
     assert not list(tmp_path.rglob("*.tmp"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path)) == timeless(unbroken)
+
+
+def test_killed_with_its_workers_and_completed(unbroken, tmp_path):
+    """kill -9, as a machine that is out of memory sends it: no process is left behind."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--jobs", "2", "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("*/policy.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True).split()
+    process.kill()
+    process.wait()
+    assert len(children) >= 3
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline + 60:
+        time.sleep(0.05)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path)) == timeless(unbroken)
 

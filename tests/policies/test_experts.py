@@ -372,6 +372,14 @@ def test_on_many_features_half_of_a_prediction_in_the_target_is_a_regression_on_
     assert (decision.arm == best).mean() >= (mixed.argmax(axis=1) == best).mean()
 
 
+def test_an_episode_in_the_target_begins_with_its_pseudo_labels():
+    policy, target, _ = _self_trained()
+    expected = policy.decide(target[:2], "target").mean[0]
+    played = policy.play(target[:2], np.zeros((2, policy.n_arms)), "target")
+    np.testing.assert_allclose(played.mean[0], expected, atol=1e-6)
+    assert policy._pseudo is None
+
+
 def test_rewards_of_the_target_take_the_place_of_its_pseudo_labels():
     policy, target, _ = _self_trained()
     policy.update(target[:1], [0], [1.0], domain="target")

@@ -69,6 +69,10 @@ def test_far_rewards_are_clipped_and_it_is_told_once():
     np.testing.assert_allclose(unit, [0.5, 2.0, 1.5])
     np.testing.assert_allclose(scale.to_unit(np.array([-1e9])), [-1.0])  # an error if it warned again
     assert scale.clipped == 2
+    restored = RewardScale("auto")
+    restored.restore(scale.state())
+    with pytest.warns(UserWarning, match=r"reward 1e\+09 lies far outside.*--set pair_options\.reward_range"):
+        restored.to_unit(np.array([1e9]))  # in another process, which said nothing yet
 
 
 def test_auto_keeps_the_first_rounds_back_and_learns_all_of_them():
@@ -136,3 +140,11 @@ def test_rewards_beyond_an_estimated_range_do_not_break_training():
     assert 0 <= policy.learner.gate <= 1
     assert measured["source_cross_entropy"] >= 0
     assert measured["skipped_steps"] == 0
+
+
+@pytest.mark.parametrize("reward_range", [(0.0, 1.0), "auto"])
+def test_a_reward_that_is_missing_is_told_with_its_row(reward_range):
+    policy = daband.LinUCB(context_shape=(4,), n_arms=2, reward_range=reward_range)
+    with pytest.raises(InvalidInput, match="reward has a NaN or infinite value, first in row 1; leave out"):
+        policy.update(np.ones((3, 4)), [0, 1, 1], [0.5, np.nan, 0.5])
+    assert policy.rounds_learned == 0

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.domain_names import DomainNames
 from daband.shift import Shift
 from daband.trust import Candidate, default_candidates
 
@@ -25,8 +26,8 @@ def market(shift, units=None):
     )
 
 
-def accuracy(kind, pair):
-    settings = {} if kind is daband.LinUCB else {"recipe": "small", "device": "cpu"}
+def accuracy(kind, pair, **settings):
+    settings = {} if kind is daband.LinUCB else {"recipe": "small", "device": "cpu"} | settings
     policy = kind.for_pair(pair, seed=0, **settings)
     daband.train(policy, source=pair.source, target=pair.target, episodes=11, episode_length=64)
     return policy, daband.evaluate(policy, pair.target_test).accuracy
@@ -120,3 +121,31 @@ def test_where_arms_are_differently_frequent_predictions_in_the_target_follow(tm
     np.testing.assert_array_equal(deployed.arm, in_target.argmax(axis=1))
     policy.add_arm()  # of which nothing is known
     assert policy.decide(contexts, "target").mean.shape == (40, 4)
+
+
+def test_frequencies_are_those_of_all_sources_and_of_all_targets():
+    draw, domains = np.random.default_rng(0), DomainNames(sources=("a", "b"), targets=("c", "d"))
+    policy = daband.DABand(
+        context_shape=(4,), n_arms=3, recipe="small", feedback="one_hot", shift="labels", device="cpu", domains=domains
+    )
+
+    def rows(n, frequencies):
+        label = draw.choice(3, n, p=frequencies)
+        return 2.0 * np.eye(3, 4)[label] + 0.3 * draw.normal(size=(n, 4)), label
+
+    contexts, label = rows(600, [1 / 3] * 3)
+    policy.update(contexts, label, np.ones(600), domain="b")  # none of "a"
+    policy.observe_target(rows(200, [0.1, 0.8, 0.1])[0], "c")
+    policy.observe_target(rows(600, [0.1, 0.1, 0.8])[0], "d")
+    policy.adapt()
+    assert policy._prior == pytest.approx([0.1, 0.275, 0.625], abs=0.05)
+
+
+@pytest.mark.parametrize("linear_weight", [0.0, 0.5])
+def test_an_episode_in_the_target_is_played_by_the_frequencies_there(linear_weight):
+    recipe = {"base": "small", "learning": {"linear_weight": linear_weight}}
+    policy, _ = accuracy(daband.DABand, rarer("labels"), recipe=recipe)
+    contexts, rewards = np.random.default_rng(1).normal(size=(2, 4)), np.zeros((2, 3))
+    expected = policy.decide(contexts, "target").mean
+    assert np.abs(expected - policy.decide(contexts, "source").mean).max() > 0.01
+    np.testing.assert_allclose(policy.play(contexts, rewards, "target").mean[0], expected[0], atol=1e-6)

@@ -1,6 +1,8 @@
 """What may be given to ``decide``, and what is odd or wrong about it."""
 
+import copy
 import io
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -42,6 +44,14 @@ def on_images(tmp_path_factory):
     daband.export(policy, folder / "any", images=Framing(20, 16))
     daband.export(policy, folder / "same")
     return daband.load_deployed(folder / "any"), daband.load_deployed(folder / "same")
+
+
+def test_a_policy_on_tables_goes_to_other_processes(on_tables):
+    deployed, pair, policy = on_tables
+    for one in (deployed, copy.deepcopy(deployed), pickle.loads(pickle.dumps(deployed))):
+        assert one.decide(FULL, round_number=0).arm == deployed.decide(FULL, round_number=0).arm
+    copied = pickle.loads(pickle.dumps(policy))
+    np.testing.assert_array_equal(copied.table.contexts(FULL), pair.table.contexts(FULL))
 
 
 class TestKinds:

@@ -517,3 +517,9 @@ print(json.dumps(fits[0] == fits[1]))
 """
     done = subprocess.run([sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [False, True]  # the same to the bit
+
+
+def test_a_frame_in_the_place_of_a_log_is_named_by_its_type():
+    """Before: the error printed all its rows."""
+    with pytest.raises(daband.InvalidInput, match=r"got DataFrame; write the frame to a file first$"):
+        daband.learn_log(daband.LinUCB(context_shape=(1,), n_arms=2), pl.DataFrame({"arm": [0]}))

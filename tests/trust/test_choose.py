@@ -190,6 +190,18 @@ def test_exploration_of_the_chosen_policy():
     assert (decided.propensity < 1).all()
 
 
+def test_an_arm_that_was_never_tried_is_not_assessed_and_it_is_said():
+    """Before: a value of greedy choices, and a policy whose bonus chooses the arm that nobody ever tried."""
+    draw = np.random.default_rng(0)
+    x, arms = draw.normal(size=(400, 2)), draw.integers(2, size=400)
+    log = (x, arms, np.where(arms, x[:, 0], -x[:, 0]), np.full(400, 0.5))
+    pair = daband.domains.from_log(source=log, target=draw.normal(size=(80, 2)), n_arms=3)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
+    assessment = daband.choose(pair, episodes=2, episode_length=64, candidates=candidates).assessment
+    assert assessment.per_arm[2].target_share == 0
+    assert any(reason.startswith("This is of its greedy choices") for reason in assessment.reasons)
+
+
 @pytest.mark.parametrize(("explore", "rule"), [("greedy", "greedy"), ("ucb", "ucb")])
 def test_what_is_assessed_is_what_is_deployed(explore, rule):
     """Before: also a policy that explores greedily was assessed with the bonus."""
@@ -285,7 +297,7 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     assert done.exit_code == 0, done.output
     written = json.loads((out / "choice.json").read_text())
     assert written["candidate"] in done.output
-    assert "the table is of greedy choices" in done.output  # the number beside the verdict is another one
+    assert "The table is of greedy choices" in done.output  # the number beside the verdict is another one
     assert "Required is what the best constant arm is worth" in done.output
     assert " by rewards" not in done.output
     explanations = json.loads((out / "assessment.json").read_text())["explanations"]

@@ -64,10 +64,13 @@ def report_table(table: document.Table) -> Table:
 
 @contextmanager
 def warnings_on() -> Iterator[None]:
-    """Show warnings as a line of their own, without the place in the code they come from."""
+    """Show warnings as a line of their own, once, without the place in the code they come from."""
+    shown = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning   {message}", style="yellow")
+        if str(message) not in shown:
+            say(f"warning   {message}", style="yellow")
+        shown.add(str(message))
 
     with warnings.catch_warnings():  # puts the way of showing back as well
         warnings.showwarning = show

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from daband.cli.progress_and_tables import say
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import check_writable, read_json, write_bytes
 from daband.lazy_polars import pl
+from daband.table_transform import NumericColumn, numbers
 
 
 def export_command(
@@ -110,7 +111,7 @@ def decide_command(
     """
     import numpy as np
 
-    from daband.domains import read_table
+    from daband.domains import csv_form, read_table
     from daband.serving import load_deployed
 
     deployed = load_deployed(file)
@@ -127,7 +128,15 @@ def decide_command(
         )
     else:
         frame = read_table(rows)
-        contexts = frame.select([name for name in deployed.columns if name in frame.columns])
+        for name in deployed.columns:
+            if name not in frame.columns:
+                hint = did_you_mean(name, frame.columns)
+                raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+        contexts = frame.select(deployed.columns)
+        assert deployed.frozen.table is not None
+        for kind in deployed.frozen.table.columns:
+            if isinstance(kind, NumericColumn):  # one text makes text of a whole column: name that one
+                numbers(frame, kind.name, is_context=False)
     taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if taken:
         raise InvalidInput(
@@ -154,11 +163,17 @@ def decide_command(
             say(f"... {len(decided):,} rows in all")
     else:  # whole or not at all: the log of decisions is what learning rests on
         content = io.BytesIO()
-        (decided.write_parquet if out.suffix.lower() == ".parquet" else decided.write_csv)(content)
+        if out.suffix.lower() == ".parquet":
+            decided.write_parquet(content)
+        else:  # as the rows are written, so that the same spreadsheet opens it
+            both_csv = rows.is_file() and {".csv"} <= {*rows.suffixes} & {out.suffix}
+            decided.write_csv(content, **(csv_form(rows)[0] if both_csv else {}))
         write_bytes(out, content.getvalue())
-    texts = [warning.message for each in decision.warnings for warning in each]
-    for text in list(dict.fromkeys(texts))[:_SHOWN]:
-        say(f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in (warning for each in decision.warnings for warning in each):
+        alike.setdefault((warning.kind, warning.column), []).append(warning.message)
+    for first, *others in list(alike.values())[:_SHOWN]:
+        say(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
     if watched is not None:
         say(f"{watched.report()!r}")
     if out is None:

@@ -245,11 +245,12 @@ def choose_command(
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
             say(f"By {choice.rewards} target rewards: {limits} before it learned from them.")
         say(f"Without these rewards: {choice.assessment.sentence}" if choice.rewards else choice.assessment.sentence)
-        say(
-            "The verdict is of the policy as deployed, with its exploration bonus; the table is of greedy choices,"
-            " with the constant among the explanations, of which the worst counts for a third."
+        bonus = (
+            "The table is of greedy choices, as with export --epsilon; the verdict of the policy with its bonus (ucb)."
         )
-        say(next(reason for reason in choice.assessment.reasons if reason.startswith("Required is ")))
+        reasons = choice.assessment.reasons
+        say(next((reason for reason in reasons if reason.startswith("This is of its greedy choices")), bonus))
+        say(next(reason for reason in reasons if reason.startswith("Required is ")))
         if pair.target_test is not None:
             measured = read_json(place / "result.json")
             value, rows = measured["target_value"], measured["target_contexts"]
@@ -261,9 +262,10 @@ def choose_command(
                 f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
                 "to go), and call this again: the rewards decide."
             )
-        elif not choice.rewards:
+        else:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
             tell = {"do not": "could change that", "ask": "tell"}.get(choice.assessment.verdict, "confirm it")
+            tell = "give a narrower interval" if choice.rewards else tell
             say(f"Rewards of the target {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(f"Why: daband assess {folder_name}")
         use = "To deploy it all the same" if choice.assessment.verdict == "do not" else "For production"

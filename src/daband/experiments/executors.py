@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -177,7 +179,7 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
     share = str(max(1, processors() // workers))
     variables = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
     # Every process is a pool of its own: where one dies, the others work on.
-    new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_ignore_interrupts)
+    new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
     def call(group: Group) -> list[Outcome]:
@@ -192,7 +194,10 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
         finally:
             pools.put(pool)
 
-    with environment_variables(variables), context.Manager() as manager, ThreadPoolExecutor(workers) as threads:
+    manager = SyncManager(ctx=context)
+    with environment_variables(variables):
+        manager.start(initializer=_follow_parent)
+    with manager, environment_variables(variables), ThreadPoolExecutor(workers) as threads:
         reports: _Reports = manager.Queue()
         others = set(multiprocessing.active_children())
         for _ in range(workers):
@@ -233,9 +238,17 @@ def _cheapness(group: Group) -> tuple[bool, bool, bool]:
     return not costly, getattr(policy, "source_terms_only", True), group[0].method != "linucb"
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal. The parent acts on it; workers would print tracebacks."""
+def _follow_parent() -> None:
+    """End when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -175,8 +175,7 @@ class RidgeHead:
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
         features, arms = self.of_chosen(features, arms)
-        if weights is not None:
-            features, rewards = _weigh(features, rewards, weights)
+        features, rewards = _weigh(features, rewards, weights)
         if self.trust is not None:
             check_norm(features, self.ridge)
             self.trust.update(unit_scale(features), arms, rewards)
@@ -464,9 +463,5 @@ class HeadMixture:
 
     def with_arms(self, n_arms: int) -> HeadMixture:
         """The same heads for another number of shared arms."""
-        return HeadMixture(
-            tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads),
-            self.shares,
-            self.exploring,
-            self.offset if n_arms == self.n_arms else None,
-        )
+        heads = tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads)
+        return replace(self, heads=heads, offset=self.offset if n_arms == self.n_arms else None)

@@ -44,7 +44,6 @@ from daband.arrays import (
     IntArray,
     Mask,
     Weights,
-    as_numpy,
     below,
     checked_number,
     unit_scale,
@@ -565,9 +564,6 @@ class NeuralLinUCB(Policy):
 
     def _publish(self) -> None:
         """Let decisions rest on the present experts and shares; one that has begun keeps those it began with."""
-        if len(self._experts) == 1:
-            self._acting = Acting(self._experts, (1.0,), (1.0,), self._offset)
-            return
         ready = np.array([expert.ready for expert in self._experts])
         shares = np.where(ready, self._shares.shares, 0.0)
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
@@ -616,17 +612,16 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         in_target = self.domains.is_target(domain)
-        self_trained = in_target and acting.pseudo is not None
-        part = 1.0 if acting.pseudo is None or not in_target else acting.pseudo.share
+        pseudo = acting.pseudo if in_target else None
+        part = 1.0 if pseudo is None else pseudo.share
         for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
             share = part * acting.shares[place]
-            labelled = self_trained and place == acting.labelled
+            labelled = pseudo is not None and place == acting.labelled
             if share == 0.0 and width == 0.0 and not labelled:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
-            if labelled:  # two regressions on the same features are one
-                assert acting.pseudo is not None
-                theta, share = share * theta + part * acting.pseudo.theta, 1.0
+            if pseudo is not None and labelled:  # two regressions on the same features are one
+                theta, share = share * theta + part * pseudo.theta, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -696,6 +691,9 @@ class NeuralLinUCB(Policy):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
+        added = self._acting.offset is not None or self._acting.pseudo is not None
+        if added and self.domains.is_target(domain):
+            return super()._play(contexts, rewards, domain, available, first_round)
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         features = [self._encode(expert, contexts, domain) for expert in experts]
@@ -923,20 +921,18 @@ class NeuralLinUCB(Policy):
             )
         network, sums = self.start_refit() if started is None else started
         others = self._experts[1:]
-        if self._refit_is_due():
+        if refitted := self._refit_is_due():
             network = replace(network, head=self._refit_head(network, sums))
             others = tuple(self._start_expert(expert) for expert in others)
             measured["refitted"] = 1.0
-            if self.recipe.learning.prior == "estimated":
-                self._experts = (network, *others)
-                self._publish()
-                self._estimate_frequencies()
-            if self.self_trains:
-                self._experts = (network, *others)
-                self._publish()
-                self._self_train()
         self._experts = (network, *others)
         self._publish()
+        if refitted:
+            if self.recipe.learning.prior == "estimated":
+                self._estimate_frequencies()
+            if self.self_trains:
+                self._self_train()
+            self._publish()
         measured["recent_reward"] = self._rate
         measured["gate"] = self._learner.gate
         return measured
@@ -1038,14 +1034,17 @@ class NeuralLinUCB(Policy):
         Predictions are calibrated on source rounds, and EM does the rest. Where no term of the objective goes by the
         frequencies, predictions in the target do: with p(context | best arm) the same in both domains, the odds of an
         arm there are those of the source times the ratio of its frequencies (Saerens, Latinne and Decaestecker 2002).
+        Several sources are one mixture, and so are several targets.
         """
-        target, first = self._buffers.unlabelled[0], self.domains.first_target
-        contexts, arms, rewards = self._buffers.rounds[0].columns(_MOST_CONTEXTS)
-        if not len(contexts) or not len(target):
+        sources = enumerate(self.buffers.rounds[: self.domains.first_target])
+        rounds = [(domain, buffer.columns(_MOST_CONTEXTS)) for domain, buffer in sources if len(buffer)]
+        targets = self._target_contexts()
+        if not rounds or not targets:
             return
-        in_source = self._predict(contexts, 0)
-        in_target = self._predict(target.contexts[:_MOST_CONTEXTS][: len(target)], first)
-        scale = calibrated_scale(in_source, np.asarray(as_numpy(arms, "arms")), as_numpy(rewards, "rewards"))
+        in_source = np.concatenate([self._predict(columns[0], domain) for domain, columns in rounds])
+        in_target = np.concatenate([self._predict(contexts, domain) for domain, contexts in targets])
+        arms, rewards = (np.concatenate([columns[at].cpu().numpy() for _, columns in rounds]) for at in (1, 2))
+        scale = calibrated_scale(in_source, arms, rewards)
         before = arm_probabilities(in_source, scale)
         self._prior = label_shift(before, arm_probabilities(in_target, scale))
         if self.feedback == "one_hot" and self.arms == "disjoint" and "target_diversity" not in self.recipe.weights:
@@ -1054,14 +1053,10 @@ class NeuralLinUCB(Policy):
 
     def _self_train(self) -> None:
         """Fit the regression on pseudo-labels, unless a target has rewards, or 64 columns or fewer are numbers."""
-        first = self.domains.first_target
-        buffers = [
-            (domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)
-        ]
-        if not buffers or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
+        contexts, rewarded = self._target_contexts(), self._buffers.rounds[self.domains.first_target :]
+        if not contexts or self._acting.labelled < 0 or any(map(len, rewarded)):
             return
         expert = self._acting.experts[self._acting.labelled]
-        contexts = [(domain, buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]) for domain, buffer in buffers]
         features = [self._encode(expert, rows.cpu().numpy(), domain) for domain, rows in contexts]
         self._pseudo = None
         # Of each target by itself: with statistics of their own, an indicator has two values in every one.
@@ -1069,6 +1064,11 @@ class NeuralLinUCB(Policy):
             predicted = np.concatenate([self._predict(rows, domain) for domain, rows in contexts])
             predicted += 0.0 if self._offset is None else self._offset
             self._pseudo = fit_pseudo_labels(np.concatenate(features), predicted, ridge=expert.head.ridge)
+
+    def _target_contexts(self) -> list[tuple[int, torch.Tensor]]:
+        """Every target that was seen, with up to 2,048 of its contexts."""
+        targets = enumerate(self._buffers.unlabelled, start=self.domains.first_target)
+        return [(domain, part.contexts[: len(part)][:_MOST_CONTEXTS]) for domain, part in targets if len(part)]
 
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""

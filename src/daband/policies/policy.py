@@ -491,7 +491,7 @@ class Policy(ABC, metaclass=_PolicyType):
             skipped = [name for name, is_new in zip(names, new, strict=True) if not is_new]
             if skipped and on_duplicate == "refuse":
                 raise InvalidInput(
-                    f"ids: the round {skipped[0]!r} was learned before; every round counts once. "
+                    f"ids: the round {skipped[0]!r} was learned before or is here twice; every round counts once. "
                     "on_duplicate='skip' learns the others"
                 )
             if skipped:
@@ -928,9 +928,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self._check_unit_rewards(unit)
         with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
-            if self.half_life is not None:
-                weights = self._age(len(arms), weights, times)
-            self._learn(features, arms, unit, domain, weights)
+            self._learn(features, arms, unit, domain, self._age(len(arms), weights, times))
             self.__dict__["rounds_learned"] += len(arms)
 
     def _age(self, n: int, weights: Weights, times: FloatArray | None) -> FloatArray | None:

@@ -47,6 +47,7 @@ class RewardScale:
         """Whether ``to_unit`` leaves rewards as they are."""
         self.clipped = 0
         """How many rewards were clipped."""
+        self._warned = False
 
     @property
     def setting(self) -> list[float] | str:
@@ -55,13 +56,15 @@ class RewardScale:
 
     def check(self, rewards: FloatArray) -> None:
         """Raise where a reward is not a finite number, or lies outside a range that was given."""
-        if self.automatic:
-            if not np.isfinite(rewards).all():
-                raise InvalidInput("reward has a NaN or infinite value")
-            return
-        if rewards.size == 1 and self.low <= rewards.item() <= self.high:  # single rounds need no reductions
-            return
-        if not (rewards.min() >= self.low and rewards.max() <= self.high):  # false for NaN as well
+        if not self.automatic:
+            if rewards.size == 1 and self.low <= rewards.item() <= self.high:  # single rounds need no reductions
+                return
+            if rewards.min() >= self.low and rewards.max() <= self.high:
+                return
+        if not np.isfinite(rewards).all():
+            row = np.argwhere(~np.isfinite(rewards))[0, 0]
+            raise InvalidInput(f"reward has a NaN or infinite value, first in row {row}; leave out rounds without one")
+        if not self.automatic:
             wrong = rewards[~((rewards >= self.low) & (rewards <= self.high))][0]
             raise InvalidInput(
                 f"reward {wrong} is outside reward_range [{self.low}, {self.high}]; give the policy the range of your "
@@ -91,11 +94,13 @@ class RewardScale:
             return unit
         outside = (unit < -_SLACK) | (unit > 1.0 + _SLACK)
         if outside.any():
-            if not self.clipped:
+            if not self._warned:  # once in a process
+                self._warned = True
                 warnings.warn(
                     f"reward {rewards[outside][0]:g} lies far outside the range {self.low:g} to {self.high:g} that "
                     "reward_range='auto' estimated, and is clipped; pass reward_range=(low, high) if such rewards are "
-                    "real. Further ones are clipped without a warning",
+                    "real (for files --set pair_options.reward_range=[low,high]). Further ones are clipped without a "
+                    "warning",
                     stacklevel=4,
                 )
             self.clipped += int(outside.sum())

@@ -211,8 +211,9 @@ class LinUCB(RidgePolicy):
     """LinUCB, exact.
 
     Args:
-        context_shape: the shape of one context; it is flattened. Widths grow with the scale of contexts: standardise
-            them, as ``LinUCB.for_pair`` does, or choose ``alpha`` and ``ridge`` for their scale.
+        context_shape: the shape of one context; it is flattened. Widths grow with the scale of contexts, and there is
+            no intercept: take ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does, or
+            append a 1 yourself and choose ``alpha`` and ``ridge`` for their scale.
         n_arms: how many arms there are; more can be added later.
         alpha: how much of the width is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.

@@ -14,7 +14,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, as_numpy
 from daband.errors import InvalidInput
-from daband.image_layout import decode, imagenet_normalise
+from daband.image_layout import decode, imagenet_normalise, in_eight_bits
 from daband.table_transform import FAR, RowWarning, TableRows
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
@@ -258,7 +258,7 @@ class RowReader:
                 is_grey = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}[
                     rule.layout
                 ] == 1
-                grey = np.array(opened.convert("L")) if rule.resize is None and is_grey else None
+                grey = np.array(in_eight_bits(opened).convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         except ImportError:
             raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None

@@ -101,6 +101,10 @@ _FEWEST_CONTEXTS = 2
 _AT_A_TIME = 25
 """So many questions are written to a file before their answers are looked at: the next ones depend on them."""
 QUESTIONS = "questions.csv"
+_GREEDY = (
+    "This is of its greedy choices: no held-out source round has an arm that its exploration bonus would choose, so "
+    "nothing is known of those. Export it with epsilon=0.1, which drops the bonus."
+)
 _ANSWERS = "answers.csv"
 Progress = Callable[[CandidateProgress], None]
 
@@ -259,6 +263,7 @@ def choose(
         assessment = assess_by(rule="greedy" if getattr(policy, "explore", "ucb") == "greedy" else "ucb")
     except UnknownRewards:  # of a few logged rounds none has an arm that it would explore
         assessment = assess_by(rule="greedy")
+        assessment = replace(assessment, reasons=[*assessment.reasons, _GREEDY])
     value = low = high = None
     if selection is not None and selection.asked:
         limits = selection.interval(place)

@@ -181,7 +181,7 @@ def _files(
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
-            worth_saying = ("left out", "did you mean", "numbers in one file", "amounts", "dates")
+            worth_saying = ("left out", "did you mean", "numbers in one file", "numbers but for", "amounts", "dates")
             left_out = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
             for line in left_out + column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)

@@ -213,7 +213,7 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
         if whole and _ID_NAME.search(name) and names_rows:
             return "left out", f"an id: {different:,} different whole numbers in {rows:,} rows"
         return "number", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
-    mixed = "numbers in one file and text in the other, " if any(numeric) else _unread(str(parts[0][0]))
+    mixed = "numbers in one file and text in the other, " if any(numeric) else _unread(parts)
     if names_rows and different > _MOST_CATEGORIES // 2:
         return "left out", f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
@@ -226,8 +226,13 @@ def _readable() -> tuple[Any, ...]:
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
-def _unread(text: str) -> str:
-    """What a text seems to be that is read as neither a number nor a date; empty where it is just text."""
+def _unread(parts: Sequence[pl.Series]) -> str:
+    """What texts seem to be that are read as neither numbers nor dates; empty where they are just text."""
+    text = str(parts[0][0])
+    texts = pl.concat([part.cast(pl.String) for part in parts])
+    plain = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
+    if 0.5 * len(texts) < plain.sum() < len(texts):
+        return f"numbers but for texts such as {texts.filter(~plain)[0]!r}, whose cells should be empty; "
     if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
         return f"amounts such as {text!r}, which are no plain numbers, "
     if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):

@@ -113,6 +113,12 @@ def from_image_folder(
             if labelled.paths != contexts:
                 labelled = None  # some images lie outside the class folders: nobody could say what they pay
     elif any((Path(target) / label).is_dir() for label in classes):
+        others = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
+        if others:
+            raise DataError(
+                f"{Path(target) / others[0]} is no class of the source ({', '.join(classes)}). Rename it or move it "
+                "away; or put all images of the target into one folder, and they are used without labels"
+            )
         target_images = scan_classes(Path(target), classes)
         seen, held = split_half(target_images.labels, name=name)
         labelled, test = target_images.take(seen), target_images.take(held)
@@ -252,7 +258,10 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
         below = folder / class_folder
         images = _list_images(below)
         if not images:
-            raise DataError(f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}")
+            raise DataError(
+                f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}. Images of a "
+                "target may also lie in one folder without classes, and are used without labels then"
+            )
         paths += images
         labels += [label] * len(images)
     return ImageList(tuple(paths), np.array(labels, dtype=np.int64))

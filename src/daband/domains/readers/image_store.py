@@ -150,7 +150,7 @@ class ImageStore:
         return folder
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"v1 {self.framing.resize} {self.framing.crop}".encode())
+        digest = hashlib.sha256(f"v2 {self.framing.resize} {self.framing.crop}".encode())
         for path in self._paths:
             try:
                 status = os.stat(path)

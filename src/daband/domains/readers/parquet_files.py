@@ -22,7 +22,7 @@ from daband.table_transform import category_texts, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
-_NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
+_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "?"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
             raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
         return paths
     if not isinstance(log, Sequence) or not log:
-        raise InvalidInput(f"log must be a folder, a glob or a list of Parquet files, got {log!r}")
+        kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
+        frame = "; write the frame to a file first" if hasattr(log, "columns") else ""
+        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{frame}")
     return [checked_path(path, "log") for path in log]
 
 
@@ -173,26 +175,32 @@ class PlainLog:
 def scan_csv(path: Path) -> pl.LazyFrame:
     """The rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
 
-    The beginning of the file tells its separator. Where ; separates, as in much of Europe, numbers may have a decimal
-    comma, and points between their thousands: 3.854,17; elsewhere 3,854.17. Of 12% the number is 12.
+    Of amounts with signs between their thousands, 3,854.17 or 3.854,17, and of percentages, 12%, the numbers are read.
+    """
+    form, skipped = csv_form(path)
+    rows = pl.scan_csv(path, null_values=_NULLS, infer_schema_length=None, skip_rows=skipped, **form)
+    return _read_amounts(rows, decimal="," if form["decimal_comma"] else ".")
+
+
+def csv_form(path: Path) -> tuple[dict[str, Any], int]:
+    """How the beginning of a CSV file is written, as polars' options, and how many lines stand before its header.
+
+    Where ; separates, as in much of Europe, numbers may have a decimal comma, and points between their thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         *lines, last = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines() or [""]
         lines += [] if file.read(1) else [last]  # the sample may end within a line
     skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
     header = lines[skipped] if len(lines) > skipped else last
-    options: dict[str, Any] = {"null_values": _NULLS, "infer_schema_length": None, "skip_rows": int(skipped)}
-    if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv" or header.count("\t") > len(
-        re.findall("[,;]", header)
-    ):
-        return _read_amounts(pl.scan_csv(path, separator="\t", **options), decimal=".")
+    tabs = header.count("\t") > len(re.findall("[,;]", header))
+    if tabs or Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv":
+        return {"separator": "\t", "decimal_comma": False}, int(skipped)
     if header.count(";") <= header.count(","):
-        return _read_amounts(pl.scan_csv(path, **options), decimal=".")
+        return {"separator": ",", "decimal_comma": False}, int(skipped)
     cells = [cell.strip(' "%') for line in lines[1:] for cell in line.split(";")]
     points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_amount(","), cell) for cell in cells)
     commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
-    rows = pl.scan_csv(path, separator=";", decimal_comma=commas, **options)
-    return _read_amounts(rows, decimal="," if commas else ".")
+    return {"separator": ";", "decimal_comma": commas}, int(skipped)
 
 
 def _amount(decimal: str) -> str:
