@@ -31,14 +31,14 @@ from pages.runs import fill
 from pages.service import service_page
 from pages.sources import sources_page
 from pages.text import recipes_of, shown_in_front, todays_hashes
-from pages.trust import rewards_page, tables_page, trust_page
+from pages.trust import rewards_page, shared_page, tables_page, trust_page
 
 from daband.report import paper_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 
-READINGS = ("fifth", "fourth", "third", "fresh", "trust")
+READINGS = ("fifth", "fourth", "third", "fresh")
 """Records of the sets that were for the report; what is not read before comes first."""
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
@@ -57,16 +57,17 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost", "waiting", "linear")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
+    "shared": (shared_page, ("shared", "attribution", "linear-readings")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, (*READINGS, "default-development")),
+    "tables": (tables_page, (*READINGS, "shared", "default-development")),
     "trust": (trust_page, (*READINGS, "fresh-development", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
 TRAINED = (
-    *READINGS, "audit", "baselines", "choose", "choose-cost", "fresh-development", "prior-trust", "sources",
-    "trust-development",
+    *READINGS, "audit", "baselines", "choose", "choose-cost", "fresh-development", "prior-trust", "shared",
+    "sources", "trust-development",
 )  # fmt: skip
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 

@@ -1,8 +1,8 @@
 """The split of data sets into a development half and a report half, fixed before anything was tuned.
 
 Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
-half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
-data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one. Both
+half. Within each kind of data, names are ordered by a hash, and every other one is for development, the first being the
+kind's odd one. The report half was read five times, the last time together with the other (``shared.json``). Both
 halves of the fresh data sets, the third and the fourth set are read, and serve development since. The fifth set is for
 the report alone: nothing was trained on it before its reading, and shapes and the best constant arm were all that was
 looked at.

@@ -5,8 +5,9 @@
     python benchmarks/trust_report.py --runs runs --half development --record benchmarks/records/trust-development.json
     python benchmarks/trust_report.py --fit benchmarks/records/{trust-development,fresh-development,third,fourth}.json
 
-The last prints ALONE, MISSED, ADAPTED. Choices are made on the development half and on sets that were read before
-(``third.json``, ``fourth.json``). What is reported is run once, and its record has the commit.
+``--half shared --ways`` (none: nothing is assessed) is for all data sets but those of packages, as ``shared.json`` has
+them. The last line prints ALONE, MISSED, ADAPTED. Choices are made on the development half and on sets that were read
+before (``third.json``, ``fourth.json``). What is reported is run once, and its record has the commit.
 For each data set and seed: every candidate of ``choose`` and the simple methods are trained with the library's
 defaults, and their true values in the target are looked up afterwards. Each method that looks at contexts is assessed
 twice: alone or with a second seed ("seeds": what a user has who trained one method twice), and with all candidates

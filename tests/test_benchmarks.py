@@ -167,7 +167,7 @@ def test_what_assess_ships_is_what_the_data_sets_for_development_give(monkeypatc
     assert study.fitted([run for record in records for run in record["runs"]]) == (ALONE, MISSED, ADAPTED)
 
 
-@pytest.mark.parametrize("name", ["trust", "fresh", "third", "fourth", "fifth"])
+@pytest.mark.parametrize("name", ["fresh", "third", "fourth", "fifth"])
 def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     split, study = importlib.import_module("split"), importlib.import_module("trust_report")
@@ -175,3 +175,27 @@ def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch, name: 
     for run_record in record["runs"]:
         assert run_record["name"] in split.recorded(record["half"])[run_record["data"]]
     assert study.summary(record["runs"])["assess"] == record["assess"]
+
+
+def test_a_market_whose_shift_is_named_keeps_it_in_its_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("trust_report")
+    for kind, units in ((study.NAMED, (0, 1, 2)), ("markets", None)):  # basket, spent_last_year, last_order
+        np.savez(tmp_path / "pair.npz", **study._arrays(study.load_pair(kind, "units-1")))
+        read = study.pair_of(tmp_path / "pair.npz")
+        assert (read.shift.units, read.shift.stated) == (units, units is not None)
+        names = [candidate.name for part in study.candidates_of(read) for candidate in part]
+        assert ("daband, other units" in names) == (kind == "markets")
+
+
+def test_the_record_of_shared_data_sets_has_each_of_them_and_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("trust_report")
+    record = json.loads((BENCHMARKS / "records" / "shared.json").read_text())
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for run in record["runs"]:
+        seeds.setdefault((run["data"], run["name"]), set()).add(run["seed"])
+    assert set(seeds) == set(study.data_sets("shared")) - {("images", "signs")}  # which is on a page of its own
+    assert all(own == {0, 1, 2} for own in seeds.values())
+    runs = [run for run in record["runs"] if run["data"] != study.NAMED]
+    assert {key: record[key] for key in ("assess", "rewards", "default")} == study.summary(runs)

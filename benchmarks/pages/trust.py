@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from split import READ_ONCE, recorded
-from trust_report import SIMPLE
+from trust_report import NAMED, SIMPLE
 
 from daband.trust.estimate import ADAPTED, ALONE, MISSED
 from pages.runs import fill
-from pages.text import commits, number, percent
+from pages.text import accuracies, commits, methods_on, number, percent
 
 Record = Mapping[str, Any]
 KINDS = {
@@ -29,20 +29,15 @@ _OF_A_SET = ("tables", "patients", "texts", "features", "images")
 KINDS |= {f"{half}_{kind}": kind for half in READ_ONCE for kind in _OF_A_SET} | {"all": "**all**"}
 AVERAGE, _FEWEST_REWARDS = "average", 20
 """What ``choose`` took for vectors in two readings, and how many rewards decide at all."""
+_PRETRAINED = "office31_features"
+_TOLD, _UNTOLD = ("covariate", "labels"), ("units", "inverted", "moved")
+"""Kinds of markets of which the default's assumption is right, and those in which no context tells what changed."""
 WAYS = {"kinds": "with candidates of other kinds", "seeds": "one method, its seeds"}
 
 
 def trust_page(*records: Record) -> str:
     """What ``assess`` promises, and what was true: fresh data sets and others, report halves before development."""
-    (report,) = [record["runs"] for record in records if record["half"] == "report" and _has_markets(record)]
-    seen = [run for run in report if not (run["data"] == "markets" and run["name"].startswith("moved"))]
-    off = [abs(one["value"] - one["true"]) for run in seen for one in run["assessed"] if one["how"] == "kinds"]
-    halves = [_half(record) for record in records]
-    return fill("trust", halves=halves, kinds=KINDS, error_without_moved=float(np.mean(off)))
-
-
-def _has_markets(record: Record) -> bool:
-    return any(run["data"] == "markets" for run in record["runs"])
+    return fill("trust", halves=[_half(record) for record in records], kinds=KINDS)
 
 
 def _half(record: Record) -> Record:
@@ -55,8 +50,8 @@ def _half(record: Record) -> Record:
     }  # fmt: skip
 
 
-def _add(rows: list[list[str]], what: str, asked: str, found: str, held: bool) -> None:
-    rows.append([what, asked, found, "yes" if held else "**no**"])
+def _add(rows: list[list[str]], what: str, asked: str, found: str, held: bool | str) -> None:
+    rows.append([what, asked, found, held if isinstance(held, str) else "yes" if held else "**no**"])
 
 
 def _asked(record: Record) -> list[list[str]]:
@@ -100,12 +95,64 @@ def _asked(record: Record) -> list[list[str]]:
     return rows
 
 
+def shared_page(record: Record, *images: Any) -> str:
+    """The default and ``choose`` on all data sets of both halves and the made markets, with what was asked for."""
+    named = [run for run in record["runs"] if run["data"] == NAMED]
+    runs = [run for run in record["runs"] if run["data"] != NAMED]
+    markets = {kind: [run for run in runs if run["name"].startswith(kind)] for kind in (*_TOLD, *_UNTOLD)}
+    told = [run for run in runs if not any(run in markets[kind] for kind in _UNTOLD)]
+    rows: list[list[str]] = []
+    add = partial(_add, rows)
+    for less, share in ((0.02, 0.9), (0.04, 1.0)):
+        for own, which in ((runs, ""), (told, ", without these markets")):
+            shares = [_share(gaps, -less) for gaps in (_gaps(own), _means(own).values())]
+            found = f"{percent(shares[0], 1)} of runs, {percent(shares[1], 1)} of means"
+            what = f"the default at least the best simple method less {number(less, 2)}{which}"
+            add(what, percent(share), found, min(shares) >= share or (shares[1] >= share and "by means alone"))
+    above = _mean(run["values"]["daband"] - run["values"]["linucb"] for run in runs if run["data"] == _PRETRAINED)
+    add("the default above LinUCB on pretrained features", ".03", number(above), above >= 0.03)
+    short = max(
+        run["best"] - run["values"]["daband"] for run in (*named, *(r for kind in _TOLD for r in markets[kind]))
+    )
+    add("the market with its shift named, below the best there is", ".05 at most", number(short), short <= 0.05)
+    bought = {row["rewards"]: row for row in record["rewards"] if row["data"] == "all"}
+    for budget, share in ((50, 0.9), (200, 0.97)):
+        within = bought[budget]["asked_within"]
+        what = f"within .03 of the best candidate after {budget} rewards"
+        add(what, percent(share), percent(within, 1), within >= share)
+    even = bought[100]["even_within"]
+    add("the same after 100 drawn evenly", "no more than with 50", percent(even, 1), even <= bought[50]["asked_within"])
+    digit = [number(one) for one in accuracies(methods_on("digit", *images)["daband"])]
+    mean = number(_mean(float(one) for one in digit))
+    add("DIGIT, [five seeds](digit.md)", ".955", f"{mean} ({', '.join(digit)})", float(mean) >= 0.955)
+    errors: dict[str, list[float]] = {}
+    for run in runs:
+        errors.setdefault(f"{run['data']}/{run['name']}", []).append(run.get("error", 0.0))
+    means = sorted((gap, name) for name, gap in _means(runs).items() if gap < -0.02)
+    return fill(
+        "shared", record={"note": "", **record}, sizes=_sizes({"runs": runs}), asked=rows, runs=len(runs),
+        below=sum(gap < -0.02 for gap in _gaps(runs)),
+        far=sum(gap + 2 * run.get("error", 0.0) < -0.02 for run, gap in zip(runs, _gaps(runs), strict=True)),
+        means_below=[
+            f"{name.replace('/', ' ')} {number(gap, sign=True)} ({number(_mean(x * x for x in errors[name]) ** 0.5)})"
+            for gap, name in means
+        ],
+        unnamed=_mean(run["best"] - run["values"]["daband"] for run in markets["units"]),
+        rows=[_by_kind(runs, kind) for kind in KINDS if kind == "all" or any(run["data"] == kind for run in runs)],
+    )  # fmt: skip
+
+
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
 def _share(gaps: Iterable[float], least: float) -> float:
     return _mean(gap >= least for gap in gaps)
+
+
+def _gaps(runs: Sequence[Record]) -> list[float]:
+    """By run, the default's value less that of the best simple method."""
+    return [_less_simple(run["values"]) for run in runs]
 
 
 def _less_simple(values: Record) -> float:
@@ -123,18 +170,20 @@ def _means(runs: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def _is_fresh(kind: str) -> bool:
-    return kind.startswith("fresh_")
+def _by_kind(runs: Sequence[Record], kind: str) -> list[str]:
+    own = [run for run in runs if kind in (run["data"], "all")]
+    gaps, means = _gaps(own), _means(own)
+    name, lowest = min(means.items(), key=lambda one: one[1])
+    shares = [percent(_share(one, least)) for least in (-0.02, -0.04) for one in (gaps, means.values())]
+    ends = [number(_mean(gaps), sign=True), *shares, f"{number(lowest, sign=True)} ({name.split('/')[1]})"]
+    return [KINDS[kind], str(len(means)), str(len(own)), *ends]
 
 
 def _title(record: Record) -> str:
     if record["half"] in READ_ONCE:
         return f"The {record['half']} set, read once"
-    if not _is_fresh(record["runs"][0]["data"]):
-        return f"The {record['half']} half"
-    if record["half"] == "development":
-        return "Fresh data sets, for development"
-    return "Fresh data sets, the report half"
+    fresh = "Fresh" if record["runs"][0]["data"].startswith("fresh") else "Older"
+    return f"{fresh} data sets, {'for development' if record['half'] == 'development' else 'the report half'}"
 
 
 def _sizes(record: Record) -> str:
@@ -149,7 +198,7 @@ def _left_out(record: Record) -> str:
     """Which data sets there is no run of, in a sentence or two."""
     half = recorded(record["half"])
     known = {(run["data"], run["name"]) for run in record["runs"]}
-    kinds = {data: names for data, names in half.items() if _is_fresh(data) == _is_fresh(record["runs"][0]["data"])}
+    kinds = {data: names for data, names in half.items() if data.startswith(("fresh", *READ_ONCE))}
     missing = sorted(f"{data}/{name}" for data, names in kinds.items() for name in names if (data, name) not in known)
     text = f"Not in it: {', '.join(missing)}. " if missing else ""
     if not any("trees" in run["values"] for run in record["runs"]):

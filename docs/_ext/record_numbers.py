@@ -60,7 +60,7 @@ def numbers() -> dict[str, Any]:
         name: number(value, sign=True) if isinstance(value, float) else str(value)
         for name, value in read("unseen-tables").items()
     }
-    for record in ("trust", "fresh", "third", "fourth", "fifth"):
+    for record in ("shared", "fresh", "third", "fourth", "fifth"):
         found[record] = {row["data"]: number(row["daband"], sign=True) for row in read(record)["default"]}
     front = shown_in_front(*map(read, ("attribution", "linear-readings", "paper-digit")))
     second = "paper ablation, P on the policy's own choice"

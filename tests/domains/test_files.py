@@ -249,6 +249,7 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
         ("a;b\n12,5%;1.234\n7%;2.000\n", (12.5, 1234.0)),
         ("a\tb\n1,234\tx\n", (1234.0, "x")),
         ("a,b,c,d\n?,n/a,#N/A,x\n1,2,3,y\n", (None, None, None, "x")),
+        ("a, b, c,d\n1, 2, x ,?\n3, ?, y,4\n", (1.0, 2.0, "x", None)),
     ],
 )
 def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, row):
@@ -408,7 +409,12 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(b"age,offer\n", "old.csv has no rows"), (b"age,offer\n1,\xc5\n", "as UTF-8")]
+    ("content", "says"),
+    [
+        (b"age,offer\n", "old.csv has no rows"),
+        (b"age,offer\n1,\xc5\n", "as UTF-8"),
+        ("age,offer\n1,x\n".encode("utf-16"), r"old.csv is written in UTF-16; save it as UTF-8$"),
+    ],
 )
 def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
     (tmp_path / "new.csv").write_text("age\n1\n")
@@ -492,3 +498,28 @@ def test_what_looks_like_a_mistake_is_said():
         "weight: -999 stands in 28 rows, and all others lie from 60.1 to 71.9. If it means that there is no value, "
         "leave these cells empty",
     ]
+
+
+def test_blank_lines_of_a_csv_file_are_no_rows(tmp_path):
+    """Before: rows without any value, to train on and to decide on."""
+    (tmp_path / "table.csv").write_text("a,b\r\n1,2\r\n\r\n3,\r\n\r\n")
+    assert read_table(tmp_path / "table.csv").rows() == [(1, 2), (3, None)]
+    with pytest.raises(daband.InvalidInput, match=r"table.xlsx is not of a known kind .* save a spreadsheet as CSV"):
+        read_table(tmp_path / "table.xlsx")
+
+
+@pytest.mark.parametrize("labels", [[1.0, 2.0], [True, False]])
+def test_a_policy_learns_from_the_log_that_it_wrote(tmp_path, labels):
+    """Before: arms called 1.0 or True are 1 and true in the CSV file of their own decisions, and no arm."""
+    old = pl.DataFrame({"age": np.arange(N), "offer": labels * (N // 2)})
+    pair = from_table(source=old, target=old.drop("offer"), columns=Columns(context=["age"], label="offer"))
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=1)
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband", pair=pair, domain="target", epsilon=1.0)
+    decision = daband.load_deployed(tmp_path / "p.daband").decide(old.drop("offer"))
+    log = old.drop("offer").with_columns(arm=pl.Series(decision.arm_name), propensity=0.5, reward=1.0)
+    log.write_csv(tmp_path / "log.csv")
+    before = policy.counts.copy()
+    daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+    assert (policy.counts - before).tolist() == np.bincount(decision.arm).tolist()

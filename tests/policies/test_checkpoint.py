@@ -119,7 +119,10 @@ def test_an_array_is_missing(saved, lost):
 
 def test_an_unknown_policy(saved):
     _rewritten(saved, lambda about, _: about.update(policy="linucbx"))
-    with pytest.raises(CheckpointError, match="did you mean 'linucb'"):
+    with pytest.raises(CheckpointError, match=r"did you mean 'linucb'.*policy of your own, import its module first"):
+        daband.load(saved)
+    _rewritten(saved, lambda about, _: about.update(policy="average"))
+    with pytest.raises(CheckpointError, match=r"an average of candidates.* choose anew"):
         daband.load(saved)
 
 

@@ -329,6 +329,24 @@ def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
     store.close()
 
 
+def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log):
+    """An older daband let such into its log: the worker would try the same row for ever."""
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    odd = ['{"age": 41}', "[1.0]", f"[{[0.1] * DIM}, {[0.1] * DIM}]", "[1e300, 0, 0, 0, 0, 0]"]
+    for place, context in enumerate(odd):
+        event = Event(f"o{place}", 1.0, 1.0, "online", "source", 0, 0, 1.0, 0, None, context, None, None)
+        store.append([event])
+        store.append([Reward(f"o{place}", 1.0, 2.0)])
+    fill(store, 36)
+    worker = worked(store, policy_files)
+    assert worker._watch.snapshot(0.0)["shift"]["rounds"] == 36
+    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    assert (learned[0].rounds, learned[0].learned_seq) == (400 + 36, 40)
+    assert replay(store, policy_files[0], learned[0]) == store.model_content(learned[0].number)
+    store.close()
+
+
 def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, tmp_path, sqlite_log):
     policy = daband.load(policy_files[0])
     daband.export(policy, tmp_path / "renamed.daband", arm_names=("letter", "visit", "call"))

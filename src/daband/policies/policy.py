@@ -1139,6 +1139,12 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     True
     """
     saved = read_checkpoint(path)
+    name = saved.settings.get("policy")
+    if name == "average":
+        raise CheckpointError(
+            f"{path} is an average of candidates, which choose no longer makes; choose anew. What was exported "
+            "from it goes on deciding"
+        )
     network = saved.settings.get("recipe", {}).get("encoder", {})
     if encoder is None and network.get("name") == "custom":
         raise InvalidInput(
@@ -1151,7 +1157,9 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
         policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:
-        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+        mine = f". If {name!r} is a policy of your own, import its module first: daband --plugin MODULE"
+        hint = "" if policies.is_registered(str(name)) else mine
+        raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

@@ -28,6 +28,7 @@ import sqlalchemy as sa
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.files import check_writable, write_bytes
 from daband.lazy_polars import pl
+from daband.serving import Deployed
 
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912
@@ -584,6 +585,16 @@ def read_rows(contexts: Iterable[str]) -> Any:
     """Contexts of the log, for ``RowReader.read``: mappings, or an array."""
     rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
+
+
+def can_read(context: str | None, deployed: Deployed) -> bool:
+    """Whether a context of the log is a row of this file: one that is not must not hold up all that come after it."""
+    if context is None or context.startswith("{") is (deployed.columns is None):
+        return False
+    try:
+        return len(deployed.reader.read(read_rows([context])).contexts) == 1
+    except (InvalidInput, ValueError):
+        return False
 
 
 # Group commit: what requests want written is collected while the disk is busy, and written in one transaction.

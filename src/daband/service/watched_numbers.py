@@ -13,7 +13,7 @@ from daband.arguments import between_0_and_1
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 from daband.evaluation import MeanEstimate, normal_interval
-from daband.service.event_log import Event, LoggedReward, read_rows
+from daband.service.event_log import Event, LoggedReward, can_read, read_rows
 from daband.service.settings import Settings
 from daband.serving import Deployed, Monitor
 
@@ -196,9 +196,10 @@ class Watch:
                 self._n["deferred"] += 1
             elif self._promise is not None and self.settings.wait is not None and event.mode == "online":
                 self._order.append(seq)
-            if place % every == 0 and event.context is not None:
+            if place % every == 0 and self._monitor is not None and can_read(event.context, self.deployed):
+                assert event.context is not None
                 watched.append((self._n["events"], event.context))
-        for start in range(0, len(watched) if self._monitor is not None else 0, _WATCHED_AT_ONCE):
+        for start in range(0, len(watched), _WATCHED_AT_ONCE):
             self._watch_contexts(watched[start : start + _WATCHED_AT_ONCE])
 
     def _watch_contexts(self, watched: Sequence[tuple[int, str]]) -> None:

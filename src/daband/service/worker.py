@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from daband.errors import DabandError, InvalidInput
 from daband.policies import Policy, load_policy
 from daband.service.decider import model_from
-from daband.service.event_log import LoggedReward, ModelRow, Reward, Store, read_rows
+from daband.service.event_log import LoggedReward, ModelRow, Reward, Store, can_read, read_rows
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.watched_numbers import Watch
 from daband.serving import Deployed, export
@@ -105,7 +105,7 @@ class LogLearner:
 
 def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> None:
     """Learn from a group of rewards; those of rounds that an incumbent chose are weighted by their propensity."""
-    rows = [row for row in rows if row.event.context is not None]
+    rows = [row for row in rows if can_read(row.event.context, deployed)]
     for online in (True, False):
         group = [row for row in rows if (row.event.mode == "online") is online]
         if not group:

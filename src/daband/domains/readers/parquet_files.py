@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import re
@@ -179,7 +180,11 @@ def scan_csv(path: Path) -> pl.LazyFrame:
     """
     form, skipped = csv_form(path)
     rows = pl.scan_csv(path, null_values=_NULLS, infer_schema_length=None, skip_rows=skipped, **form)
-    return _read_amounts(rows, decimal="," if form["decimal_comma"] else ".")
+    names = [name.strip() for name in rows.collect_schema()]
+    if len(set(names)) == len(names):
+        rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
+    rows = _read_amounts(rows, decimal="," if form["decimal_comma"] else ".")
+    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # lines may be blank
 
 
 def csv_form(path: Path) -> tuple[dict[str, Any], int]:
@@ -188,7 +193,10 @@ def csv_form(path: Path) -> tuple[dict[str, Any], int]:
     Where ; separates, as in much of Europe, numbers may have a decimal comma, and points between their thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
-        *lines, last = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines() or [""]
+        sample = file.read(_SAMPLE)
+        if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
+        *lines, last = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
         lines += [] if file.read(1) else [last]  # the sample may end within a line
     skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
     header = lines[skipped] if len(lines) > skipped else last
@@ -209,10 +217,12 @@ def _amount(decimal: str) -> str:
 
 
 def _read_amounts(rows: pl.LazyFrame, *, decimal: str) -> pl.LazyFrame:
-    """Make numbers of columns of text that hold amounts alone, with signs between thousands or all in percent."""
+    """Text without spaces around it; numbers where a column holds amounts alone, with thousands or all in percent."""
     texts = pl.col([name for name, kind in rows.collect_schema().items() if kind == pl.String])
+    stripped = texts.str.strip_chars()
+    rows = rows.with_columns(pl.when(stripped.is_in(_NULLS)).then(None).otherwise(stripped).name.keep())
     amount, thousands = _amount(decimal), ",.".strip(decimal)
-    plain = texts.str.contains(rf"^{amount}$").all() & texts.str.contains(thousands, literal=True).any()
+    plain = texts.str.contains(rf"^{amount}$").all() & (texts.count() > 0)
     every = rows.select(plain | (texts.str.contains(rf"^{amount} ?%$").all() & (texts.count() > 0))).collect()
     numeric = pl.col([name for name in every.columns if every[name].item()])
     digits = numeric.str.replace_all(rf"[{thousands} %]", "").str.replace(decimal, ".", literal=True)
@@ -224,6 +234,8 @@ def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequenc
     column = column.drop_nulls()
     texts = category_texts(column, name)
     numbers_by_name = {arm: number for number, arm in enumerate(arm_names or ())}
+    spelled = {"True": "true", "False": "false"}  # as a table spells them; whole numbers have no .0 there
+    numbers_by_name |= {spelled.get(arm, arm.removesuffix(".0")): number for arm, number in numbers_by_name.items()}
     unknown = next((text for text in texts if text not in numbers_by_name), None)
     if unknown is None:
         numbers = {value: numbers_by_name[str(text)] for value, text in zip(column[name].to_list(), texts, strict=True)}

@@ -28,7 +28,7 @@ from daband.domains.splits import split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
 from daband.shift import ShiftLike, as_shift
-from daband.table_transform import TableTransform, category_texts, moments, numbers
+from daband.table_transform import TableTransform, category_text, category_texts, moments, numbers
 
 _SHORT = 40
 """A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
@@ -256,11 +256,13 @@ def _read_file(path: Path) -> pl.DataFrame:
     }
     kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
     if kind not in readers:
-        raise InvalidInput(f"{path} is not of a known kind ({', '.join(readers)})")
+        raise InvalidInput(f"{path} is not of a known kind ({', '.join(readers)}); save a spreadsheet as CSV")
     try:
         frame: pl.DataFrame = readers[kind](path)
     except FileNotFoundError:
         raise DataError(f"{path} is not there") from None
+    except DataError:
+        raise
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
@@ -278,7 +280,7 @@ def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
         raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
     if columns.rewards:
         raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
-    classes = [str(name) for name in names]
+    classes = [_name(name) for name in names]
     if len(classes) < 2 or len(set(classes)) < len(classes):
         raise InvalidInput(f"class_names must be at least two names, none of them twice, got {classes}")
     return classes
@@ -286,9 +288,14 @@ def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
 
 def _sorted_values(values: list[Any]) -> list[str]:
     try:
-        return [str(value) for value in sorted(set(values))]
+        return [_name(value) for value in sorted(set(values))]
     except TypeError:
-        return sorted({str(value) for value in values})
+        return sorted({_name(value) for value in values})
+
+
+def _name(value: Any) -> str:
+    """An arm or a domain by its name: 1.0 is arm 1, as a column of whole numbers with gaps has it."""
+    return category_text(value) if isinstance(value, float) else str(value)
 
 
 def _values(frame: pl.DataFrame, name: str) -> list[Any]:
@@ -330,12 +337,13 @@ def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], wher
 
 def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
     place = {name: at for at, name in enumerate(classes)}
-    unknown = next((str(value) for value in values if str(value) not in place), None)
+    texts = [_name(value) for value in values]
+    unknown = next((text for text in texts if text not in place), None)
     if unknown is not None:
         raise DataError(
             f"{where} has {unknown!r} in column {column!r}, which is none of the arms ({', '.join(classes)})"
         )
-    return np.array([place[str(value)] for value in values], dtype=np.int64)
+    return np.array([place[text] for text in texts], dtype=np.int64)
 
 
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
