@@ -86,9 +86,10 @@ def test_fit_log_takes_a_table(market):
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "explanations of the target" in told
+    assert "go on with `daband assess POLICY --on " in told
     assert "name its data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
-    assert "both columns.arm and columns.reward" in told
+    assert "arm 'offer' needs a reward" in told
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,10 @@ def test_fit_log_takes_a_table(market):
         ((), "give a preset's NAME, a TOML file, or --source old.csv --target new.csv"),
         ((*FILES, "--drop", "citty"), "did you mean 'city'"),
         ((*FILES, "--units", "city"), "--units city is no column of numbers (those are: spent, age)"),
-        ((*FILES[:4], "--arm", "offer"), "both columns.arm and columns.reward"),
+        (
+            (*FILES[:4], "--arm", "offer"),
+            "arm 'offer' needs a reward: the column of what the chosen arm paid (--reward COLUMN)",
+        ),
         (("--source", "no.csv", "--target", "new.csv", "--label", "y"), "no.csv is not there"),
     ],
 )

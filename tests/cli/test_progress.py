@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from daband.cli import progress_and_tables
-from daband.cli.progress_and_tables import warnings_on, watch
+from daband.cli.progress_and_tables import report_table, warnings_on, watch
 from daband.cli.trust import candidates_bar
 from daband.experiments import Experiment, RunEvent
+from daband.report.document import Table
 from daband.training import CandidateProgress
 
 
@@ -92,6 +93,18 @@ def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
         hear(episode(endless, 1))
         hear(episode(endless, 2, of=8))
     assert "2/8" in " ".join(last_frame(screen))
+
+
+def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_empty():
+    numbers = ("regret in the target", ["1,234.5 ± 67.8", "2.0 ± 0.1"])
+    table = Table.of_columns("t", "what it says [v2]", ("method", ["linucb", "daband"]), *[numbers] * 4)
+    narrow = Console(file=io.StringIO(), width=60)
+    narrow.print(report_table(table))
+    narrow.print(report_table(Table("empty", "", ["method", "seeds"])))
+    shown = narrow.file.getvalue()
+    assert "│ linucb │" in shown
+    assert "what it says [v2]" in shown
+    assert "│ method │ seeds │".replace("│", "┃") in shown
 
 
 def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):

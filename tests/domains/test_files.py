@@ -413,6 +413,10 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
     [
         (b"age,offer\n", "old.csv has no rows"),
         (b"age,offer\n1,\xc5\n", "as UTF-8"),
+        (
+            b"age,offer\n1,x\n2,y,3\n",
+            "old.csv cannot be read as a table: line 3 has more cells than the header, which has 2",
+        ),
         ("age,offer\n1,x\n".encode("utf-16"), r"old.csv is written in UTF-16; save it as UTF-8$"),
     ],
 )

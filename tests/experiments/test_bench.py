@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, WorkerDied
 from daband.experiments import BenchError, bench, execute, load_experiment, preset_names, read_results
 from daband.experiments.executors import _in_processes, _in_worker, local
 from daband.experiments.methods import build_policy
@@ -67,6 +67,25 @@ def test_costly_runs_begin_first_in_processes(small, tmp_path):
     work = partial(write_its_name, out=tmp_path)
     assert len(list(_in_processes(groups, work, print, jobs=1))) == 4
     assert (tmp_path / "order").read_text().split() == ["daband", "nlinucb", "linucb", "random"]
+
+
+def die_with_seed_0(group, out, progress):
+    if group[0].seed == 0:
+        (out / "dead").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (out / "dead").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    return [{}]
+
+
+def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
+    """Before, all runs that were under way or to come failed with it."""
+    groups = [[spec] for spec in small.runs(["random"], range(5))]
+    done = list(_in_processes(groups, partial(die_with_seed_0, out=tmp_path), print, jobs=2))
+    outcomes = {group[0].seed: outcome for group, (outcome,) in done}
+    assert isinstance(outcomes.pop(0), WorkerDied)
+    assert outcomes == {seed: {} for seed in range(1, 5)}
 
 
 def test_any_executor_will_do(small, tmp_path):

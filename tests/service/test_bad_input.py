@@ -186,6 +186,16 @@ def test_a_client_that_asks_too_often_is_told_to_wait(exported, sqlite_log):
             assert api.decide(ROW).logged
 
 
+def test_without_tokens_a_page_of_another_site_cannot_post(exported, sqlite_log):
+    """A browser on this machine reaches the port, and sends the forms of any page that it shows."""
+    with served(exported, sqlite_log) as client:
+        own = str(client.base_url).rstrip("/")
+        statuses = {origin: client.post("/watch/reset", headers={"Origin": origin}) for origin in (own, "http://evil")}
+        assert {origin: answer.status_code for origin, answer in statuses.items()} == {own: 200, "http://evil": 403}
+        assert client.post("/decide", json=GOOD, headers={"Origin": "null"}).status_code == 403
+        assert client.post("/decide", json=GOOD).status_code == 200  # a program sends none
+
+
 def test_a_rate_below_one_request_in_two_seconds_lets_the_first_through(exported, sqlite_log):
     """Before, nobody ever had a whole request in the bucket."""
     with served(exported, sqlite_log, Settings(limits=Limits(rate=0.1))) as client:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -300,6 +301,16 @@ print(json.dumps(policy._head.statistics.theta.tolist()))
     found = np.array(json.loads(done.stdout.splitlines()[-1]))
     # Not to the bit: a worker may have another number of threads for its products than this process.
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)
+
+
+def test_a_log_that_is_refused_leaves_no_thread_at_work(log):
+    """Before, threads and the limit of one thread for products stayed as long as somebody held the exception."""
+    damage(log / "0.parquet")
+    before = threading.enumerate()
+    with pytest.raises(DataError) as held:
+        daband.fit_log(linucb(), log)
+    assert held.tb is not None
+    assert threading.enumerate() == before
 
 
 def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch):

@@ -150,7 +150,8 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
         )
     write_text(place, text)
     quoted = shlex.quote(str(place))
-    say(f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
+    again = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
+    say(f"These settings: {place} (edit it, and go on with `daband {again}`, or any other command)")
     return Path(place), open_questions
 
 

@@ -54,7 +54,7 @@ def report_table(table: document.Table) -> Table:
     """A table of a report for the terminal; on a narrow one its headings and numbers fold."""
     shown = Table(caption=escape(table.caption))
     for at, heading in enumerate(table.headings):
-        widest = max(len(row[at].plain()) for row in table.rows)
+        widest = max((len(row[at].plain()) for row in table.rows), default=0)
         words = table.kind(at) == "t"
         shown.add_column(heading, justify="left" if words else "right", min_width=min(widest, 20) if words else None)
     for row in table.rows:

@@ -21,7 +21,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -177,34 +177,55 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
     workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; what the user has set stays.
     share = str(max(1, processors() // workers))
-    threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
+    variables = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
+    # Every process is a pool of its own: where one dies, the others work on.
+    new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
+    pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
+
+    def call(group: Group) -> list[Outcome]:
+        pool = pools.get()
+        try:
+            return pool.submit(_in_worker, work, group, reports).result()
+        except BrokenProcessPool:
+            pool = new_pool()
+            return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
+        except Exception as error:
+            return [error] * len(group)
+        finally:
+            pools.put(pool)
+
     manager = SyncManager(ctx=context)
-    with environment_variables(threads):
+    with environment_variables(variables):
         manager.start(initializer=_follow_parent)
-    with manager, environment_variables(threads):
+    with manager, environment_variables(variables), ThreadPoolExecutor(workers) as threads:
         reports: _Reports = manager.Queue()
-        others = multiprocessing.active_children()
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent) as pool:
-            waiting = {pool.submit(_in_worker, work, group, reports): group for group in sorted(groups, key=_cheapness)}
-            try:
-                while waiting:
-                    done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
-                    with contextlib.suppress(queue.Empty):
-                        while True:
-                            spec, news = reports.get_nowait()
-                            if isinstance(news, str):
-                                warnings.warn(news, stacklevel=2)
-                            else:
-                                listener(RunEvent("episode", spec, news))
-                    for future in done:
-                        group = waiting.pop(future)
-                        yield group, _outcomes(future, group)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    if process not in others:  # they save their episode first, and tell the reports's process of it
-                        process.terminate()
-                raise
+        others = set(multiprocessing.active_children())
+        for _ in range(workers):
+            pools.put(new_pool())
+        waiting = {threads.submit(call, group): group for group in sorted(groups, key=_cheapness)}
+        try:
+            while waiting:
+                done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        spec, news = reports.get_nowait()
+                        if isinstance(news, str):
+                            warnings.warn(news, stacklevel=2)
+                        else:
+                            listener(RunEvent("episode", spec, news))
+                for future in done:
+                    yield waiting.pop(future), future.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in waiting):  # a process may only just be starting
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()  # it saves its episode first, and tells the reports's process of it
+                    others.add(process)
+                wait(waiting, timeout=0.05)
+            raise
+        finally:
+            for _ in range(workers):  # each comes back when its last group is over
+                pools.get().shutdown()
 
 
 def _cheapness(group: Group) -> tuple[bool, bool, bool]:
@@ -215,15 +236,6 @@ def _cheapness(group: Group) -> tuple[bool, bool, bool]:
     policy = policy_class(group[0].method)
     costly = policy.learns_by_gradients
     return not costly, getattr(policy, "source_terms_only", True), group[0].method != "linucb"
-
-
-def _outcomes(future: Future[list[Outcome]], group: Group) -> list[Outcome]:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
-    except Exception as error:
-        return [error] * len(group)
 
 
 def _follow_parent() -> None:

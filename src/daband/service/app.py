@@ -184,16 +184,18 @@ class Service:
 
     def _check_token(self, request: Request, role: str) -> None:
         allowed = self._tokens[role]
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
+        browser = basic if allowed else "origin" in request.headers
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+        if request.method == "POST" and browser and origin != request.headers.get("host"):
+            raise _Refused(403, "a form of another site")
         if not allowed:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         token = given.strip().encode()
-        if scheme.lower() == "basic":  # a browser that shows the page; the token is the password
+        if basic:
             with suppress(binascii.Error, ValueError):
                 token = base64.b64decode(given).partition(b":")[2]
-            origin = request.headers.get("origin", "")
-            if request.method == "POST" and urlsplit(origin).netloc != request.headers.get("host"):
-                raise _Refused(403, "a form of another site")
         if not _matches(token, allowed):
             if any(_matches(token, others) for others in self._tokens.values()):
                 raise _Refused(403, f"this token is not for {role}")

@@ -20,8 +20,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -384,7 +384,7 @@ class _LogRun:
 
     def _learn_parts(
         self,
-        outcomes: Iterable[tuple[LogPart, Any]],
+        outcomes: Generator[tuple[LogPart, Any]],
         parts: Sequence[LogPart],
         learn: Callable[[LogPart, Any], None],
         *,
@@ -398,7 +398,8 @@ class _LogRun:
             if self.folder is not None:
                 self.folder.note_save(begun)
 
-        with stop_signals_deferred(wanted=self.folder is not None) as request:
+        # Closed at once where something is raised: it holds threads, or a cluster.
+        with stop_signals_deferred(wanted=self.folder is not None) as request, closing(outcomes):
             for part, outcome in outcomes:
                 if isinstance(outcome, DataError):
                     self._refuse_or_skip(outcome, save)
@@ -411,7 +412,7 @@ class _LogRun:
                 request.obey(save)
             save()
 
-    def _readable(self, parts: Sequence[LogPart]) -> Iterator[tuple[LogPart, DataError | None]]:
+    def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, DataError | None]]:
         """Every part, with the error that its rows give: what is damaged must not be half learned."""
         for part in parts:
             try:

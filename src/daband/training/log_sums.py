@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -71,7 +71,7 @@ def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) 
 
 def sums_in_turn(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
-) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
+) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
     inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
 
@@ -93,7 +93,7 @@ def sums_on_ray(
     *,
     address: str,
     workers: int | None,
-) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
+) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, in the order of ``parts``."""
     ray = import_ray()
     if not parts:

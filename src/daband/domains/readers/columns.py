@@ -123,6 +123,10 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
             "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
             f"log (arm and reward); the source has {', '.join(source.columns)}"
         )
+    if roles.arm is not None and roles.reward is None:
+        raise InvalidInput(
+            f"arm {roles.arm!r} needs a reward: the column of what the chosen arm paid (--reward COLUMN)"
+        )
     given = {
         **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
         **({roles.domain: ("left out", "it names the domain, as you say")} if roles.domain else {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import glob
 import gzip
 import re
@@ -209,6 +210,16 @@ def csv_form(path: Path) -> tuple[dict[str, Any], int]:
     points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_amount(","), cell) for cell in cells)
     commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
     return {"separator": ";", "decimal_comma": commas}, int(skipped)
+
+
+def long_row(path: Path) -> str:
+    """Which line of a CSV file has more cells than its header."""
+    form, skipped = csv_form(path)
+    with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
+        lines = csv.reader(file, delimiter=form["separator"])
+        header = [next(lines) for _ in range(skipped + 1)][-1]
+        number = next((lines.line_num for cells in lines if len(cells) > len(header)), None)
+    return f"line {number} has more cells than the header, which has {len(header)}"
 
 
 def _amount(decimal: str) -> str:

@@ -23,7 +23,7 @@ from daband.domains.readers.logs import (
     from_log,
     warn_of_estimated_propensities,
 )
-from daband.domains.readers.parquet_files import scan_csv
+from daband.domains.readers.parquet_files import long_row, scan_csv
 from daband.domains.splits import split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
@@ -266,6 +266,7 @@ def _read_file(path: Path) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
+        reason = long_row(path) if "more fields" in reason else reason
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
     return frame
 
