@@ -68,6 +68,15 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
     assert message in done.stderr.replace("\n", " ")
 
 
+def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a_log(policy_files, tmp_path):
+    bad = tmp_path / "policy.safetensors"
+    bad.write_bytes(policy_files[0].read_bytes()[:-100])
+    done = run("serve", str(policy_files[1]), "--log", f"sqlite:///{tmp_path}/events.db", "--learn", str(bad))
+    assert done.returncode == 2
+    assert "policy.safetensors" in done.stderr
+    assert list(tmp_path.iterdir()) == [bad]
+
+
 def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
     port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
     policy, file = policy_files

@@ -34,6 +34,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
+from daband.policies import read_checkpoint
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
 from daband.service.event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
@@ -466,6 +467,7 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
         return
     if not Path(learn).is_file():
         raise InvalidInput(f"learn: {learn} is not a file; give what policy.save wrote")
+    read_checkpoint(learn)  # a damaged one is an error before there is a log
     if settings.contexts != "keep":
         raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
     if settings.mode == "log-only":
