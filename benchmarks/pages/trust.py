@@ -78,6 +78,7 @@ def _asked(record: Record) -> list[list[str]]:
         means = _share(_means(record["runs"]).values(), -less / 100)
         told = f"{percent(found, 1)} ({percent(means, 1)} by means over seeds)"
         add(f"the default at least the best simple method less .0{less}", percent(share), told, found >= share)
+    rows.append(_noise(record["runs"]))
     told = f"{percent(default['within_04'], 1)}, worst {number(default['worst'], sign=True)}"
     if any(run["chosen"] != "daband" for run in record["runs"]):
         then = f"{percent(default['chosen_within_04'], 1)}, worst {number(default['chosen_worst'], sign=True)}"
@@ -109,6 +110,7 @@ def shared_page(record: Record, *images: Any) -> str:
             found = f"{percent(shares[0], 1)} of runs, {percent(shares[1], 1)} of means"
             what = f"the default at least the best simple method less {number(less, 2)}{which}"
             add(what, percent(share), found, min(shares) >= share or (shares[1] >= share and "by means alone"))
+    rows.append(_noise(runs))
     above = _mean(run["values"]["daband"] - run["values"]["linucb"] for run in runs if run["data"] == _PRETRAINED)
     add("the default above LinUCB on pretrained features", ".03", number(above), above >= 0.03)
     short = max(
@@ -157,6 +159,19 @@ def _gaps(runs: Sequence[Record]) -> list[float]:
 
 def _less_simple(values: Record) -> float:
     return float(values["daband"] - max(values[method] for method in SIMPLE if method in values))
+
+
+def _noise(runs: Sequence[Record]) -> list[str]:
+    """How far that best simple method is from itself with the next seed."""
+    gaps = []
+    for run in runs:
+        best = max((method for method in SIMPLE if method in run["values"]), key=lambda method: run["values"][method])
+        others = [one for one in runs if (one["data"], one["name"]) == (run["data"], run["name"])]
+        after = min(others, key=lambda one: (one["seed"] <= run["seed"], one["seed"]))
+        gaps.append(after["values"][best] - run["values"][best])
+    shares = " and ".join(percent(_share(gaps, least), 1) for least in (-0.02, -0.04))
+    what = "that simple method with another seed at least itself less .02, less .04"
+    return [what, "", f"{shares} of runs", ""]
 
 
 def _means(runs: Sequence[Record]) -> dict[str, float]:

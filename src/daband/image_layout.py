@@ -67,7 +67,10 @@ def in_eight_bits(image: Any) -> Any:
 
     if image.mode == "F":
         raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I") else image
+    pixels = np.asarray(image)
+    if not image.mode.startswith("I") or (image.mode == "I" and pixels.max() <= 255):  # of 32 bits, 8 may be in use
+        return image
+    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8))
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:

@@ -484,6 +484,18 @@ def category_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 
+def find_name(value: Any, places: Mapping[str, int]) -> int | None:
+    """The place of a name that a column may write otherwise: a true is True, and 1.0, of a float or text, is 1."""
+    text = category_text(value)
+    spelled = [text, str(value)]
+    if isinstance(value, float | str) and re.fullmatch(r"-?\d+(\.0)?", text):
+        spelled += [text.removesuffix(".0"), f"{text.removesuffix('.0')}.0"]
+    known = list(dict.fromkeys(name for name in spelled if name in places))
+    if len(known) > 1 and isinstance(value, bool | float):  # as text they differ, in a column of these not
+        raise DataError(f"{value!r} may be {known[0]!r} or {known[1]!r}, which are two arms; rename one")
+    return places[known[0]] if known else None
+
+
 def _warn_of_many(name: str, categories: Sequence[str], rows: int) -> None:
     if len(categories) > _MANY_CATEGORIES and rows < _FEW_ROWS * len(categories):
         warnings.warn(

@@ -1,5 +1,6 @@
 """A user's own files on the command line, each command in a process of its own."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import tomllib
 import numpy as np
 import polars as pl
 import pytest
+
+from daband import LinUCB, export, learn_log, train
+from daband.domains import Columns, from_table, read_table
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +191,9 @@ def _check_odd_rows(market):
     told = daband("decide", "v0.daband", "odd.csv", "--out", "odd-log.csv", cwd=market)
     assert told.count("deviations from the mean of training") == 1
     assert "(and 239 more rows)" in told
-    first = (market / "odd-log.csv").read_text().splitlines()[1]  # in the form of the rows
-    assert first.count(";") == 8
-    assert ";0,7" in first or ";0,8" in first or ";0,1" in first
+    log = pl.read_csv(market / "odd-log.csv")  # in commas and points: an arm may be called 0.5
+    assert log["age"].to_list() == (new["age"] * 100).to_list()
+    assert log["propensity"].dtype == pl.Float64
 
 
 def test_decide_takes_a_folder_of_pictures(tmp_path):
@@ -250,3 +254,21 @@ def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
     assert f"Measured on {result['target_contexts']} target rows" in told
     assert f": value {result['target_value']:.3g}." in told
     assert "Still open: spent: -999 stands in 2 rows" in told.partition("Chosen:")[2]
+
+
+def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
+    """Before: the log had decimal commas too, and a point in the name of an arm made text of every number."""
+    old = pl.DataFrame({"age": [number / 7 for number in range(80)], "dose": [0.5, 1.5] * 40})
+    pair = from_table(source=old, target=old.drop("dose"), columns=Columns(context=["age"], label="dose"))
+    policy = LinUCB.for_pair(pair, seed=0)
+    train(policy, source=pair.source, target=pair.target, episodes=1)
+    policy.deploy("target")
+    export(policy, tmp_path / "dose.daband", pair=pair, domain="target", epsilon=1.0)
+    old.select("age", row="age").write_csv(tmp_path / "rows.csv", separator=";", decimal_comma=True)
+    for name in ("log.csv", "log.tsv"):
+        daband("decide", "dose.daband", "rows.csv", "--out", name, cwd=tmp_path)
+        log = read_table(tmp_path / name).with_columns(reward=pl.lit(1.0))
+        log.write_csv(tmp_path / name, separator="\t" if name.endswith("tsv") else ",")
+        learned = copy.deepcopy(policy)
+        learn_log(learned, tmp_path / name, prior_trust=1.0)
+        assert (learned.counts - policy.counts).tolist() == [log["arm"].to_list().count(dose) for dose in (0.5, 1.5)]

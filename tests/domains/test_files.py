@@ -243,13 +243,13 @@ def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
         ("a;b;c\n-1.234.567;10.0.0.1;0,5\n", (-1234567.0, "10.0.0.1", 0.5)),
         ("sep=;\na;b\n1,5;x\n", (1.5, "x")),
         ("sep=,\na,b\n1.5,x\n", (1.5, "x")),
-        ('a,b\n"28,297",88%\n999,7.5 %\n', (28297.0, 88.0)),
-        ('a,b\n"-1,234.5",88%\n"1,000",7\n', (-1234.5, "88%")),
-        ('a,b\n"3,5",12 €\n', ("3,5", "12 €")),
-        ("a;b\n12,5%;1.234\n7%;2.000\n", (12.5, 1234.0)),
-        ("a\tb\n1,234\tx\n", (1234.0, "x")),
-        ("a,b,c,d\n?,n/a,#N/A,x\n1,2,3,y\n", (None, None, None, "x")),
-        ("a, b, c,d\n1, 2, x ,?\n3, ?, y,4\n", (1.0, 2.0, "x", None)),
+        ('a,b\n"28,297",88%\n999,7%\n', ("28,297", "88%")),
+        ("a;b;c\n12,5%;1.234;x\n7%;2.000;y\n", ("12,5%", 1.234, "x")),
+        ("a;b\n70,125;18.30\n71;19.15\n", ("70,125", 18.3)),
+        ("a\tb\n70,125\tx\n71\ty\n", ("70,125", "x")),
+        ("a,b,c,d\n?,n/a,#N/A,x\n1,2,3,y\n", ("?", None, None, "x")),
+        ("a, b, c,d, e\n1, 2, x ,NA, .5\n3, NA, y,4, 1e-3\n", (1, 2, "x", None, 0.5)),
+        ("a; b; c\n1; 2,5; 1.234\n3; 3; x\n", (1, 2.5, "1.234")),
     ],
 )
 def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, row):
@@ -388,9 +388,9 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
     why = {one.name: (one.role, one.why) for one in types}
     assert why["share"] == (
         "left out",
-        "amounts such as '100%', which are no plain numbers, 120 different values in 240 rows",
+        "amounts such as '100%': write plain numbers to have them read as such; 120 different values in 240 rows",
     )
-    assert why["pay"][1].startswith("amounts such as '1,100', which are no plain numbers")
+    assert why["pay"][1].startswith("amounts such as '1,100': write plain numbers")
     assert why["note"][1].startswith("an id or free text")
     nearly = [
         frame.with_columns(dose=pl.when(pl.col("row_id") < 3).then(pl.lit("low")).otherwise(number.cast(pl.String)))
@@ -510,6 +510,76 @@ def test_blank_lines_of_a_csv_file_are_no_rows(tmp_path):
     assert read_table(tmp_path / "table.csv").rows() == [(1, 2), (3, None)]
     with pytest.raises(daband.InvalidInput, match=r"table.xlsx is not of a known kind .* save a spreadsheet as CSV"):
         read_table(tmp_path / "table.xlsx")
+
+
+def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):
+    """Before: 5% was 5 in a file of percentages alone, and 5% in one that has a text besides."""
+    old = pl.DataFrame(
+        {"age": np.arange(N), "discount": ["5%", "10%", "no"] * (N // 3), "offer": ["1%", "2%", "none"] * (N // 3)}
+    )
+    new = pl.DataFrame({"age": np.arange(N), "discount": ["5%", "10%"] * (N // 2), "offer": ["1%", "2%"] * (N // 2)})
+    old.write_csv(tmp_path / "old.csv")
+    new.write_csv(tmp_path / "new.csv")
+    with pytest.warns(UserWarning, match="discount: amounts such as '5%': write plain numbers"):
+        pair = load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer")
+    assert pair.class_names == ("1%", "2%", "none")
+    assert [name for name in pair.feature_names if name.startswith("discount")] == [
+        "discount = 10%",
+        "discount = 5%",
+        "discount = no",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "log", "counts"),
+    [
+        (["v2", "v2.0"], ["v2"] * 100 + ["v2.0"] * 50, [100, 50]),
+        (["1", "1.0", "x"], ["1"] * 100 + ["1.0"] * 49 + ["x"], [100, 49, 1]),
+        (["2.0", "1.0"], ["1.0"] * 100 + ["2.0"] * 50, [50, 100]),
+        (["none", "1%"], ["1%"] * 150, [0, 150]),
+        (["0.5", "1.5"], ["1.5"] * 100 + ["0.5"] * 50, [50, 100]),
+    ],
+)
+def test_arms_of_like_names_are_not_mixed_up(tmp_path, names, log, counts):
+    """Before: of v2 and v2.0 one took the other's rounds."""
+    policy = daband.LinUCB(context_shape=(1,), n_arms=len(names))
+    policy.arm_names = names
+    rows = pl.DataFrame({"x": np.linspace(0.0, 1.0, 150), "arm": log, "propensity": 0.5, "reward": 1.0})
+    rows.write_csv(tmp_path / "log.csv")
+    daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+    assert policy.counts.tolist() == counts
+
+
+def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2)
+    policy.arm_names = ["true", "True"]
+    rows = pl.DataFrame({"x": 0.5, "arm": ["true", "True"] * 20, "propensity": 0.5, "reward": 1.0})
+    rows.write_csv(tmp_path / "log.csv")
+    with pytest.raises(daband.DataError, match="True may be 'true' or 'True', which are two arms; rename one"):
+        daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+    rows.with_columns(arm=pl.lit("treu")).write_csv(tmp_path / "log.csv")
+    with pytest.raises(daband.DataError, match=r"'treu' .* which is no arm; did you mean 'true'\? \(true, True\)"):
+        daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "names"),
+    [
+        ([0.0, 1.0], [0.0, 1.0], ["0.0", "1.0"]),
+        ([0.0, 1.0], [0.0, 1.0], ["0", "1"]),
+        ([0.0, 1.0], ["0.0", "1.0"], None),
+        (["0.0", "1.0"], [0.0, 1.0], None),
+        ([0, 1], [0.0, 1.0], None),
+        ([0.0, 1.0], [0, 1], None),
+    ],
+)
+def test_labels_match_however_whole_numbers_are_spelled(source, target, names):
+    """Before: a label of 1.0 was none of the arms 0.0 and 1.0."""
+    old, new = (pl.DataFrame({"age": np.arange(N), "y": labels * (N // 2)}) for labels in (source, target))
+    columns = Columns(context=["age"], label="y")
+    pair = from_table(source=old, target=new, columns=columns, class_names=names)
+    assert pair.target_test is not None
+    assert names is None or pair.class_names == tuple(names)
 
 
 @pytest.mark.parametrize("labels", [[1.0, 2.0], [True, False]])

@@ -183,6 +183,14 @@ def test_sixteen_bits_of_grey_are_not_all_white(tmp_path, kind):
         store.read(np.array([0]))
 
 
+def test_eight_bits_of_grey_may_be_written_as_thirty_two(tmp_path):
+    """Before: all black."""
+    grey = np.arange(0, 256, 4).reshape(8, 8)
+    for name, scale in (("eight.tif", 1), ("sixteen.tif", 257)):
+        Image.fromarray(grey.astype(np.int32) * scale).save(tmp_path / name)
+        np.testing.assert_array_equal(decode(tmp_path / name)[..., 0], grey)
+
+
 @pytest.mark.parametrize("passes", ["2", 1.5])
 def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
     write_images(tmp_path, ["cup", "pen"], 2)

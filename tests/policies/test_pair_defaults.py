@@ -120,3 +120,19 @@ def test_a_class_whose_constructor_hands_settings_on():
         assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
         by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)
+
+
+def test_the_range_of_a_logs_rewards_is_that_of_the_log_and_not_of_its_first_rounds():
+    draw = np.random.default_rng(0)
+    paid = np.where(draw.random(4000) < 0.05, draw.lognormal(3.0, 1.0, 4000), 0.0)  # few buy, and some of them much
+    log = (draw.normal(size=(4000, 3)), draw.integers(0, 2, 4000), paid, np.full(4000, 0.5))
+    pair = daband.domains.from_log(source=log, target=log[0][:50], n_arms=2)
+    assert pair.reward_range == "auto"
+    held = pair.source.read_log(np.arange(len(pair.source)))[1]
+    for kind in (daband.LinUCB, daband.DABand):
+        policy = kind.for_pair(pair, seed=0)
+        assert policy.reward_range == (0.0, held.max())
+        assert policy.settings()["reward_range"] == "auto"  # later rewards may lie outside
+    run = daband.train(policy := daband.LinUCB.for_pair(pair, seed=0), source=pair.source, target=pair.target)
+    assert policy.rounds_learned == len(run.reward) > 3000
+    assert policy._scale.clipped == 0

@@ -8,7 +8,9 @@ import sqlite3
 import subprocess
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 import daband
 from daband.errors import DataError, InvalidInput
@@ -133,6 +135,12 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
             response = client.post("/decide", json={"context": row})
             assert response.status_code == 422
             assert told in response.json()["error"]
+        with Client(str(client.base_url)) as api:
+            seen = pd.DataFrame({"age": [41], "city": ["Oslo"], "at": pd.to_datetime(["2026-11-17"])}).iloc[0]
+            assert [one["kind"] for one in api.decide(seen).warnings] == ["extra_column"]
+            assert api.decide({"age": torch.tensor(41), "city": "Oslo"}).warnings == []
+            with pytest.raises(TypeError, match="not JSON serializable: object"):
+                api.decide({"age": 41, "city": object()})
         odd = client.post("/decide", json={"context": {"age": 41, "city": "Paris"}}).json()
         assert [one["kind"] for one in odd["warnings"]] == ["unseen_category"]
         assert 'daband_row_warnings_total{kind="unseen_category"} 1.0' in client.get("/metrics").text

@@ -336,7 +336,7 @@ def test_a_published_file_is_not_held_to_its_promise_by_what_was_decided_before(
 
 
 def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_files, tmp_path, sqlite_log):
-    store, parent = Store(sqlite_log), os.getppid()
+    store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     first = worked(store, policy_files)
@@ -354,13 +354,34 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     fill(store, 40, start=40)
     worked(store, policy_files)
     assert store.current_model() == number
-    work(store, lambda: Worker(store, Settings(), learn=policy_files[0]), parent + 1)  # ends at once
     assert replay(store, policy_files[0], old) == store.model_content(old.number)
     policy.save(tmp_path / "better.safetensors")
     assert worked(store, [tmp_path / "better.safetensors"])._learner.seq == 80  # from now on
     fill(store, 20, start=80)
     worked(store, [tmp_path / "better.safetensors"])
     assert [row.rounds for row, _ in store.models()][:2] == [425, 405]
+    store.close()
+
+
+def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite_log, monkeypatch):
+    daband.export(daband.load(policy_files[0]), tmp_path / "newer.daband", arm_names=ARMS, assessment={"low": 0.25})
+    store, made, parent = Store(sqlite_log), [], os.getppid()
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+
+    class Publishing(Worker):
+        def show(self):
+            super().show()
+            if len(made) == 1:
+                publish_file(store, (tmp_path / "newer.daband").read_bytes(), 0.0)
+            else:
+                monkeypatch.setattr(os, "getppid", lambda: parent + 1)  # the service has ended
+
+    def make():
+        made.append(Publishing(store, Settings()))
+        return made[-1]
+
+    work(store, make, parent)
+    assert [worker._watch.snapshot(0.0)["promise"] for worker in made] == [0.5, 0.25]
     store.close()
 
 

@@ -113,7 +113,7 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: experiments.Records) -> tuple[list[experiments.Point], list[experiments.SweepChoice]]:
-        from daband.report.sections_results import selection_table  # brings matplotlib
+        from daband.report import selection_table  # brings matplotlib
 
         points = experiments.sweep_points(records, _measure(records, folder))
         picked = experiments.choices(points)

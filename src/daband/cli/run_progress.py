@@ -146,7 +146,7 @@ def continue_command(
 
 
 def _show_continued(records: experiments.Records) -> None:
-    from daband.report.sections_runs import continued_table  # brings matplotlib
+    from daband.report import continued_table  # brings matplotlib
 
     for pair, of_pair in experiments.group_by(records, lambda record: record["pair"]).items():
         console.print(report_table(continued_table(pair, of_pair)))

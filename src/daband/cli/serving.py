@@ -111,7 +111,7 @@ def decide_command(
     """
     import numpy as np
 
-    from daband.domains import csv_form, read_table
+    from daband.domains import read_table
     from daband.serving import load_deployed
 
     deployed = load_deployed(file)
@@ -165,9 +165,8 @@ def decide_command(
         content = io.BytesIO()
         if out.suffix.lower() == ".parquet":
             decided.write_parquet(content)
-        else:  # as the rows are written, so that the same spreadsheet opens it
-            both_csv = rows.is_file() and {".csv"} <= {*rows.suffixes} & {out.suffix}
-            decided.write_csv(content, **(csv_form(rows)[0] if both_csv else {}))
+        else:
+            decided.write_csv(content, separator="\t" if out.suffix.lower() == ".tsv" else ",")
         write_bytes(out, content.getvalue())
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in (warning for each in decision.warnings for warning in each):

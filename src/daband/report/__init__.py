@@ -19,13 +19,16 @@ from daband.report.run_files import read_records
 if TYPE_CHECKING:
     from daband.report.data_frames import compare, episodes, frame
     from daband.report.page import markdown_table, write_report
+    from daband.report.sections_results import selection_table
+    from daband.report.sections_runs import continued_table
 
 __all__ = [
-    "Mean", "MethodSummary", "PaperAccuracy", "compare", "episodes", "frame", "markdown_table", "paper_ablation",
-    "paper_accuracy", "paper_tables", "read_records", "summarise", "write_report",
+    "Mean", "MethodSummary", "PaperAccuracy", "compare", "continued_table", "episodes", "frame", "markdown_table",
+    "paper_ablation", "paper_accuracy", "paper_tables", "read_records", "selection_table", "summarise", "write_report",
 ]  # fmt: skip
 
 _NEED_LIBRARIES = dict.fromkeys(("compare", "episodes", "frame"), "data_frames")
+_NEED_LIBRARIES |= {"continued_table": "sections_runs", "selection_table": "sections_results"}
 _NEED_LIBRARIES |= dict.fromkeys(("markdown_table", "write_report"), "page")
 
 

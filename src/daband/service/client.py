@@ -111,7 +111,7 @@ class Client:
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        body = orjson.dumps(content, _as_json, orjson.OPT_SERIALIZE_NUMPY)
         until, pause = time.monotonic() + self._patience, 0.05
         while True:
             try:
@@ -130,3 +130,11 @@ class Client:
                 message = response.text[:200]
             raise ServiceError(response.status_code, message)
         return dict(response.json())
+
+
+def _as_json(value: Any) -> Any:
+    """What JSON has no form for: a row of pandas, its times, a tensor."""
+    for name in ("to_dict", "isoformat", "tolist"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    raise TypeError  # orjson says of what

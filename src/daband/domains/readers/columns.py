@@ -238,7 +238,7 @@ def _unread(parts: Sequence[pl.Series]) -> str:
     if 0.5 * len(texts) < plain.sum() < len(texts):
         return f"numbers but for texts such as {texts.filter(~plain)[0]!r}, whose cells should be empty; "
     if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
-        return f"amounts such as {text!r}, which are no plain numbers, "
+        return f"amounts such as {text!r}: write plain numbers to have them read as such; "
     if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):
         return f"dates such as {text!r}, which are read as 2024-05-31 or 31.05.2024 alone, "
     return ""

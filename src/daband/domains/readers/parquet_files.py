@@ -20,11 +20,14 @@ from daband.domains.readers.columns import Columns
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import checked_path
 from daband.lazy_polars import pl
-from daband.table_transform import category_texts, first_non_number
+from daband.table_transform import category_text, find_name, first_non_number
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
-_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "?"]
+_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"]
+_WHOLE = r"[+-]?\d{1,18}"
+_POINT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 
 
 @dataclass(frozen=True)
@@ -177,18 +180,18 @@ class PlainLog:
 def scan_csv(path: Path) -> pl.LazyFrame:
     """The rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
 
-    Of amounts with signs between their thousands, 3,854.17 or 3.854,17, and of percentages, 12%, the numbers are read.
+    What 3,854 or 12% means is not guessed: such a column is text. Where a decimal comma says it, 3.854,17 is a number.
     """
-    form, skipped = csv_form(path)
+    form, skipped = _csv_form(path)
     rows = pl.scan_csv(path, null_values=_NULLS, infer_schema_length=None, skip_rows=skipped, **form)
     names = [name.strip() for name in rows.collect_schema()]
     if len(set(names)) == len(names):
         rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    rows = _read_amounts(rows, decimal="," if form["decimal_comma"] else ".")
+    rows = _without_spaces(rows, decimal_comma=form["decimal_comma"])
     return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # lines may be blank
 
 
-def csv_form(path: Path) -> tuple[dict[str, Any], int]:
+def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
     """How the beginning of a CSV file is written, as polars' options, and how many lines stand before its header.
 
     Where ; separates, as in much of Europe, numbers may have a decimal comma, and points between their thousands.
@@ -206,15 +209,15 @@ def csv_form(path: Path) -> tuple[dict[str, Any], int]:
         return {"separator": "\t", "decimal_comma": False}, int(skipped)
     if header.count(";") <= header.count(","):
         return {"separator": ",", "decimal_comma": False}, int(skipped)
-    cells = [cell.strip(' "%') for line in lines[1:] for cell in line.split(";")]
-    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_amount(","), cell) for cell in cells)
+    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
+    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
     commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
     return {"separator": ";", "decimal_comma": commas}, int(skipped)
 
 
 def long_row(path: Path) -> str:
     """Which line of a CSV file has more cells than its header."""
-    form, skipped = csv_form(path)
+    form, skipped = _csv_form(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
         lines = csv.reader(file, delimiter=form["separator"])
         header = [next(lines) for _ in range(skipped + 1)][-1]
@@ -222,34 +225,36 @@ def long_row(path: Path) -> str:
     return f"line {number} has more cells than the header, which has {len(header)}"
 
 
-def _amount(decimal: str) -> str:
-    """What matches a number with signs between its thousands: 3,854.17, or 3.854,17 with a decimal comma."""
-    return rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:[{',.'.strip(decimal)}]\d{{3}})+)(?:[{decimal}]\d+)?"
-
-
-def _read_amounts(rows: pl.LazyFrame, *, decimal: str) -> pl.LazyFrame:
-    """Text without spaces around it; numbers where a column holds amounts alone, with thousands or all in percent."""
+def _without_spaces(rows: pl.LazyFrame, *, decimal_comma: bool) -> pl.LazyFrame:
+    """Text without spaces around it, and numbers where these, or points between thousands, made text of them."""
     texts = pl.col([name for name, kind in rows.collect_schema().items() if kind == pl.String])
     stripped = texts.str.strip_chars()
+    unread = _columns_where(rows, (texts != stripped).any() | decimal_comma)
     rows = rows.with_columns(pl.when(stripped.is_in(_NULLS)).then(None).otherwise(stripped).name.keep())
-    amount, thousands = _amount(decimal), ",.".strip(decimal)
-    plain = texts.str.contains(rf"^{amount}$").all() & (texts.count() > 0)
-    every = rows.select(plain | (texts.str.contains(rf"^{amount} ?%$").all() & (texts.count() > 0))).collect()
-    numeric = pl.col([name for name in every.columns if every[name].item()])
-    digits = numeric.str.replace_all(rf"[{thousands} %]", "").str.replace(decimal, ".", literal=True)
-    return rows.with_columns(digits.cast(pl.Float64))
+    number = rf"[+-]?\d+(,\d+)?|{_THOUSANDS}" if decimal_comma else _POINT
+    for pattern, kind in ((_WHOLE, pl.Int64), (number, pl.Float64)):
+        column = pl.col(unread)
+        read = _columns_where(rows, column.str.contains(rf"^({pattern})$").all() & (column.count() > 0))
+        digits = pl.col(read)
+        if decimal_comma:
+            digits = digits.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        rows = rows.with_columns(digits.cast(kind))
+        unread = [name for name in unread if name not in read]
+    return rows
 
 
-def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:
+def _columns_where(rows: pl.LazyFrame, condition: pl.Expr) -> list[str]:
+    frame = rows.select(condition).collect()
+    return [name for name in frame.columns if frame[name].item()]
+
+
+def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
     """The number of each arm that a log has by its name; None where the log has numbers."""
     column = column.drop_nulls()
-    texts = category_texts(column, name)
     numbers_by_name = {arm: number for number, arm in enumerate(arm_names or ())}
-    spelled = {"True": "true", "False": "false"}  # as a table spells them; whole numbers have no .0 there
-    numbers_by_name |= {spelled.get(arm, arm.removesuffix(".0")): number for arm, number in numbers_by_name.items()}
-    unknown = next((text for text in texts if text not in numbers_by_name), None)
+    numbers = {value: find_name(value, numbers_by_name) for value in column[name].to_list()}
+    unknown = next((category_text(value) for value, number in numbers.items() if number is None), None)
     if unknown is None:
-        numbers = {value: numbers_by_name[str(text)] for value, text in zip(column[name].to_list(), texts, strict=True)}
         return None if all(value == number for value, number in numbers.items()) else numbers
     if column.schema[name].is_numeric():
         return None

@@ -28,7 +28,7 @@ from daband.domains.splits import split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.lazy_polars import pl
 from daband.shift import ShiftLike, as_shift
-from daband.table_transform import TableTransform, category_text, category_texts, moments, numbers
+from daband.table_transform import TableTransform, category_text, category_texts, find_name, moments, numbers
 
 _SHORT = 40
 """A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
@@ -338,13 +338,13 @@ def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], wher
 
 def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
     place = {name: at for at, name in enumerate(classes)}
-    texts = [_name(value) for value in values]
-    unknown = next((text for text in texts if text not in place), None)
+    found = {value: find_name(value, place) for value in values}
+    unknown = next((_name(value) for value, at in found.items() if at is None), None)
     if unknown is not None:
         raise DataError(
             f"{where} has {unknown!r} in column {column!r}, which is none of the arms ({', '.join(classes)})"
         )
-    return np.array([place[text] for text in texts], dtype=np.int64)
+    return np.array([found[value] for value in values], dtype=np.int64)
 
 
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
