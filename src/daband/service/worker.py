@@ -51,9 +51,9 @@ class LogLearner:
         self.policy = _load(file, deployed)
         if not _was_exported_to(deployed, self.policy):
             raise InvalidInput(
-                f"model {number} was exported from another policy, which had learned {deployed.rounds_learned:,} rounds "
-                f"(this one has learned {self.policy.rounds_learned:,}). To go on, start the service with --learn and "
-                "the policy that the file was exported from"
+                f"model {number} was exported from another policy, which had learned {deployed.rounds_learned:,} "
+                f"rounds (this one has learned {self.policy.rounds_learned:,}). To go on, start the service "
+                "with --learn and the policy that the file was exported from"
             )
         self.start_seq = self._start(first=not learned)
         self.seq = self.start_seq
