@@ -445,7 +445,10 @@ def serve(
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
-    process = _start_worker(log, settings, learn, learn_every) if worker else None
+    stopping = threading.Event()
+    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
+    if worker:
+        keeper.start()
     try:
         uvicorn.run(
             app,
@@ -457,9 +460,9 @@ def serve(
             server_header=False,
         )
     finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
+        stopping.set()
+        if worker:
+            keeper.join()
 
 
 def _check_learning(learn: str | Path | None, settings: Settings) -> None:
@@ -472,6 +475,18 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
         raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
     if settings.mode == "log-only":
         raise InvalidInput("mode='log-only' does not learn; take apprentice, or do not learn")
+
+
+def _keep_worker(stopping: threading.Event, *task: Any) -> None:
+    """Let the worker's process run until ``stopping``; where it was killed, another one takes over."""
+    while not stopping.is_set():
+        process = _start_worker(*task)
+        while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+            pass
+        process.terminate()
+        status = process.wait()
+        if not stopping.wait(_POLL_SECONDS):
+            _log.error("the worker ended with status %d; another one starts", status)
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
