@@ -63,6 +63,7 @@ def service(exported, tmp_path_factory):
         ({"context": [ROW, ROW]}, r"context must have shape \(6,\), got \(2, 6\)"),
         ({"context": [ROW]}, r"context must have shape \(6,\), got \(1, 6\)"),
         ({"events": [GOOD, {"context": 1}]}, "event 1: context"),
+        ({"events": [GOOD, {"context": {"age": 41}}]}, "event 1: context must be an array.*without a table"),
     ],
 )
 def test_a_request_that_is_not_valid_is_refused_with_a_reason(service, body, message):

@@ -1,9 +1,11 @@
 """``daband serve`` as a process: what it imports, what it refuses, how it stops, and that it learns on its own."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -17,6 +19,10 @@ def run(*arguments, env=None):
     return subprocess.run(
         [sys.executable, "-m", "daband", *arguments], capture_output=True, text=True, check=False, env=env
     )
+
+
+def children(pid):
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
 
 
 def test_the_deciding_process_does_not_import_torch(exported, tmp_path):
@@ -68,6 +74,15 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
     assert message in done.stderr.replace("\n", " ")
 
 
+def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a_log(policy_files, tmp_path):
+    bad = tmp_path / "policy.safetensors"
+    bad.write_bytes(policy_files[0].read_bytes()[:-100])
+    done = run("serve", str(policy_files[1]), "--log", f"sqlite:///{tmp_path}/events.db", "--learn", str(bad))
+    assert done.returncode == 2
+    assert "policy.safetensors" in done.stderr
+    assert list(tmp_path.iterdir()) == [bad]
+
+
 def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
     port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
     policy, file = policy_files
@@ -79,12 +94,15 @@ def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
         with Client(f"http://127.0.0.1:{port}", patience=60) as api:
             rng = np.random.default_rng(0)
             deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
+            learned = 0
+            while learned < 2 and time.monotonic() < deadline:
                 decision = api.decide(rng.normal(size=DIM).tolist())
                 api.reward(decision.event_id, float(rng.random() < 0.5))
-                if decision.model > 0:
-                    break
-        assert decision.model > 0
+                if decision.model > learned:
+                    learned = decision.model
+                    for worker in children(process.pid):  # another one takes over
+                        os.kill(worker, signal.SIGKILL)
+        assert learned >= 2
         models = httpx.get(f"http://127.0.0.1:{port}/models").json()["models"]
         assert models[0]["origin"] == "learned"
         assert models[0]["rounds"] >= 420

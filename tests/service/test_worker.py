@@ -18,7 +18,7 @@ from daband.service.worker import Worker, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
-def fill(store, n, *, start=0, mode="online"):
+def fill(store, n, *, start=0, mode="online", model=0):
     """Events with rewards, some of them late."""
     rng = np.random.default_rng(start)
     contexts = rng.normal(size=(n, DIM))
@@ -27,7 +27,7 @@ def fill(store, n, *, start=0, mode="online"):
     for place in range(n):
         event_id = f"e{start + place}"
         event = Event(
-            event_id=event_id, time=1000.0 + place, activated=1000.0 + place, mode=mode, domain="source", model=0,
+            event_id=event_id, time=1000.0 + place, activated=1000.0 + place, mode=mode, domain="source", model=model,
             arm=int(arms[place]), propensity=1 / 3, own_arm=0, incumbent_arm=None,
             context=str(contexts[place].tolist()), eligible=None, digest=None,
         )  # fmt: skip
@@ -270,6 +270,68 @@ def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_file
         assert reason in caplog.text
         assert worker._watch.snapshot(0.0)["events"] == 20  # all else goes on
     assert len(store.models()) == 1
+    store.close()
+
+
+def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(policy_files, tmp_path, sqlite_log, caplog):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 20)
+    worked(store, policy_files)
+    daband.export(daband.load(policy_files[0]), tmp_path / "explores.daband", arm_names=ARMS, epsilon=0.5)
+    publish_file(store, (tmp_path / "explores.daband").read_bytes(), 0.0)
+    fill(store, 20, start=20)
+    worked(store, policy_files)  # the same policy, exported anew, goes on
+    assert store.models()[0][0].rounds == 440
+    retrained = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=1)
+    retrained.update(np.random.default_rng(1).normal(size=(400, DIM)), np.arange(400) % 3, np.arange(400) % 2)
+    daband.export(retrained, tmp_path / "retrained.daband", arm_names=ARMS)
+    number = publish_file(store, (tmp_path / "retrained.daband").read_bytes(), 0.0)
+    fill(store, 20, start=40)
+    assert worked(store, policy_files)._learner is None
+    assert f"model {number} was exported from another policy" in caplog.text
+    assert store.current_model() == number
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "gone"])
+def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_path, sqlite_log, caplog, damage):
+    store, times = Store(sqlite_log), Times()
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 20)
+    store.append([Event("silent", 1.0, 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
+    bad = tmp_path / "bad.safetensors"
+    if damage == "truncated":
+        bad.write_bytes(policy_files[0].read_bytes()[:-100])
+    worker = Worker(store, Settings(wait=10.0), learn=bad, clock=times.clock())
+    assert f"nothing is learned with {bad}" in caplog.text
+    times.pass_by(20.0)
+    worker.tick()
+    assert worker._watch.snapshot(0.0)["events"] == 21
+    assert store.rewards_after(0, 99)[-1].event.event_id == "silent"  # the default
+    store.close()
+
+
+@pytest.mark.parametrize("wait", [None, 1e9])
+def test_a_published_file_is_not_held_to_its_promise_by_what_was_decided_before(
+    policy_files, tmp_path, sqlite_log, wait
+):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 40)
+    policy, reference = daband.load(policy_files[0]), np.random.default_rng(0).normal(size=(400, DIM))
+    promise = {"value": 0.9, "low": 0.8}
+    daband.export(policy, tmp_path / "new.daband", arm_names=ARMS, reference=reference, assessment=promise)
+    number = publish_file(store, (tmp_path / "new.daband").read_bytes(), 0.0)
+    worker = Worker(store, Settings(wait=wait))
+    worker.tick()
+    counted = worker._watch.snapshot(0.0)
+    assert (counted["events"], counted["given"], counted["promise"]) == (40, 40, 0.8)
+    assert (counted["promise_tested"], counted["shift"]["rounds"]) == (0, 0)
+    fill(store, 30, start=40, model=number)
+    worker.tick()
+    counted = worker._watch.snapshot(0.0)
+    assert (counted["promise_tested"], counted["shift"]["rounds"]) == (30, 30)
     store.close()
 
 

@@ -138,6 +138,11 @@ def write_checkpoint(
 def read_checkpoint(path: str | Path) -> SavedPolicy:
     """Settings, arrays and notes of a saved policy, each bit as it was written."""
     header, arrays = read_tensor_file(path, _FORMAT)
+    if header["settings"].get("policy") == "average":
+        raise CheckpointError(
+            f"{path} is an average of candidates, which choose no longer makes; choose anew. What was exported "
+            "from it goes on deciding"
+        )
     return SavedPolicy(header["settings"], arrays, header["notes"])
 
 
@@ -1140,11 +1145,6 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     """
     saved = read_checkpoint(path)
     name = saved.settings.get("policy")
-    if name == "average":
-        raise CheckpointError(
-            f"{path} is an average of candidates, which choose no longer makes; choose anew. What was exported "
-            "from it goes on deciding"
-        )
     network = saved.settings.get("recipe", {}).get("encoder", {})
     if encoder is None and network.get("name") == "custom":
         raise InvalidInput(

@@ -34,6 +34,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
+from daband.policies import read_checkpoint
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
 from daband.service.event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
@@ -444,7 +445,10 @@ def serve(
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
-    process = _start_worker(log, settings, learn, learn_every) if worker else None
+    stopping = threading.Event()
+    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
+    if worker:
+        keeper.start()
     try:
         uvicorn.run(
             app,
@@ -456,9 +460,9 @@ def serve(
             server_header=False,
         )
     finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
+        stopping.set()
+        if worker:
+            keeper.join()
 
 
 def _check_learning(learn: str | Path | None, settings: Settings) -> None:
@@ -466,10 +470,23 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
         return
     if not Path(learn).is_file():
         raise InvalidInput(f"learn: {learn} is not a file; give what policy.save wrote")
+    read_checkpoint(learn)  # a damaged one is an error before there is a log
     if settings.contexts != "keep":
         raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
     if settings.mode == "log-only":
         raise InvalidInput("mode='log-only' does not learn; take apprentice, or do not learn")
+
+
+def _keep_worker(stopping: threading.Event, *task: Any) -> None:
+    """Let the worker's process run until ``stopping``; where it was killed, another one takes over."""
+    while not stopping.is_set():
+        process = _start_worker(*task)
+        while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+            pass
+        process.terminate()
+        status = process.wait()
+        if not stopping.wait(_POLL_SECONDS):
+            _log.error("the worker ended with status %d; another one starts", status)
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:

@@ -196,6 +196,8 @@ class Decider:
 def _as_row(context: Any, deployed: Deployed) -> Any:
     """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
     if isinstance(context, Mapping):
+        if deployed.columns is None:
+            raise InvalidInput("context must be an array of numbers: the policy was exported without a table")
         return context
     if deployed.columns is not None:  # the log has one kind of context
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")

@@ -152,10 +152,14 @@ class ValueSums:
 
 
 class Watch:
-    """Counts events and rewards in the order of the log. ``deployed`` is the file that the service was started with."""
+    """Counts events and rewards in the order of the log.
 
-    def __init__(self, deployed: Deployed, settings: Settings) -> None:
-        self.deployed, self.settings = deployed, settings
+    ``deployed`` is the newest file, model ``first_model`` of the log. What earlier models decided is counted, but says
+    nothing of this file's promise and its contexts.
+    """
+
+    def __init__(self, deployed: Deployed, settings: Settings, *, first_model: int = 0) -> None:
+        self.deployed, self.settings, self._first_model = deployed, settings, first_model
         self._monitor: Monitor | None = None
         if deployed.reference is not None and settings.contexts == "keep":
             self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
@@ -194,9 +198,11 @@ class Watch:
             self._smallest = event.propensity if self._smallest is None else min(self._smallest, event.propensity)
             if event.activated is None or event.activated > event.time:
                 self._n["deferred"] += 1
-            elif self._promise is not None and self.settings.wait is not None and event.mode == "online":
+            elif self._promise is not None and self.settings.wait is not None and self._is_promised(event):
                 self._order.append(seq)
-            if place % every == 0 and self._monitor is not None and can_read(event.context, self.deployed):
+            if self._monitor is None or event.model < self._first_model or place % every:
+                continue
+            if can_read(event.context, self.deployed):
                 assert event.context is not None
                 watched.append((self._n["events"], event.context))
         for start in range(0, len(watched), _WATCHED_AT_ONCE):
@@ -281,7 +287,7 @@ class Watch:
 
     def _test(self, row: LoggedReward) -> None:
         """Rewards are tested in the order of decisions where a default ends every wait: quick ones may be better."""
-        if self._promise is None or row.event.mode != "online":
+        if self._promise is None or not self._is_promised(row.event):
             return
         reward = min(max((row.reward - self._low) / self._scale, 0.0), 1.0)  # outside a range that was estimated
         if self.settings.wait is None:
@@ -291,6 +297,9 @@ class Watch:
             self._arrived[row.event_seq] = reward
         while self._order and self._order[0] in self._arrived:
             self._promise.add(self._arrived.pop(self._order.popleft()))
+
+    def _is_promised(self, event: Event) -> bool:
+        return event.mode == "online" and event.model >= self._first_model
 
     def _minute(self, time: float) -> list[int]:
         minute = int(time // 60)

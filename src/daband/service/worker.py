@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+import numpy as np
 import orjson
 import sqlalchemy as sa
 
@@ -34,10 +35,6 @@ from daband.serving import Deployed, export
 # the log, so neither speed nor restarts nor the number of services change a bit of it. ``replay`` shows that.
 
 
-class OtherPolicy(InvalidInput):
-    """The policy to learn with is not the one that the served file was exported from."""
-
-
 class LogLearner:
     """Learns where it stopped. ``deployed`` is the file that the policy was exported to, ``number`` its model's.
 
@@ -51,17 +48,20 @@ class LogLearner:
         self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
         learned = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
         state = store.model_state(learned[0].number) if learned else None
-        self.policy = _load(content, deployed)
-        if self.policy.rounds_learned != deployed.rounds_learned:
-            raise OtherPolicy(
-                f"model {number} was exported when its policy had learned {deployed.rounds_learned:,} rounds, and the "
-                f"policy in {file} has learned {self.policy.rounds_learned:,}: nothing is learned. To go on, start the "
-                "service with --learn and the policy that the file was exported from"
+        self.policy = _load(file, deployed)
+        if not _was_exported_to(deployed, self.policy):
+            raise InvalidInput(
+                f"model {number} was exported from another policy, which had learned {deployed.rounds_learned:,} "
+                f"rounds (this one has learned {self.policy.rounds_learned:,}). To go on, start the service "
+                "with --learn and the policy that the file was exported from"
             )
         self.start_seq = self._start(first=not learned)
         self.seq = self.start_seq
         if state is not None:
-            self.policy, self.seq = _load(state, deployed), learned[0].learned_seq
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "state of the learner"
+                path.write_bytes(state)
+                self.policy, self.seq = _load(path, deployed), learned[0].learned_seq
         self._published = self.seq
 
     def step(self) -> bool:
@@ -127,11 +127,10 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> N
 def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
     """A learned model anew, from the policy file and the log alone: the same bytes as ``store.model_content``."""
     base, _, every = row.base.partition("/")
-    content = Path(file).read_bytes()
-    if row.origin != "learned" or hashlib.sha256(content).hexdigest() != base:
+    if row.origin != "learned" or hashlib.sha256(Path(file).read_bytes()).hexdigest() != base:
         raise InvalidInput(f"model {row.number} was not learned from {file}")
     deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
-    policy, seq = _load(content, deployed), row.start_seq
+    policy, seq = _load(file, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.rewards_after(seq, int(every), first_only=True)
         learn(policy, rows, deployed)
@@ -163,21 +162,28 @@ def _written_by(write: Callable[[Path], object]) -> bytes:
         return path.read_bytes()
 
 
-def _load(content: bytes, deployed: Deployed) -> Policy:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "policy.safetensors"
-        path.write_bytes(content)
-        policy = load_policy(path)
+def _load(file: str | Path, deployed: Deployed) -> Policy:
+    policy = load_policy(file)
     if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
-        raise OtherPolicy(
-            f"nothing is learned: the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the "
-            f"served file {len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
+        raise InvalidInput(
+            f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served file "
+            f"{len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
         )
     return policy
 
 
+def _was_exported_to(deployed: Deployed, policy: Policy) -> bool:
+    """Whether the file has this policy's rounds and coefficients, but for the rounding of another machine."""
+    members = policy.frozen(deployed.domain).members, deployed.frozen.members
+    mine, served = (np.concatenate([one.theta.ravel() for one in each]) for each in members)
+    if policy.rounds_learned != deployed.rounds_learned or mine.shape != served.shape:
+        return False
+    return bool(np.linalg.norm(mine - served) <= _ROUNDING * np.linalg.norm(served))
+
+
 _log = logging.getLogger("daband.service")
 _PAUSE = 0.5
+_ROUNDING = 1e-3
 _ROWS = 500
 """Rows that are read at a time."""
 _LINEAR_SECONDS, _GRADIENT_SECONDS = 5.0, 60.0
@@ -210,8 +216,8 @@ class Worker:
         if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
             try:
                 self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
-            except OtherPolicy as error:
-                _log.warning("%s", error)
+            except (DabandError, OSError) as error:  # all else goes on
+                _log.warning("nothing is learned with %s: %s", learn, error)
         if publish_seconds is None:
             gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
@@ -253,7 +259,7 @@ class Worker:
 
     def _begin_watch(self) -> None:
         self._watch_from = self.store.note("watch_from") or "0"
-        self._watch = Watch(self._file.deployed, self.settings)
+        self._watch = Watch(self._file.deployed, self.settings, first_model=self._file.number)
         self._event_seq = self._reward_seq = 0
 
     def _look(self) -> bool:
