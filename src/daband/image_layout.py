@@ -68,9 +68,8 @@ def in_eight_bits(image: Any) -> Any:
     if image.mode == "F":
         raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
     pixels = np.asarray(image)
-    if not image.mode.startswith("I") or (image.mode == "I" and pixels.max() <= 255):  # of 32 bits, 8 may be in use
-        return image
-    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8))
+    wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # of 32 bits, 8 may be in use
+    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:

@@ -211,15 +211,8 @@ class TableTransform:
 
     def apply(self, frame: pl.DataFrame) -> FloatArray:
         """Contexts (n, d) of a frame that has the columns of the fit."""
-        parts = []
-        for column in self.columns:
-            if isinstance(column, NumericColumn):
-                parts.append(column.apply(numbers(frame, column.name)))
-            elif isinstance(column, DateColumn):
-                parts.append(column.apply(moments(frame, column.name)))
-            else:
-                parts.append(column.apply(category_texts(frame, column.name)))
-        return np.concatenate(parts, axis=1)
+        read: dict[type, Any] = {NumericColumn: numbers, CategoricalColumn: category_texts, DateColumn: moments}
+        return np.concatenate([one.apply(read[type(one)](frame, one.name)) for one in self.columns], axis=1)
 
     def contexts(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FloatArray:
         """Contexts (n, d) of raw rows, ``{"age": 41, "city": "Oslo"}``: one, or several. polars is not needed for it.
@@ -488,9 +481,8 @@ def category_text(value: Any) -> str:
 def find_name(value: Any, places: Mapping[str, int]) -> int | None:
     """The place of a name that a column may write otherwise: a true is True, and 1.0, of a float or text, is 1."""
     text = category_text(value)
-    spelled = [text, str(value)]
-    if isinstance(value, float | str) and re.fullmatch(r"-?\d+(\.0)?", text):
-        spelled += [text.removesuffix(".0"), f"{text.removesuffix('.0')}.0"]
+    whole = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, float | str) else None
+    spelled = (text, str(value), *((whole[1], f"{whole[1]}.0") if whole else ()))
     known = list(dict.fromkeys(name for name in spelled if name in places))
     if len(known) > 1 and isinstance(value, bool | float):  # as text they differ, in a column of these not
         raise DataError(f"{value!r} may be {known[0]!r} or {known[1]!r}, which are two arms; rename one")

@@ -147,16 +147,12 @@ class PlainLog:
                     f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: {', '.join(schema)}"
                     "); if it has another name, say so with arm=, reward= or propensity="
                 )
-            missing, rewarded = (
-                rows.select(pl.col(named.reward).null_count(), pl.col(named.reward).count().alias("rewarded"))
-                .collect()
-                .row(0)
-            )
-            if missing and not rewarded:
+            missing, count = rows.select(pl.col(named.reward).null_count(), pl.len().alias("")).collect().row(0)
+            if 0 < missing == count:
                 raise DataError(f"{path} has no reward yet: fill in the column {named.reward!r} as rewards come")
             numbers = _arm_numbers(rows.select(pl.col(named.arm).unique()).collect(), path, named.arm, self._arm_names)
-            renamed = {getattr(named, role): role for role in ("arm", "reward", "propensity")} if self._rename else {}
-            renamed = {name: role for name, role in renamed.items() if name != role}
+            roles = ("arm", "reward", "propensity") if self._rename else ()
+            renamed = {name: role for role in roles if (name := getattr(named, role)) != role}
             if not (text or missing or numbers or renamed):
                 return path
             rows = rows.filter(pl.col(named.reward).is_not_null())
@@ -204,15 +200,13 @@ def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
         lines += [] if file.read(1) else [last]  # the sample may end within a line
     skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
     header = lines[skipped] if len(lines) > skipped else last
-    tabs = header.count("\t") > len(re.findall("[,;]", header))
-    if tabs or Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv":
-        return {"separator": "\t", "decimal_comma": False}, int(skipped)
-    if header.count(";") <= header.count(","):
-        return {"separator": ",", "decimal_comma": False}, int(skipped)
-    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
+    separator = ";" if header.count(";") > header.count(",") else ","
+    if header.count("\t") > len(re.findall("[,;]", header)) or re.search(r"\.tsv(\.gz)?$", path.name.lower()):
+        separator = "\t"
+    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
     points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
     commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
-    return {"separator": ";", "decimal_comma": commas}, int(skipped)
+    return {"separator": separator, "decimal_comma": commas}, int(skipped)
 
 
 def long_row(path: Path) -> str:
