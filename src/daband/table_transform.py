@@ -38,9 +38,7 @@ _AXES = ("sine", "cosine")
 _MOST_NAMED = 8
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
 """31.05.2024: with points a date begins with its day wherever it is written, with strokes not."""
-_TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d)?$")
-_NO_DAY = date.min
-"""The day on which a time of day alone stands."""
+_TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _MANY_CATEGORIES, _FEW_ROWS = 50, 20
 """A column of more categories than this, with fewer rows than this for each, gets a warning."""
@@ -119,25 +117,27 @@ class DateColumn:
 
     @property
     def _has_days(self) -> bool:
-        return self.mean != _NO_DAY.year
+        return self.mean > 0  # of times of day alone it is 0, a year that no calendar has
 
-    def apply(self, values: Sequence[datetime | None]) -> FloatArray:
+    def apply(self, values: Sequence[datetime | time | None]) -> FloatArray:
         """Numbers (n, number of features)."""
         return np.array([self.one(value) for value in values]).reshape(len(values), len(self.features))
 
-    def one(self, value: datetime | None) -> list[float]:
+    def one(self, value: datetime | time | None) -> list[float]:
         """The numbers of one date."""
         if value is None:
             return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
-        if self._has_days and value.date() == _NO_DAY:
-            raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
-        shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7] if self._has_days else []
+        years, shares = [], []
+        if self._has_days:
+            if isinstance(value, time):
+                raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
+            years = [(value.year - self.mean) / self.deviation]
+            shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
         if self.has_times:
             shares.append((value.hour + value.minute / 60) / 24)
         angles = [2 * math.pi * share for share in shares]
-        numbers = [(value.year - self.mean) / self.deviation] if self._has_days else []
-        numbers += [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
-        return [*numbers, *([0.0] if self.flags_missing else [])]
+        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
+        return [*years, *circles, *([0.0] if self.flags_missing else [])]
 
 
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
@@ -368,7 +368,8 @@ class TableRows:
                 raise self._lacks(row, name)
             moment = as_moment(row[name], name)
             if moment is None and not dates.flags_missing:
-                odd.append(_missing(name, f"the year {dates.mean:.0f} and no month stand in"))
+                year = f"the year {dates.mean:.0f} and no month stand in"
+                odd.append(_missing(name, year if dates.mean else "the centre of the circle stands in"))
             context[places] = dates.one(moment)
         if len(row) != len(self.names):
             odd.extend(self._extra(row))
@@ -553,25 +554,23 @@ def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[s
     return column.cast(pl.String).to_list()
 
 
-def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | None]:
-    """A column of dates (n,), None where missing; text must be in ISO's form, 2024-05-31 or 2024-05-31 18:30."""
+def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | time | None]:
+    """A column of dates or times of day (n,), None where missing; text must be in the forms of ``as_moment``."""
     return [as_moment(value, name) for value in _column(frame, name, where).to_list()]
 
 
-def as_moment(value: Any, name: str) -> datetime | None:
-    """A date of a row, None where it is missing."""
+def as_moment(value: Any, name: str) -> datetime | time | None:
+    """A date of a row, or a time of day, None where it is missing; text is 2024-05-31, 2024-05-31 18:30 or 18:30."""
     if _is_missing(value):
         return None
-    if isinstance(value, datetime):
+    if isinstance(value, datetime | time):
         return value
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
-    if isinstance(value, time):
-        return datetime.combine(_NO_DAY, value)
     try:
         text = _DAY_FIRST.sub(r"\3-\2-\1", value.strip())
         if _TIME_OF_DAY.match(text):
-            return datetime.combine(_NO_DAY, time.fromisoformat(text.zfill(5)))
+            return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
         return datetime.fromisoformat(text)
     except (AttributeError, ValueError):
         raise InvalidInput(
@@ -579,25 +578,29 @@ def as_moment(value: Any, name: str) -> datetime | None:
         ) from None
 
 
-def parses_as_dates(column: pl.Series) -> bool:
-    """Whether all values are dates, in text 2024-05-31 or 31.05.2024, or all are times of day."""
+def kind_of_dates(column: pl.Series) -> str:
+    """``date`` where all values are dates, in text 2024-05-31 or 31.05.2024, ``time`` of times of day, else nothing."""
     values = column.drop_nulls()
     if column.dtype != pl.String or not len(values):
-        return column.dtype in (pl.Date, pl.Datetime, pl.Time)
+        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
     try:
-        with_day = {as_moment(value, column.name).date() != _NO_DAY for value in values}  # type: ignore[union-attr]
+        are_times = {isinstance(as_moment(value, column.name), time) for value in values}
     except InvalidInput:
-        return False
-    return with_day == {False} or (with_day == {True} and all(len(value) >= 8 for value in values))
+        return ""
+    if are_times == {True}:
+        return "time"
+    return "date" if are_times == {False} and all(len(value) >= 8 for value in values) else ""
 
 
-def _fitted_dates(name: str, values: Sequence[datetime | None]) -> DateColumn:
-    dates = [value for value in values if value is not None]
-    if not dates:
+def _fitted_dates(name: str, values: Sequence[datetime | time | None]) -> DateColumn:
+    present = [value for value in values if value is not None]
+    if not present:
         raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-    years = np.array([value.year for value in dates], np.float64)
-    has_times = any((value.hour, value.minute) != (0, 0) for value in dates)
-    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(dates) < len(values))
+    years = np.array([value.year for value in present if isinstance(value, datetime)] or [0])
+    if years.min() > 0 and len(years) < len(present):
+        raise InvalidInput(f"column {name!r} has dates and times of day alone; give all rows dates, or leave it out")
+    has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present)
+    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present) < len(values))
 
 
 def _holds_dates(column: pl.Series, example: Any) -> bool:

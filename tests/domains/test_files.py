@@ -445,7 +445,11 @@ def test_times_of_day_are_read_and_served(tmp_path):
     places = [pair.feature_names.index(f"{name} time sine") for name in ("at", "clock")]
     angle = 2 * np.pi * (7 + 1 / 60) / 24
     np.testing.assert_allclose(pair.table.contexts(row)[0, places], np.sin(angle))
-    np.testing.assert_allclose(pair.table.contexts({**row, "at": "07:01:00"})[0, places], np.sin(angle))
+    for text in ("07:01:00", "7:01:00"):
+        np.testing.assert_allclose(pair.table.contexts({**row, "at": text})[0, places], np.sin(angle))
+    assert "'at' has no value, which never happened in training; the centre" in str(
+        pair.table.rows.read({**row, "at": None})
+    )
     assert TableTransform.from_state(pair.table.state()) == pair.table
     with pytest.raises(
         daband.InvalidInput, match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone"
@@ -453,6 +457,34 @@ def test_times_of_day_are_read_and_served(tmp_path):
         pair.table.contexts({**row, "joined": "07:01"})
     _, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
     assert {one.name: one.why for one in types}["at"] == "time of day on a circle"
+
+
+@pytest.mark.parametrize("share", [1, 20])
+def test_the_first_day_of_the_calendar_is_a_date(share):
+    """Before: 0001-01-01, as many exports write no date, was "the time 00:00 alone"."""
+    days = [date.min if number % share == 0 else date(2024, 1 + number % 12, 1) for number in range(N)]
+    rows = pl.DataFrame({"day": days, "text": [str(day) for day in days]})
+    table = TableTransform.fit(rows, context=["day", "text"], dates=["day", "text"])
+    assert "text year" in table.feature_names
+    contexts = TableTransform.from_state(table.state()).apply(rows)
+    np.testing.assert_array_equal(contexts[:, :5], contexts[:, 5:])
+    np.testing.assert_array_equal(table.contexts({"day": date.min, "text": "0001-01-01"})[0], contexts[0])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
+    """Before: shown as a date, and an error after that."""
+    old, new = frames()
+    old = old.with_columns(at=pl.Series([f"{number % 24}:30" for number in range(N)]))
+    new = new.with_columns(at=pl.col("seen"))
+    both = (new.with_columns(old.select("offer", "euros", "p")), old) if turned else (old, new)
+    columns, types = infer_columns(*both, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert [(one.role, one.why) for one in types if one.name == "at"] == [
+        ("left out", "dates in one file and times of day alone in the other")
+    ]
+    columns = Columns(context=["at"], dates=["at"], arm="offer", reward="euros", propensity="p")
+    with pytest.raises(daband.InvalidInput, match="column 'at' has dates and times of day alone"):
+        from_table(source=both[0], target=both[1], columns=columns)
 
 
 def test_dates_of_one_file_may_be_text_in_the_other():
@@ -481,6 +513,10 @@ def test_a_pandas_column_of_several_types_is_named():
     """Before: an error of arrow that named no column."""
     with pytest.raises(daband.InvalidInput, match=r"column 'dose' has values of several types \(int, str\).*astype"):
         read_table(pandas.DataFrame({"age": [1, 2], "dose": [1, "two"]}))
+    with pytest.raises(daband.InvalidInput, match=r"column 'dose' has values of several types \(float, int, str\)"):
+        read_table(pandas.DataFrame({"dose": ["two", 1, 2.5]}))
+    with pytest.raises(daband.InvalidInput, match="the table has two columns named '1'"):
+        read_table(pandas.DataFrame({1: [1], "1": [2]}))
     assert read_table(pandas.DataFrame({5: [1, 2], "when": pandas.to_datetime(["2024-05-31", None])})).columns == [
         "5",
         "when",

@@ -175,8 +175,9 @@ def need(candidates: Sequence[str], *, pair: str) -> Path:
     """Like ``find``; when nothing is there, an error that says what is missing, where it belongs and how to get it."""
     place = find(candidates)
     if place is None:
-        resources = [resource for resource in pairs.get(pair).resources if set(candidates) & set(resource.places)]
-        how = "".join(f"To get it, {resource.remedy(pair)}. " for resource in resources)
+        inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
+        files = [(f"{place}/", resource) for resource in pairs.get(pair).resources for place in resource.places]
+        how = next((f"To get it, {one.remedy(pair)}. " for place, one in files if place.startswith(inside)), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
             f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"

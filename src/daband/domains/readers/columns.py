@@ -11,7 +11,7 @@ from typing import Any
 
 from daband.errors import InvalidInput, did_you_mean
 from daband.lazy_polars import pl
-from daband.table_transform import category_texts, numbers, parses_as_dates
+from daband.table_transform import category_texts, kind_of_dates, numbers
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,13 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     if different == 1 and not gaps:
         return "left out", "it has the same value in every row"
     names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE
-    if all(parses_as_dates(part) for part in parts):
+    dates = {kind_of_dates(part) for part in parts}
+    if dates == {"time"}:
+        return "date", "time of day on a circle"
+    if dates == {"date", "time"}:
+        return "left out", "dates in one file and times of day alone in the other"
+    if dates == {"date"}:
         grows = f"; it grows from row to row: --drop {name} where it only says when a row was written"
-        if all(part.dtype == pl.Time or ":" in str(part[0])[:3] for part in parts):
-            return "date", "time of day on a circle"
         return "date", "year, and month, weekday and time of day on a circle" + (grows if _grows(parts) else "")
     if all(numeric):
         whole = all(part.dtype.is_integer() for part in parts)

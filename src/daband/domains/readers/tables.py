@@ -207,7 +207,7 @@ def read_table(table: Any) -> pl.DataFrame:
     kind = type(table).__module__.partition(".")[0]
     try:
         if kind == "pandas":
-            _refuse_twice(list(table.columns))
+            _refuse_twice([str(name) for name in table.columns])
             return pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
         if kind == "pyarrow":
             _refuse_twice(table.schema.names)
@@ -224,7 +224,7 @@ def read_table(table: Any) -> pl.DataFrame:
 def _from_pandas(column: Any, name: str) -> pl.Series:
     try:
         return pl.Series(name, pl.from_pandas(column))
-    except ValueError:  # arrow's errors are ValueErrors and name no column
+    except (TypeError, ValueError):  # arrow's errors are both, and name no column
         kinds = sorted({type(value).__name__ for value in column})
         raise InvalidInput(
             f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
@@ -418,7 +418,8 @@ def _stack_contexts(source: pl.DataFrame, target: pl.DataFrame, columns: Columns
         if name in columns.categorical:
             return pl.Series(name, category_texts(frame, name, where=where), dtype=pl.String)
         if name in columns.dates:
-            return pl.Series(name, moments(frame, name, where=where), dtype=pl.Datetime)
+            dates = (moment and moment.isoformat() for moment in moments(frame, name, where=where))
+            return pl.Series(name, list(dates), dtype=pl.String)  # which holds dates and times of day
         return pl.Series(name, numbers(frame, name, where=where))
 
     parts = (("source", source), ("target", target))
