@@ -78,5 +78,7 @@ def test_show_takes_options_and_names_wrong_ones(tmp_path):
         run("show", "synthetic", "--set", "colour=red")
     with pytest.raises(InvalidInput, match="key=value"):
         run("show", "synthetic", "--set", "colour")
+    with pytest.raises(InvalidInput, match="noise=False: write true or false"):
+        run("show", "synthetic", "--set", "noise=False")
     with pytest.raises(DataError, match="daband data check signs"):
         run("show", "signs")

@@ -1,6 +1,7 @@
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
     outcomes = {group[0].seed: outcome for group, (outcome,) in done}
     assert isinstance(outcomes.pop(0), WorkerDied)
     assert outcomes == {seed: {} for seed in range(1, 5)}
+
+
+def fail_as_a_whole(group, out, progress):
+    raise KeyError("wage")
+
+
+def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
+    groups = [[spec] for spec in small.runs(["random"], range(2))]
+    for _, (outcome,) in _in_processes(groups, partial(fail_as_a_whole, out=tmp_path), print, jobs=2):
+        assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
 def test_any_executor_will_do(small, tmp_path):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daband.errors import InvalidInput
-from daband.experiments import bench, load_experiment, read_results
+from daband.errors import DabandError, InvalidInput
+from daband.experiments import bench, load_experiment, ray_executor, read_results
 from daband.experiments.ray_executor import on_ray
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
@@ -208,6 +208,17 @@ def test_an_address_where_nobody_listens_is_told(tmp_path):
     assert done.returncode == 2
     assert "no Ray cluster answers at '127.0.0.1:1'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_fails_on_a_worker_says_how_and_where(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KeyError("wage")
+
+    monkeypatch.setattr(ray_executor, "execute", fail)
+    (spec,) = load_experiment("synthetic").runs(["random"], [0])
+    for sign in (tmp_path, tmp_path / "unseen"):
+        with pytest.raises(DabandError, match=r"KeyError: 'wage' \(.*test_ray_executor\.py, line \d+\)"):
+            ray_executor._work(spec, tmp_path, sign, None, [])
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ import torch
 
 import daband
 from daband.errors import DataError, InvalidInput
-from daband.service import Client, Limits, ServiceError, Settings, Store, Tokens
+from daband.service import Client, Limits, ServiceError, Settings, Store, Tokens, app
 from daband.service.event_log import Event, LogFailed, Writer
 from tests.service.conftest import ARMS, DIM, served
 
@@ -209,6 +210,26 @@ def test_a_rate_below_one_request_in_two_seconds_lets_the_first_through(exported
     """Before, nobody ever had a whole request in the bucket."""
     with served(exported, sqlite_log, Settings(limits=Limits(rate=0.1))) as client:
         assert [client.get("/health").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_low_rate_is_held_with_many_clients(exported, sqlite_log, monkeypatch):
+    store, now = Store(sqlite_log), [0.0]
+    service = app.Service(exported, store, Settings(limits=Limits(rate=0.1)))
+    monkeypatch.setattr(app, "_MOST_CLIENTS", 1)
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def ask(host):
+        service._check_rate(SimpleNamespace(client=SimpleNamespace(host=host)))
+
+    for host in ("one", "two"):
+        ask(host)
+    now[0] = 5.0
+    with pytest.raises(app._Refused, match=r"more than 0\.1 requests"):
+        ask("one")
+    now[0] = 10.5
+    ask("one")
+    assert list(service._buckets) == ["one"]  # the other one's bucket is full again
+    store.close()
 
 
 def test_nothing_of_a_context_goes_to_the_servers_log(exported, sqlite_log, caplog, capfd):

@@ -218,6 +218,16 @@ def test_a_connection_in_use_is_closed_when_it_comes_back_to_a_closed_log(log):
         driver.execute("SELECT 1")
 
 
+def test_a_connection_that_is_taken_after_a_log_was_closed_does_not_stay_open(log):
+    store = Store(log)
+    store.close()
+    reading = store._reading()  # a thread that was on its way
+    driver = reading.connection.driver_connection
+    reading.close()
+    with pytest.raises(Exception, match="closed"):
+        driver.execute("SELECT 1")
+
+
 def test_one_worker_at_a_time_works_on_a_log(log):
     first, second = Store(log), Store(log)
     with first.leading() as mine:

@@ -253,7 +253,10 @@ def _follow_parent() -> None:
 
 def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
     with _warnings_of(group[0], lambda text, *_, **__: reports.put((group[0], text))):
-        return work(group, progress=lambda record: reports.put((group[0], record)))
+        try:
+            return work(group, progress=lambda record: reports.put((group[0], record)))
+        except Exception as error:  # here it still knows its place
+            return [as_text(error)] * len(group)
 
 
 @contextlib.contextmanager

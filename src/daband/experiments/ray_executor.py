@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from daband.errors import WorkerDied
-from daband.experiments.executors import Executor, Listener, Outcome, RunEvent
+from daband.experiments.executors import Executor, Listener, Outcome, RunEvent, attempt
 from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
-from daband.experiments.run import execute
+from daband.experiments.run import Progress, execute
 from daband.experiments.settings import RunSpec
 from daband.files import make_folder, write_bytes, write_text
 from daband.ray_cluster import cancel_tasks, connected, import_ray, task_result
@@ -130,11 +130,18 @@ def _work(spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: list[str]
         reports.put.remote(spec.folder_name, record)
 
     if sign.exists():
-        return execute(spec, out, progress=tell), {}
+        return _record(spec, out, tell), {}
     workplace = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
     workplace.mkdir(parents=True, exist_ok=True)
-    record = execute(spec, workplace, progress=tell)
+    record = _record(spec, workplace, tell)
     folder = workplace / spec.folder_name
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     shutil.rmtree(folder)
     return record, files
+
+
+def _record(spec: RunSpec, out: Path, progress: Progress) -> Record:
+    outcome = attempt(execute, spec, out, progress=progress)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -190,6 +190,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set takes key=value, got {text!r}")
+    if value in ("True", "False", "None"):
+        raise InvalidInput(f"--set {text}: write true or false, and leave out what is None")
     return key, toml_value(value)
 
 

@@ -210,7 +210,8 @@ class Service:
         client = request.client.host if request.client else ""
         now = time.monotonic()
         if len(self._buckets) > _MOST_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
-            self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < 2.0}
+            full = max(2.0, 1.0 / rate)
+            self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < full}
         left, then = self._buckets.get(client, (math.inf, now))
         left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
         if left < 1.0:

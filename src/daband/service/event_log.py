@@ -231,9 +231,8 @@ class Store:
 
     def close(self) -> None:
         """Close all connections; one that another thread still uses, as soon as it is done."""
-        pool = self._engine.pool
-        self._engine.dispose()
-        sa.event.listen(pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
+        sa.event.listen(self._engine.pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
+        self._engine.dispose()  # the pool in its place, for threads that come late, has the same listeners
 
     # Events and rewards.
 
