@@ -479,9 +479,9 @@ def category_text(value: Any) -> str:
 
 
 def find_name(value: Any, places: Mapping[str, int]) -> int | None:
-    """The place of a name that a column may write otherwise: a true is True, and 1.0, of a float or text, is 1."""
+    """The place of a name that a column may write otherwise: a true is True, and 1.0 is 1."""
     text = category_text(value)
-    whole = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, float | str) else None
+    whole = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spelled = (text, str(value), *((whole[1], f"{whole[1]}.0") if whole else ()))
     known = list(dict.fromkeys(name for name in spelled if name in places))
     if len(known) > 1 and isinstance(value, bool | float):  # as text they differ, in a column of these not

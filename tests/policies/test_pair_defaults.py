@@ -122,17 +122,32 @@ def test_a_class_whose_constructor_hands_settings_on():
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)
 
 
-def test_the_range_of_a_logs_rewards_is_that_of_the_log_and_not_of_its_first_rounds():
+def _purchases(n, **largest):
     draw = np.random.default_rng(0)
-    paid = np.where(draw.random(4000) < 0.05, draw.lognormal(3.0, 1.0, 4000), 0.0)  # few buy, and some of them much
-    log = (draw.normal(size=(4000, 3)), draw.integers(0, 2, 4000), paid, np.full(4000, 0.5))
+    paid = np.where(draw.random(n) < 0.05, draw.lognormal(3.0, 0.5, n), 0.0)  # few buy
+    paid[7] = largest.get("outlier", 0.0)
+    return draw.normal(size=(n, 3)), draw.integers(0, 2, n), paid, np.full(n, 0.5)
+
+
+@pytest.mark.parametrize("order", ["as drawn", "sorted"])
+def test_the_range_of_a_logs_rewards_is_that_of_the_log_and_not_of_its_first_rounds(order):
+    log = _purchases(4000)
+    if order == "sorted":
+        log = tuple(column[np.argsort(log[2])] for column in log)
     pair = daband.domains.from_log(source=log, target=log[0][:50], n_arms=2)
     assert pair.reward_range == "auto"
-    held = pair.source.read_log(np.arange(len(pair.source)))[1]
     for kind in (daband.LinUCB, daband.DABand):
         policy = kind.for_pair(pair, seed=0)
-        assert policy.reward_range == (0.0, held.max())
-        assert policy.settings()["reward_range"] == "auto"  # later rewards may lie outside
-    run = daband.train(policy := daband.LinUCB.for_pair(pair, seed=0), source=pair.source, target=pair.target)
-    assert policy.rounds_learned == len(run.reward) > 3000
+        low, high = policy.reward_range
+        assert (low, policy.settings()["reward_range"]) == (0.0, "auto")  # later rewards may lie outside
+        assert np.quantile(log[2][log[2] > 0], 0.8) < high <= log[2].max()
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assert policy.rounds_learned > 3000
     assert policy._scale.clipped == 0
+
+
+def test_one_corrupt_reward_of_a_log_does_not_set_its_range():
+    log = _purchases(700, outlier=1e6)
+    pair = daband.domains.from_log(source=log, target=log[0][:50], source_test=None, n_arms=2)
+    assert daband.LinUCB.for_pair(pair, seed=0).reward_range[1] < 200

@@ -148,3 +148,10 @@ def test_a_reward_that_is_missing_is_told_with_its_row(reward_range):
     with pytest.raises(InvalidInput, match="reward has a NaN or infinite value, first in row 1; leave out"):
         policy.update(np.ones((3, 4)), [0, 1, 1], [0.5, np.nan, 0.5])
     assert policy.rounds_learned == 0
+
+
+def test_where_most_rewards_are_equal_the_others_fix_the_range_and_an_outlier_does_not():
+    rewards = np.concatenate([np.zeros(900), np.linspace(90.0, 110.0, 50), [1e6]])
+    scale = RewardScale("auto")
+    assert scale.estimate(rewards)
+    assert (scale.low, scale.high) == (0.0, 110.0)

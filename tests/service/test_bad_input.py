@@ -140,6 +140,8 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
             seen = pd.DataFrame({"age": [41], "city": ["Oslo"], "at": pd.to_datetime(["2026-11-17"])}).iloc[0]
             assert [one["kind"] for one in api.decide(seen).warnings] == ["extra_column"]
             assert api.decide({"age": torch.tensor(41), "city": "Oslo"}).warnings == []
+            missing = [one["message"] for one in api.decide({"age": pd.NaT, "city": "Oslo"}).warnings]
+            assert missing == [one["message"] for one in api.decide({"age": None, "city": "Oslo"}).warnings] != []
             with pytest.raises(TypeError, match="not JSON serializable: object"):
                 api.decide({"age": 41, "city": object()})
         odd = client.post("/decide", json={"context": {"age": 41, "city": "Paris"}}).json()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from daband.service import Client
+from daband.service import Client, app
 from tests.service.conftest import DIM, free_port
 
 
@@ -115,3 +116,20 @@ def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Written" in done.stdout
     assert (tmp_path / "week.parquet").is_file()
+
+
+def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
+    tries, stopping = [], threading.Event()
+
+    def start():
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(12, "Cannot allocate memory")
+        stopping.set()
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    monkeypatch.setattr(app, "_start_worker", start)
+    monkeypatch.setattr(app, "_RESTART_SECONDS", 0.01)
+    app._keep_worker(stopping)
+    assert len(tries) == 3
+    assert caplog.text.count("Cannot allocate memory; another one starts") == 2

@@ -14,7 +14,7 @@ from daband.service import Client, Clock, Settings, Store, app
 from daband.service.app import publish_file
 from daband.service.decider import Decider, model_from
 from daband.service.event_log import Event, Reward
-from daband.service.worker import Worker, replay, work
+from daband.service.worker import Worker, _was_exported_to, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
@@ -281,6 +281,20 @@ def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_file
         assert worker._watch.snapshot(0.0)["events"] == 20  # all else goes on
     assert len(store.models()) == 1
     store.close()
+
+
+@pytest.mark.parametrize("kind", [daband.LinUCB, daband.Trees, daband.DABand])
+def test_a_policy_is_known_by_what_it_predicts(kind, tmp_path):
+    contexts, policies = np.random.default_rng(0).normal(size=(300, DIM)), []
+    for swapped in (0, 1):  # what paid for one paid nothing for the other
+        arms = np.arange(300) % 2
+        rewards = ((contexts[:, 0] > 0) == (arms == swapped)).astype(float)
+        options = {"recipe": "small"} if kind is daband.DABand else {}
+        policies.append(kind(context_shape=(DIM,), n_arms=2, seed=0, **options))
+        policies[-1].update(contexts, arms, rewards)
+    daband.export(policies[0], tmp_path / "p.daband", epsilon=0.1)
+    file = daband.load_deployed(tmp_path / "p.daband")
+    assert [_was_exported_to(file, policy) for policy in policies] == [True, False]
 
 
 def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(policy_files, tmp_path, sqlite_log, caplog):

@@ -20,8 +20,8 @@ from daband.shift import ShiftLike, as_shift
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
-_MOST_REWARDS = 65_536
-"""Logged rewards that ``reward_range="auto"`` is estimated from."""
+_DRAWN_REWARDS = 1000
+"""Rewards of a log from which ``reward_range="auto"`` is estimated: of 32 few may be purchases."""
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
 
@@ -51,10 +51,9 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
             arguments["alpha"] = standardised_alpha(n_features)
             arguments.setdefault("ridge", standardised_ridge(n_features))
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
-    read_log = getattr(getattr(pair, "source", None), "read_log", None)
-    if policy.estimates_reward_range and read_log is not None:  # type: ignore[attr-defined]
-        rewards = read_log(np.arange(min(len(pair.source), _MOST_REWARDS)))[1]  # of the first 32 few may be purchases
-        policy._scale.estimate(rewards)  # type: ignore[attr-defined]
+    if policy.estimates_reward_range and hasattr(getattr(pair, "source", None), "read_log"):  # type: ignore[attr-defined]
+        drawn = pair.source.order(0, min(len(pair.source), _DRAWN_REWARDS), seed=0)
+        policy._scale.estimate(pair.source.read_log(np.sort(drawn))[1])  # type: ignore[attr-defined]
     if "domains" in arguments and "domains" not in offered:
         policy.domains = arguments["domains"]  # type: ignore[attr-defined]
     if getattr(pair, "table", None) is not None:

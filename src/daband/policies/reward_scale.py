@@ -20,6 +20,8 @@ _ENOUGH = 32
 """Rewards that "auto" waits for before it fixes a range."""
 _AT_MOST = 1024
 """Rewards after which it waits no longer for a second value."""
+_RARE = 8
+"""Rewards that differ from most, if there are so many, have quartiles of their own."""
 _FENCE = 3.0
 """Rewards further than this many interquartile ranges outside the quartiles do not widen the range."""
 _SLACK = 1.0
@@ -30,8 +32,9 @@ class RewardScale:
     """Converts rewards between the user's units and [0, 1].
 
     Args:
-        reward_range: the smallest and largest reward, or "auto": the first 32 rewards fix the range. One far outlier
-            among them does not widen it. Rewards far outside a range that was estimated are clipped, with a warning.
+        reward_range: the smallest and largest reward, or "auto": the first 32 rewards fix the range, or a sample of a
+            log's. One far outlier among them does not widen it. Rewards far outside a range that was estimated are
+            clipped, with a warning.
     """
 
     def __init__(self, reward_range: RewardRange) -> None:
@@ -77,10 +80,13 @@ class RewardScale:
         if len(rewards) < _ENOUGH or (smallest == largest and len(rewards) < _AT_MOST):
             return False
         lower, upper = np.quantile(rewards, (0.25, 0.75))
+        common, rare = float(lower), rewards[rewards != lower]
+        if lower == upper and len(rare) >= _RARE:  # most are equal, and the others are the signal: who buys
+            lower, upper = np.quantile(rare, (0.25, 0.75))
         reach = _FENCE * float(upper - lower)
-        if reach > 0:  # most rewards are equal where it is 0: the rare other values are the signal, not outliers
+        if reach > 0:
             inside = rewards[(rewards >= lower - reach) & (rewards <= upper + reach)]
-            smallest, largest = float(inside.min()), float(inside.max())
+            smallest, largest = min(float(inside.min()), common), max(float(inside.max()), common)
         self.low, self.high = smallest, largest if largest > smallest else smallest + 1.0
         self.known, self.is_unit = True, self.low == 0.0 and self.high == 1.0
         return True

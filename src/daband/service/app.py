@@ -43,8 +43,8 @@ from daband.service.settings import Clock, Settings
 from daband.serving import Deployed, load_deployed
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0
-"""Between two looks for a newer model."""
+_POLL_SECONDS, _RESTART_SECONDS = 1.0, 3.0
+"""Between two looks for a newer model, and before a worker is started again."""
 _MOST_CLIENTS = 10_000
 _MOST_MODEL_BYTES = 1 << 30
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -481,13 +481,17 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
 def _keep_worker(stopping: threading.Event, *task: Any) -> None:
     """Let the worker's process run until ``stopping``; where it was killed, another one takes over."""
     while not stopping.is_set():
-        process = _start_worker(*task)
-        while process.poll() is None and not stopping.wait(_POLL_SECONDS):
-            pass
-        process.terminate()
-        status = process.wait()
-        if not stopping.wait(_POLL_SECONDS):
-            _log.error("the worker ended with status %d; another one starts", status)
+        try:
+            process = _start_worker(*task)
+        except OSError as error:  # no memory for it now
+            ended = f"cannot start: {error}"
+        else:
+            while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+                pass
+            process.terminate()
+            ended = f"ended with status {process.wait()}"
+        if not stopping.wait(_RESTART_SECONDS):
+            _log.error("the worker %s; another one starts", ended)
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:

@@ -134,6 +134,8 @@ class Client:
 
 def _as_json(value: Any) -> Any:
     """What JSON has no form for: a row of pandas, its times, a tensor."""
+    if str(value) == "NaT":  # the missing time of pandas
+        return None
     for name in ("to_dict", "isoformat", "tolist"):
         if hasattr(value, name):
             return getattr(value, name)()

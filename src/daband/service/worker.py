@@ -173,12 +173,12 @@ def _load(file: str | Path, deployed: Deployed) -> Policy:
 
 
 def _was_exported_to(deployed: Deployed, policy: Policy) -> bool:
-    """Whether the file has this policy's rounds and coefficients, but for the rounding of another machine."""
-    members = policy.frozen(deployed.domain).members, deployed.frozen.members
-    mine, served = (np.concatenate([one.theta.ravel() for one in each]) for each in members)
-    if policy.rounds_learned != deployed.rounds_learned or mine.shape != served.shape:
+    """Whether the file has this policy's rounds and predicts as it does, but for the rounding of another machine."""
+    if policy.rounds_learned != deployed.rounds_learned:
         return False
-    return bool(np.linalg.norm(mine - served) <= _ROUNDING * np.linalg.norm(served))
+    contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
+    mine, served = (frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen))
+    return bool(np.abs(mine - served).mean() <= _ROUNDING)
 
 
 _log = logging.getLogger("daband.service")
