@@ -933,7 +933,9 @@ class Policy(ABC, metaclass=_PolicyType):
         self._check_unit_rewards(unit)
         with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
-            self._learn(features, arms, unit, domain, self._age(len(arms), weights, times))
+            if self.half_life is not None:
+                weights = self._age(len(arms), weights, times)
+            self._learn(features, arms, unit, domain, weights)
             self.__dict__["rounds_learned"] += len(arms)
 
     def _age(self, n: int, weights: Weights, times: FloatArray | None) -> FloatArray | None:
