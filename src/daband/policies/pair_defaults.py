@@ -20,7 +20,7 @@ from daband.shift import ShiftLike, as_shift
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
-_DRAWN_REWARDS = 1000
+_DRAWN_REWARDS = 4096
 """Rewards of a log from which ``reward_range="auto"`` is estimated: of 32 few may be purchases."""
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
