@@ -26,8 +26,8 @@ test: $(READY)
 # The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
 # PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
 # variant runs, also after one that fails. A part: make test-portable VARIANTS=numpy PORTABLE=tests/linear
-PORTABLE ?= tests/linear tests/encoders tests/objectives tests/learning tests/policies tests/training tests/evaluation \
-	tests/experiments tests/checks tests/test_benchmarks.py
+PORTABLE ?= tests/linear tests/neural/encoders tests/neural/objectives tests/neural/learning tests/policies tests/training tests/evaluation \
+	tests/bench/experiments tests/checks tests/test_benchmarks.py
 VARIANTS ?= nudge-1 nudge-2 numpy mkldnn threads coretype
 OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)
 variant-nudge-1: export DABAND_TEST_NUDGE = 1

@@ -29,8 +29,8 @@ import torch
 from plain_step import PlainStep
 from torch import nn
 
-from daband.learning.step_runners import take_steps
-from daband.policies import NeuralLinUCB
+from daband.neural._neural_linucb import NeuralLinUCB
+from daband.neural.learning._step_runners import take_steps
 from training import ARMS, work_for
 
 BATCH, IMAGES = 64, 2048

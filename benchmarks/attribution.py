@@ -28,11 +28,14 @@ import numpy as np
 from study_queue import finished, load_study, study_parser, work_through
 
 import daband
-from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
-from daband.evaluation.model_selection import SourceHistory, criteria
-from daband.policies import Policy
-from daband.policies.pair_defaults import default_transform
-from daband.training import Run, TrainSettings, source_phase, train_stacked
+from daband.domains._contract import EvaluationDomain, Pair, RewardDomain
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._logs import from_log
+from daband.evaluation._model_selection import SourceHistory, criteria
+from daband.policies._pair_defaults import default_transform
+from daband.policies._policy import Policy
+from daband.training._loop import train_stacked
+from daband.training._trainer import Run, TrainSettings, source_phase
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))
 EPISODE = 64

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import FloatArray
-from daband.trust.audit import certainty
-from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.confidence_intervals import Counts, score_limits
+from daband._arrays import FloatArray
+from daband.trust._audit import certainty
+from daband.trust._audit_plan import Plan, plan_draws, plan_strata
+from daband.trust._confidence_intervals import Counts, score_limits
 
 BUDGETS = (100, 200)
 MOST_CONTEXTS = 5000

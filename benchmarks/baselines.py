@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import daband
-from daband.experiments import build_policy
+from daband.bench._methods import build_policy
 
 PAIRS: dict[str, dict[str, Any]] = {
     "market/units": {"data_seed": 1}, "natural_tables/weather-city": {}, "natural_tables/diamonds-cut": {},

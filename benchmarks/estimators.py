@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.evaluation.policy_scores import Scores
+from daband.evaluation._policy_scores import Scores
 
 _PRIOR_ROUNDS = 10.0
 _BINS = 10

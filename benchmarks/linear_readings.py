@@ -21,8 +21,8 @@ import numpy as np
 from study_queue import Unit, finished, load_study, study_parser, work_through
 
 import daband
-from daband.domains import Pair
-from daband.policies import Policy
+from daband.domains._contract import Pair
+from daband.policies._policy import Policy
 
 EPISODE = 64
 ALPHAS = (0.05, 0.15, 0.5, 1.5)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.arrays import AnyArray, FloatArray
-from daband.policies import Policy
+from daband._arrays import AnyArray, FloatArray
+from daband.policies._policy import Policy
 
 ARMS, FEATURES, FRESH = 5, 6, 20_000
 LOGS = ("even", "good arms", "bad arms", "by context")

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.arrays import AnyArray, FloatArray
-from daband.evaluation import ESTIMATORS, compare_estimators
-from daband.evaluation.off_policy_estimators import (
+from daband._arrays import AnyArray, FloatArray
+from daband.evaluation._off_policy import ESTIMATORS, compare_estimators
+from daband.evaluation._off_policy_estimators import (
     direct_method,
     doubly_robust,
     importance_weights,
@@ -34,7 +34,7 @@ from daband.evaluation.off_policy_estimators import (
     self_normalised,
     switch_doubly_robust,
 )
-from daband.linear.reward_model import cross_fitted_rewards
+from daband.linear._reward_model import cross_fitted_rewards
 
 ARMS, FEATURES, ROUNDS, TARGETS, MANY = 5, 6, 2_000, 2_000, 400_000
 SMALLEST = 0.05

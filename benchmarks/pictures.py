@@ -107,7 +107,7 @@ def network_features(pictures: Any) -> Any:
     """1,280 numbers a picture: EfficientNet-Lite0 with weights of ImageNet."""
     import torch
 
-    from daband.encoders.pretrained import PretrainedFeatures
+    from daband.neural.encoders._pretrained import PretrainedFeatures
 
     network = PretrainedFeatures(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():

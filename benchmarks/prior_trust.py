@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import Pair, RewardDomain, load
-from daband.policies import Policy
-from daband.training import TrainSettings, continue_on_target
-from daband.training.loop import can_train_stacked, train_stacked
-from daband.training.trainer import Phase
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband.domains._contract import Pair, RewardDomain
+from daband.domains._registry import load
+from daband.policies._policy import Policy
+from daband.training._loop import can_train_stacked, continue_on_target, train_stacked
+from daband.training._trainer import Phase, TrainSettings
 
 ROUNDS, EPISODE = 1920, 64
 MODES: dict[str, float | str] = {"full": 1.0, "adaptive": "adaptive", "none": 0.0}

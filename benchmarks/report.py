@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from daband.experiments import Experiment, bench
-from daband.files import finish_folder
-from daband.report import compare, episodes, frame, write_report
+from daband._files import finish_folder
+from daband.bench._bench import bench
+from daband.bench._settings import Experiment
+from daband.bench.report._data_frames import compare, episodes, frame
+from daband.bench.report._page import write_report
 
 EPISODES, LENGTH = 300, 64
 METHODS = ("random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")

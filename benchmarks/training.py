@@ -30,14 +30,16 @@ import torch
 from plain_step import PlainStep
 
 import daband
-from daband.encoders import LatentSettings
 from daband.errors import DabandError
-from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
-from daband.learning.step_runners import take_steps
-from daband.objectives import Weight
-from daband.policies import NeuralLinUCB
-from daband.policies.recipes import recipe_for
-from daband.training import Stopwatch, TrainSettings, source_phase, train_stacked
+from daband.neural._neural_linucb import NeuralLinUCB
+from daband.neural._recipes import recipe_for
+from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe
+from daband.neural.learning._step_runners import take_steps
+from daband.neural.objectives._objective import Weight
+from daband.training._loop import train_stacked
+from daband.training._profiling import Stopwatch
+from daband.training._trainer import TrainSettings, source_phase
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
 ARMS, ROUNDS = 10, 64

@@ -85,15 +85,15 @@ def load_pair(kind: str, name: str) -> Any:
 
 def replace_shift(pair: Any) -> Any:
     """The pair as a user has it who states nothing: a market's kind is what nobody knows."""
-    from daband.shift import default_shift
+    from daband._shift import default_shift
 
     return replace(pair, shift=default_shift(pair.context_shape))
 
 
 def _named(pair: Any) -> Any:
     """The pair as a user has it who knows that amounts are in another currency."""
-    from daband.domains.datasets.market import AMOUNTS
-    from daband.shift import as_shift
+    from daband._shift import as_shift
+    from daband.domains.datasets._market import AMOUNTS
 
     names = {"context_shape": pair.context_shape, "feature_names": pair.feature_names}
     return replace(pair, shift=as_shift("units", units=AMOUNTS, **names))
@@ -111,7 +111,7 @@ def export(half: str, folder: Path, kinds: Sequence[str] = ()) -> None:
 
 
 def _arrays(pair: Any) -> dict[str, Any]:
-    from daband.domains import LoggedDomain
+    from daband.domains._contract import LoggedDomain
 
     draw = np.random.default_rng(0)
 
@@ -177,7 +177,7 @@ def pair_of(path: Path) -> Any:
 
 def candidates_of(pair: Any) -> tuple[list[Any], list[Any]]:
     """The candidates of ``choose``, and the simple methods beside them."""
-    from daband.trust import Candidate, default_candidates
+    from daband.trust._choose import Candidate, default_candidates
 
     options = list(default_candidates(pair))
     if find_spec("sklearn") is None:  # said on the page: the record lists the candidates
@@ -206,8 +206,8 @@ def trained_as(pair: Any) -> list[int]:
 
 def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int | None, device: str) -> None:
     """Train the candidate at one place; a second seed of some, for what ``assess`` says of two seeds."""
-    from daband.training import train_candidates
-    from daband.trust.choose import training_budget
+    from daband.training._train_candidates import train_candidates
+    from daband.trust._choose import training_budget
 
     start = time.time()
     pair = pair_of(path)
@@ -226,9 +226,9 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
     from estimators import m_cbpe, plain_agreement
 
     import daband
-    from daband.evaluation.policy_scores import scores_of
-    from daband.trust import assess_each
-    from daband.trust.estimate import ADAPTED, ALONE, MISSED
+    from daband.evaluation._policy_scores import scores_of
+    from daband.trust._assess import assess_each
+    from daband.trust._estimate import ADAPTED, ALONE, MISSED
 
     start = time.time()
     pair = pair_of(path)
@@ -352,7 +352,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
 
     Evenly with the candidates' predictions as control variates ("even"), and without ("plain").
     """
-    from daband.trust.candidate_selection import Proposals, Selection
+    from daband.trust._candidate_selection import Proposals, Selection
 
     arms = scores.target_arm
     proposals = Proposals(arms, scores.target_mean)
@@ -490,7 +490,7 @@ def run(
 
 
 def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
-    """The bound of ``daband.trust.estimate`` by what a record keeps of an assessment, or of many as columns."""
+    """The bound of ``daband.trust._estimate`` by what a record keeps of an assessment, or of many as columns."""
     value = assessed["value"]
     alone = (np.asarray(assessed["how"]) == "seeds") & np.asarray(assessed["adapted"])
     unseen = np.maximum(missed * (1.0 - value), np.where(alone, adapted, 0.0))
@@ -500,7 +500,7 @@ def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
 
 
 def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
-    """``ALONE``, ``MISSED`` and ``ADAPTED`` of ``daband.trust.estimate``.
+    """``ALONE``, ``MISSED`` and ``ADAPTED`` of ``daband.trust._estimate``.
 
     ``ALONE``, to a tenth: the least mean error of policies that were assessed by readings of one method, every kind of
     data counting alike. ``MISSED``, to a tenth: the least with which the bound is true for 97.5% of all policies and

@@ -93,7 +93,7 @@ print(f"best single market {max(alone.values()):.3f}, pooled {pooled:.3f}, weigh
 # bounds how far this one may be off.
 
 healthy = daband.domains.restrict_pair(pair, sources=[country for country in old if policy.source_weights[country] > 0])
-calibration = daband.trust.leave_one_source_out(healthy, trained)
+calibration = daband.trust._leave_one_source_out(healthy, trained)
 print(calibration)
 
 assessment = daband.assess(
@@ -105,7 +105,7 @@ print(f"in truth {value(policy):.3f}")
 # %%
 # A bad market left in would show: its estimate is far from what its rewards say, and the bound falls.
 
-with_fr = daband.trust.leave_one_source_out(pair, lambda rest: trained(rest, dict.fromkeys(rest.domains.sources, 1.0)))
+with_fr = daband.trust._leave_one_source_out(pair, lambda rest: trained(rest, dict.fromkeys(rest.domains.sources, 1.0)))
 print(f"bound with fr {with_fr.low(assessment.value):.2f}, without {calibration.low(assessment.value):.2f}")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")

@@ -36,8 +36,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from daband.experiments import bench, load_experiment, read_results
-from daband.report import paper_ablation, summarise
+from daband.bench import bench, load_experiment, read_results
+from daband.bench.report import paper_ablation, summarise
 
 # %%
 # The recipe ``paper`` beside the paper

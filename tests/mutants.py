@@ -30,7 +30,7 @@ class Mutant:
     tests: str
 
 
-GATE, RECIPES = "tests/learning/test_skill_gate.py", "tests/policies/test_recipe_changes.py"
+GATE, RECIPES = "tests/neural/learning/test_skill_gate.py", "tests/policies/test_recipe_changes.py"
 MUTANTS = (
     Mutant(
         "gate is always open",
@@ -82,21 +82,21 @@ MUTANTS = (
         "objectives/predicted_reward.py",
         '    arm = "target_choice"',
         '    arm = "source_action"',
-        "tests/objectives/test_terms.py",
+        "tests/neural/objectives/test_terms.py",
     ),
     Mutant(
         "the encoder descends the discriminator's loss",
         "objectives/adversarial.py",
         "return -strength * gradients[0], None",
         "return strength * gradients[0], None",
-        "tests/objectives/test_adversarial.py",
+        "tests/neural/objectives/test_adversarial.py",
     ),
     Mutant(
         "the target is normalised by the source's statistics",
         "encoders/domain_norm.py",
         'elif self.statistics == "own" or (domain == 0 and self.n_sources == 1):',
         "elif domain == 0 and self.n_sources == 1:",
-        "tests/encoders/test_domain_norm.py",
+        "tests/neural/encoders/test_domain_norm.py",
     ),
     Mutant(
         "terms of the target stay where nothing is aligned",

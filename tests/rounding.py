@@ -32,7 +32,7 @@ def nudged(numbers, seed):
 
 def nudge(patch, seed):
     """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch, lasts."""
-    from daband.policies import Policy
+    from daband.policies._policy import Policy
 
     checked = Policy._check_contexts
     patch.setattr(Policy, "_check_contexts", lambda self, contexts: nudged(checked(self, contexts), seed))

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from daband.arrays import one_blas_thread, thread_scratch
+from daband._arrays import one_blas_thread, thread_scratch
 
 threadpoolctl = pytest.importorskip("threadpoolctl")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training import Run
+from daband.training._trainer import Run
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -157,7 +157,7 @@ def test_studies_of_logs(tmp_path: Path) -> None:
 
 
 def test_what_assess_ships_is_what_the_data_sets_for_development_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    from daband.trust.estimate import ADAPTED, ALONE, MISSED
+    from daband.trust._estimate import ADAPTED, ALONE, MISSED
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")

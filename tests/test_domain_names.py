@@ -1,6 +1,6 @@
 import pytest
 
-from daband.domain_names import DomainNames
+from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 
 

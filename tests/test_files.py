@@ -12,9 +12,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from daband import files
+from daband import _files as files
+from daband._files import finish_folder, locked, make_folder, read_bytes, read_npz, write_bytes, write_text
 from daband.errors import DataError
-from daband.files import finish_folder, locked, make_folder, read_bytes, read_npz, write_bytes, write_text
 
 
 def test_a_finished_folder_knows_its_files(tmp_path):

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from daband.domains.registry import pairs
+from daband._registry import Registry
+from daband.domains._registry import pairs
 from daband.errors import InvalidInput
-from daband.policies import policies
-from daband.registry import Registry
+from daband.policies._policy import policies
 
 
 def test_members_are_discovered():
@@ -33,7 +33,7 @@ class Mine:
 
 
 def test_a_member_for_the_length_of_a_test():
-    registry: Registry[type] = Registry("thing", "daband.objectives")
+    registry: Registry[type] = Registry("thing", "daband.neural.objectives")
     with registry.temporarily("mine", Mine):
         assert registry.get("mine") is Mine
         with pytest.raises(InvalidInput, match="already registered"), registry.temporarily("mine", Mine):
@@ -56,7 +56,7 @@ def pair(*, tiny: bool = False):
 
 def daband_command(folder, *arguments):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", "from daband.cli.main import main; main()", *arguments]
+    command = [sys.executable, "-c", "from daband.cli._main import main; main()", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -75,7 +75,7 @@ def test_a_plugin_of_the_current_folder_is_imported_by_name_or_path(tmp_path, na
     # A script that pip installed does not search the current folder; tutorials keep their module there.
     (tmp_path / "beside.py").write_text('NAME = "here_pair"\n')
     (tmp_path / "here_plugin.py").write_text("from beside import NAME\n" + PLUGIN.replace('"{name}"', "NAME"))
-    code = "import sys; sys.path = [p for p in sys.path if p]; from daband.cli.main import main; main()"
+    code = "import sys; sys.path = [p for p in sys.path if p]; from daband.cli._main import main; main()"
     command = [sys.executable, "-c", code, "--plugin", named, "data", "list"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "here_pair" in told.stdout, told.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.shift import Shift, as_shift, default_shift
+from daband._shift import Shift, as_shift, default_shift
 
 
 def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated():

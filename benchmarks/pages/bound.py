@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.report.method_summaries import growth_exponent
+from daband.bench.report._method_summaries import growth_exponent
 from pages.runs import fill
 from pages.text import commits, is_on, recipe_hash
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from daband.evaluation import compare_paired
-from daband.report import paper_accuracy
+from daband.bench.report._method_summaries import paper_accuracy
+from daband.evaluation._paired_test import compare_paired
 from pages.linear_readings import PIXELS
 from pages.runs import fill
 from pages.text import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.evaluation import Paired, compare_paired
+from daband.evaluation._paired_test import Paired, compare_paired
 from pages.runs import fill
 from pages.text import NAMES, commits, count, number
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from daband.evaluation.model_selection import CRITERIA
-from daband.report import paper_ablation
+from daband.bench.report._method_summaries import paper_ablation
+from daband.evaluation._model_selection import CRITERIA
 from pages.runs import Runs, fill
 from pages.text import recipe_hash
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from daband.evaluation import Paired, compare_paired, holm
-from daband.report.rendering import template_environment
+from daband.bench.report._rendering import template_environment
+from daband.evaluation._paired_test import Paired, compare_paired, holm
 from pages.text import commits, count, mean_and_deviation, number, p_value, percent, table
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from daband.policies.recipes import recipe_names, resolve_recipe
-from daband.shift import KINDS, Shift
+from daband._shift import KINDS, Shift
+from daband.neural._recipes import recipe_names, resolve_recipe
 
 Record = Mapping[str, Any]
 NAMES = {

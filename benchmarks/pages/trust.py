@@ -13,7 +13,7 @@ import numpy as np
 from split import READ_ONCE, recorded
 from trust_report import NAMED, SIMPLE
 
-from daband.trust.estimate import ADAPTED, ALONE, MISSED
+from daband.trust._estimate import ADAPTED, ALONE, MISSED
 from pages.runs import fill
 from pages.text import accuracies, commits, methods_on, number, percent
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from daband.cli.main import app
+from daband.cli._main import app
 
 __all__ = ["command_page", "commands"]
 

@@ -16,21 +16,20 @@ import daband
 __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
-    "policies": ["Policy", "LinUCB", "NeuralLinUCB", "DABand", "Constant", "Random", "load_policy"],
+    "policies": ["Policy", "LinUCB", "Constant", "Random", "load_policy"],
     "domains": ["load", "from_arrays", "from_table", "from_image_folder", "from_log", "from_callable", "from_datasets",
                 "Columns", "Pair"],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
     "evaluation": ["evaluate", "evaluate_log", "Evaluation"],
     "trust": ["choose", "assess", "audit", "Choice", "Assessment", "Audit", "Candidate"],
     "serving": ["export", "load_deployed", "Deployed"],
-    "report": ["write_report", "frame", "episodes", "compare"],
-    "experiments": ["bench", "load_experiment", "Experiment"],
-    "learning": ["Recipe", "recipe_from"],
+    "bench": ["bench", "load_experiment", "Experiment"],
+    "neural": ["DABand", "NeuralLinUCB", "Recipe"],
     "checks": ["check_policy", "check_pair", "check_term", "check_encoder"],
 }  # fmt: skip
 """What stands first on its page; the rest follows by name."""
-ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "learning", "objectives",
-         "encoders", "linear", "experiments", "report", "checks", "shift", "domain_names", "errors"]  # fmt: skip
+ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "neural",
+         "linear", "bench", "checks", "errors"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Public:
 def rooms() -> list[str]:
     """The packages that offer something, assumptions, names and errors, in the order of the reference."""
     found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
-    found |= {"errors", "shift", "domain_names"}
+    found |= {"errors"}
     offering = {name for name in found if getattr(importlib.import_module(f"daband.{name}"), "__all__", None)}
     return [name for name in ORDER if name in offering] + sorted(offering - set(ORDER))
 

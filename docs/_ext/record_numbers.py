@@ -34,7 +34,7 @@ def numbers() -> dict[str, Any]:
     from pages.methods import families, of_method
     from pages.text import accuracies, methods_on, number, shown_in_front
 
-    from daband.report import paper_accuracy
+    from daband.bench.report._method_summaries import paper_accuracy
 
     def read(name: str) -> Any:
         return json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
@@ -105,7 +105,7 @@ def untraced(text: str) -> list[str]:
 def _compared(values: dict[str, Sequence[float]]) -> dict[str, str]:
     from pages.text import number
 
-    from daband.evaluation import compare_paired
+    from daband.evaluation._paired_test import compare_paired
 
     told = {method: number(_mean(own)) for method, own in values.items() if own}
     for name, other in (("", "nlinucb"), ("_linucb", "linucb")):

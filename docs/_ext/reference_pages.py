@@ -14,10 +14,8 @@ __all__ = ["setup"]
 
 TITLES = {
     "policies": "Policies", "domains": "Domains and readers", "training": "Training", "evaluation": "Evaluation",
-    "trust": "Trust", "serving": "Serving", "service": "Service", "learning": "Learning settings",
-    "objectives": "Terms of the objective", "encoders": "Encoders", "linear": "Linear core",
-    "experiments": "Experiments", "report": "Reports", "checks": "Checks", "errors": "Errors",
-    "shift": "What may differ", "domain_names": "Names of domains",
+    "trust": "Trust", "serving": "Serving", "service": "Service", "neural": "Neural policies",
+    "linear": "Linear core", "bench": "Experiments and reports", "checks": "Checks", "errors": "Errors",
 }  # fmt: skip
 
 
@@ -96,13 +94,14 @@ def _surface_page(everything: list[Public]) -> str:
 
 def _names_page() -> str:
     """What can be asked for by name: methods, recipes, terms, networks, pairs, presets, criteria."""
-    from daband.domains import pair_names
-    from daband.domains.registry import pairs
-    from daband.encoders import encoders
-    from daband.evaluation.model_selection import CRITERIA
-    from daband.experiments import load_experiment, method_names, preset_names
-    from daband.objectives import terms
-    from daband.policies import policies, recipe_names
+    from daband.bench._methods import method_names
+    from daband.bench._settings import load_experiment, preset_names
+    from daband.domains._registry import pair_names, pairs
+    from daband.evaluation._model_selection import CRITERIA
+    from daband.neural._recipes import recipe_names
+    from daband.neural.encoders._encoder import encoders
+    from daband.neural.objectives._term import terms
+    from daband.policies._policy import policies
 
     def first(thing: Any) -> str:
         return " ".join((getattr(thing, "__doc__", None) or "").split("\n\n")[0].split()).replace("``", "`")

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daband import domains
+    from daband._shift import Shift
     from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
-    from daband.learning import Recipe
     from daband.linear import PCA, Decision, Standardise
-    from daband.policies import Constant, DABand, LinUCB, NeuralLinUCB, Policy, Random, Trees, recipe_for
+    from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
+    from daband.policies import Constant, LinUCB, Policy, Random, Trees
     from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
-    from daband.shift import Shift
     from daband.training import Run, continue_on_target, train
-    from daband.training.fit_log import fit_log, learn_log
+    from daband.training._fit_log import fit_log, learn_log
     from daband.trust import Assessment, Audit, Choice
-    from daband.trust.assess import assess
-    from daband.trust.audit import audit
-    from daband.trust.choose import choose
+    from daband.trust._assess import assess
+    from daband.trust._audit import audit
+    from daband.trust._choose import choose
 
 __version__ = "0.3.0"
 
@@ -40,16 +40,18 @@ __all__ = [
 
 _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
-    "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "learning": "Recipe",
+    "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
     "linear": "PCA Decision Standardise",
-    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Trees load recipe_for",
-    "serving": "export load_deployed", "shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
+    "policies": "Constant LinUCB Policy Random Trees load",
+    "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
 """The names that each room offers here."""
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
-_ROOMS = {"checks", "cli", "domains", "encoders", "experiments", "objectives", "report", *_NAMES_OF}
+_ROOMS = {"bench", "checks", "cli", "domains", *_NAMES_OF}
 _NAME_IN_ROOM = {"load": "load_policy"}
+PLUGINS = ("daband.neural",)
+"""Packages that register their policies when a registry is searched and torch is installed."""
 
 
 def __getattr__(name: str) -> Any:
@@ -59,6 +61,8 @@ def __getattr__(name: str) -> Any:
         try:
             module = importlib.import_module(f"daband.{room}")
         except ModuleNotFoundError as error:
+            if error.name == "torch":
+                raise ImportError(f"daband.{name} needs torch: pip install 'daband[deep]'") from None
             if error.name != f"daband.{room}":
                 raise
             text = f"daband.{name} is no part of daband-serving; install all of it: pip install daband"

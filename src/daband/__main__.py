@@ -1,6 +1,6 @@
 """``python -m daband``: the command line."""
 
-from daband.cli.main import main
+from daband.cli._main import main
 
 if __name__ == "__main__":
     main()

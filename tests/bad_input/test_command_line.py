@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from daband.cli.main import main
+from daband.cli._main import main
 
 SMALL = ["--set", "pair_options.tiny=true", "--set", "episodes=2", "--set", "episode_length=8"]
 
@@ -163,12 +163,12 @@ def test_folders_with_damaged_results(command, name, content, refused, tmp_path)
 @pytest.mark.parametrize("adversarial", ["3", "0", "{value=2.0}"])
 def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     """Correctly spelt: a partial recipe without a base means a change of what the method does by default."""
-    from daband.experiments import load_experiment
+    from daband.bench._settings import load_experiment
 
     (spec,) = load_experiment("synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]).runs(
         ["daband"], [0]
     )
-    from daband.policies import DABand
+    from daband.neural._neural_linucb import DABand
 
     common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}  # which has the term
     changed, plain = DABand(**common, **spec.policy), DABand(**common)

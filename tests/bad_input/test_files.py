@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import download
-from daband.domains.download import unpack
-from daband.files import checked_path, make_folder, read_json, write_bytes, write_text
+from daband._files import checked_path, make_folder, read_json, write_bytes, write_text
+from daband.domains import _download as download
+from daband.domains._download import unpack
 
 
 @pytest.fixture(scope="module")

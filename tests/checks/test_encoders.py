@@ -4,9 +4,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from daband.checks import ENCODER_CHECKS, check_encoder
-from daband.encoders import CustomFeatures, Features, encoders
-from daband.encoders.mlp import MlpFeatures
+from daband.checks._encoders import ENCODER_CHECKS, check_encoder
+from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
+from daband.neural.encoders._mlp import MlpFeatures
 
 SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18, 17))]
 

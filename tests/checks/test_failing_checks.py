@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks import check_policy
-from daband.policies import policies
+from daband.checks._policies import check_policy
+from daband.policies._policy import policies
 
 
 class LowestArm(daband.Constant):
@@ -27,7 +27,7 @@ def test_an_error_carries_the_rule_of_its_check():
 
 
 def test_ties_are_explained():
-    from daband.checks.policies import check_ties_follow_the_seed
+    from daband.checks._policies import check_ties_follow_the_seed
 
     with pytest.raises(AssertionError, match="break ties by a draw from the seed and the round"):
         check_ties_follow_the_seed(LowestArm)

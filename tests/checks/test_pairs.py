@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from daband.checks.pairs import (
+from daband.checks._pairs import (
     check_finite_contexts,
     check_names,
     check_no_target_rewards_in_reach,
@@ -16,7 +16,8 @@ from daband.checks.pairs import (
     check_shapes,
     reachable,
 )
-from daband.domains import ArrayContexts, ArrayEvaluation, ArraySource, load
+from daband.domains._registry import load
+from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
 
 N = 40
 GENERATOR = np.random.default_rng(0)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from daband.checks import TERM_CHECKS, check_term
-from daband.checks.terms import check_rows_need_not_match, check_runs_can_be_mapped
-from daband.objectives import Term, terms
+from daband.checks._terms import TERM_CHECKS, check_rows_need_not_match, check_runs_can_be_mapped, check_term
+from daband.neural.objectives._term import Term, terms
 
 
 @pytest.mark.parametrize("check", TERM_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

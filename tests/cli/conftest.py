@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from daband.cli.main import main
+from daband.cli._main import main
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def names(*, tiny: bool = False):
 def test_a_terminal_without_the_letters_of_a_name(tmp_path):
     (tmp_path / "names.py").write_text(PLUGIN, encoding="utf-8")
     bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    call = [sys.executable, "-c", "from daband.cli.main import main; main()", "--plugin", "names.py"]
+    call = [sys.executable, "-c", "from daband.cli._main import main; main()", "--plugin", "names.py"]
     for command in (["bench", "names", "--methods", "linucb", "--seeds", "0", "--set", "episodes=1", "--set",
                      "episode_length=16"], ["report", "runs/names"]):  # fmt: skip
         done = subprocess.run([*call, *command], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)

@@ -8,8 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.cli.progress_and_tables import method_table
-from daband.report import summarise
+from daband.bench.report._method_summaries import summarise
+from daband.cli._progress_and_tables import method_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 
@@ -17,7 +17,7 @@ SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_opt
 def test_help_names_every_command_and_where_to_start_without_importing_what_is_slow():
     script = (
         "import atexit, sys\n"
-        "from daband.cli.main import main\n"
+        "from daband.cli._main import main\n"
         "slow = ('torch', 'matplotlib', 'polars', 'sklearn', 'scipy.stats', 'ray')\n"
         "atexit.register(lambda: print('imported:', [name for name in slow if name in sys.modules]))\n"
         "sys.argv = ['daband', '--help']\n"

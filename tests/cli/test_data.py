@@ -4,8 +4,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from daband.cli.data import data_app
-from daband.domains.registry import pairs
+from daband.cli._data import data_app
+from daband.domains._registry import pairs
 from daband.errors import DataError, InvalidInput
 
 

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from daband import LinUCB, export, learn_log, train
-from daband.domains import Columns, from_table, read_table
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table, read_table
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from daband.cli.main import app
+from daband.cli._main import app
 
 
 @pytest.fixture

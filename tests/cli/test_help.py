@@ -2,9 +2,9 @@
 
 from typer.testing import CliRunner
 
-from daband.cli.data import data_app
-from daband.cli.main import app
-from daband.cli.options import complete_methods, complete_preset
+from daband.cli._data import data_app
+from daband.cli._main import app
+from daband.cli._options import complete_methods, complete_preset
 
 NO_FILE = {"demo", "presets", "methods"}
 

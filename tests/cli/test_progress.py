@@ -7,12 +7,13 @@ import warnings
 import pytest
 from rich.console import Console
 
-from daband.cli import progress_and_tables
-from daband.cli.progress_and_tables import report_table, warnings_on, watch
-from daband.cli.trust import candidates_bar
-from daband.experiments import Experiment, RunEvent
-from daband.report.document import Table
-from daband.training import CandidateProgress
+from daband.bench._executors import RunEvent
+from daband.bench._settings import Experiment
+from daband.bench.report._document import Table
+from daband.cli import _progress_and_tables as progress_and_tables
+from daband.cli._progress_and_tables import report_table, warnings_on, watch
+from daband.cli._trust import candidates_bar
+from daband.training._train_candidates import CandidateProgress
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_the_time_left_is_told_as_soon_as_it_is_known(console):
 def test_a_long_choice_is_not_silent(console, monkeypatch):
     """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
     screen, now = console(False), [0.0]
-    monkeypatch.setattr("daband.cli.trust.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
     with candidates_bar() as show:
         for seconds, share, done in ((5.0, 0.01, 0), (30.0, 0.011, 0), (70.0, 0.012, 0), (71.0, 0.05, 3)):
             now[0] = seconds

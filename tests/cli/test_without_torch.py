@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from daband.cli.main import main
+from daband.cli._main import main
 try:
     main()
 except SystemExit as left:

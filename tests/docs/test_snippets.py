@@ -16,9 +16,10 @@ import torch
 import typer
 
 import daband
-from daband.cli.main import app
-from daband.experiments import bench, load_experiment
-from daband.trust import Candidate
+from daband.bench._bench import bench
+from daband.bench._settings import load_experiment
+from daband.cli._main import app
+from daband.trust._choose import Candidate
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/*.md"))]
@@ -139,7 +140,7 @@ def prepare_service(names):
 
     import uvicorn
 
-    from daband.service import create_app
+    from daband.service._app import create_app
 
     prepare_handover(names)
     daband.export(names["policy"], "market.daband", pair=names["pair"], domain="target")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from daband.checks.pairs import check_pair, reachable
-from daband.domains import ArrayContexts, from_arrays
+from daband.checks._pairs import check_pair, reachable
+from daband.domains.readers._arrays import ArrayContexts, from_arrays
 from daband.errors import InvalidInput
 
 GENERATOR = np.random.default_rng(0)

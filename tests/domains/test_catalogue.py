@@ -2,8 +2,8 @@ import gzip
 
 import pytest
 
-from daband.domains import cache_directory, data_directory, download
-from daband.domains.registry import pairs
+from daband.domains import _download as download
+from daband.domains._registry import cache_directory, data_directory, pairs
 from daband.errors import InvalidInput
 
 

@@ -2,11 +2,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daband.domains import About, load
-from daband.domains.datasets.builder import Parts, declare
-from daband.domains.registry import PairEntry, pairs
+from daband._shift import Shift
+from daband.domains._contract import About
+from daband.domains._registry import PairEntry, load, pairs
+from daband.domains.datasets._builder import Parts, declare
 from daband.errors import DataError, InvalidInput
-from daband.shift import Shift
 
 MARKETS = ("covariate", "units", "inverted", "moved", "labels")
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband.domains import load
-from daband.domains.datasets import digits as module
-from daband.domains.datasets.digits import (
+from daband.bench._settings import load_experiment
+from daband.domains._registry import load, pairs
+from daband.domains.datasets import _digits as module
+from daband.domains.datasets._digits import (
     blend,
     packaged_photographs,
     photographs_in,
@@ -16,9 +17,7 @@ from daband.domains.datasets.digits import (
     read_folder,
     read_idx,
 )
-from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
-from daband.experiments import load_experiment
 
 
 def write_idx(path, array, *, packed=True):

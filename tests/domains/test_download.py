@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from daband.domains.download import ResourceStatus, check_data, download, get_data, unpack
-from daband.domains.registry import Resource, pairs
+from daband.domains._download import ResourceStatus, check_data, download, get_data, unpack
+from daband.domains._registry import Resource, pairs
 from daband.errors import DataError, InvalidInput
 
 CONTENT = bytes(range(256)) * 8000

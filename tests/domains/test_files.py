@@ -7,11 +7,12 @@ import pytest
 from PIL import Image
 
 import daband
-from daband.checks.pairs import check_pair
-from daband.domains import Columns, TableTransform, from_table, load, read_table
-from daband.domains.readers.columns import ColumnRoles, column_differences, infer_columns
-from daband.domains.readers.parquet_files import _SAMPLE
-from daband.domains.registry import pairs
+from daband._table_transform import TableTransform
+from daband.checks._pairs import check_pair
+from daband.domains._registry import load, pairs
+from daband.domains.readers._columns import ColumnRoles, Columns, column_differences, infer_columns
+from daband.domains.readers._parquet_files import _SAMPLE
+from daband.domains.readers._tables import from_table, read_table
 
 N = 120
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from daband.domains import load
-from daband.domains.datasets.digits import _interpolate
+from daband.domains._registry import load
+from daband.domains.datasets._digits import _interpolate
 from daband.errors import DataError
 from tests.domains.test_digit import write_mnist
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband.domains import Framing, Reading, from_image_folder, imagenet_normalise
-from daband.domains.readers.image_store import ImageStore
+from daband._image_layout import decode, imagenet_normalise
+from daband.domains.readers._image_folder import Reading, from_image_folder
+from daband.domains.readers._image_store import Framing, ImageStore
 from daband.errors import DataError, InvalidInput
-from daband.image_layout import decode
 
 CLASSES = ["cat", "dog", "owl"]
 

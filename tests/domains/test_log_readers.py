@@ -6,8 +6,11 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains import Columns, ParquetLog, from_arrays, from_log, from_table
-from daband.domains.readers.logs import estimate_propensities
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._logs import estimate_propensities, from_log
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._tables import from_table
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 4))

@@ -8,9 +8,11 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domain_names import DomainNames
-from daband.domains import Columns, from_arrays, from_table, restrict_pair
-from daband.domains.mixtures import mixed
+from daband._domain_names import DomainNames
+from daband.domains._mixtures import mixed, restrict_pair
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
 BEFORE = {"linucb": "5ddf970a9676c083", "nlinucb": "0fe89912c3bf63c8", "daband": "057272650422b240"}

@@ -7,8 +7,12 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 import daband
-from daband.checks.pairs import check_pair
-from daband.domains import from_callable, from_datasets, from_log, readers, registry
+from daband.checks._pairs import check_pair
+from daband.domains import _registry as registry
+from daband.domains import readers
+from daband.domains.readers._callables import from_callable
+from daband.domains.readers._logs import from_log
+from daband.domains.readers._torch_datasets import from_datasets
 from daband.errors import InvalidInput
 
 N = 30

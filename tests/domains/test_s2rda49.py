@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.domains import load
+from daband.domains._registry import load
 from daband.errors import DataError
 
 FOLDERS = ["airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck"]

@@ -1,8 +1,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from daband.cli.data import data_app
-from daband.domains import load
+from daband.cli._data import data_app
+from daband.domains._registry import load
 from daband.errors import InvalidInput
 
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks.pairs import check_source_test
-from daband.domains import ArrayEvaluation, from_arrays, from_log, load
-from daband.domains.splits import split_share
+from daband.checks._pairs import check_source_test
+from daband.domains._registry import load
+from daband.domains._splits import split_share
+from daband.domains.readers._arrays import ArrayEvaluation, from_arrays
+from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
 
 N = 60

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from daband.domains import SyntheticView, load
+from daband.domains._registry import load
+from daband.domains.datasets._synthetic import SyntheticView
 from daband.errors import InvalidInput
 
 

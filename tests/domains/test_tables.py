@@ -6,8 +6,10 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains import Columns, TableTransform, from_table, load
-from daband.domains.readers.tables import read_table
+from daband._table_transform import TableTransform
+from daband.domains._registry import load
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table, read_table
 from daband.errors import DataError, InvalidInput
 
 

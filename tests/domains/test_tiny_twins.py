@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from daband.checks.pairs import check_pair, check_registered_pair
-from daband.domains import load
-from daband.domains.registry import pairs
+from daband.checks._pairs import check_pair, check_registered_pair
+from daband.domains._registry import load, pairs
 
 
 @pytest.mark.parametrize("name", pairs.names())

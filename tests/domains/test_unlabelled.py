@@ -5,16 +5,14 @@ import polars as pl
 import pytest
 
 import daband
-from daband.checks.pairs import check_pair
-from daband.domains import (
-    Columns,
-    from_arrays,
-    from_callable,
-    from_datasets,
-    from_image_folder,
-    from_log,
-    from_table,
-)
+from daband.checks._pairs import check_pair
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._callables import from_callable
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._image_folder import from_image_folder
+from daband.domains.readers._logs import from_log
+from daband.domains.readers._tables import from_table
+from daband.domains.readers._torch_datasets import from_datasets
 from daband.errors import InvalidInput
 
 N = 200

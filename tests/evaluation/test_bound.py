@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.evaluation.regret_bound import (
+from daband.evaluation._regret_bound import (
     LiveBound,
     discriminator_divergence,
     observable_bound,
 )
-from daband.linear import Decision
+from daband.linear._exploration import Decision
 
 
 def decisions(rng, n, arms, alpha):

@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.evaluation.model_selection import (
+from daband.evaluation._model_selection import (
     CRITERIA,
     SourceHistory,
     criteria,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import LoggedRounds
-from daband.evaluation import ESTIMATORS
-from daband.evaluation.cross_fitting import DensityRatio
-from daband.evaluation.off_policy_estimators import (
+from daband.domains._contract import LoggedRounds
+from daband.evaluation._cross_fitting import DensityRatio
+from daband.evaluation._off_policy import ESTIMATORS
+from daband.evaluation._off_policy_estimators import (
     MeanEstimate,
     choose_threshold,
     direct_method,
@@ -25,7 +25,7 @@ from daband.evaluation.off_policy_estimators import (
     self_normalised,
     switch_doubly_robust,
 )
-from daband.linear.reward_model import RewardModel, cross_fitted_rewards, flat_features, split_folds
+from daband.linear._reward_model import RewardModel, cross_fitted_rewards, flat_features, split_folds
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 K, D = 3, 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daband.errors import InvalidInput
-from daband.evaluation import compare_paired, holm
+from daband.evaluation._paired_test import compare_paired, holm
 
 
 def test_against_scipy():

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import Columns, ParquetLog
-from daband.domains.readers import parquet_log
+from daband.domains.readers import _parquet_log as parquet_log
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import DataError, InvalidInput
-from daband.evaluation import compare_estimators
-from daband.evaluation.off_policy_estimators import choose_threshold
-from daband.linear.reward_model import fold_numbers
+from daband.evaluation._off_policy import compare_estimators
+from daband.evaluation._off_policy_estimators import choose_threshold
+from daband.linear._reward_model import fold_numbers
 
 pl = pytest.importorskip("polars")
 K, D = 3, 4
@@ -76,7 +77,7 @@ def test_numbers_of_many_rounds_are_in_a_mapped_file(tmp_path, monkeypatch):
     policy = fitted(log, transform=daband.Standardise())
     expected = compare_estimators(policy, log)
     monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("daband.domains.registry._IN_MEMORY", 1000)
+    monkeypatch.setattr("daband.domains._registry._IN_MEMORY", 1000)
     assert_same(compare_estimators(policy, write(tmp_path / "log", log)), expected)
     assert not list((tmp_path / "cache" / "arrays").iterdir())
 
@@ -187,7 +188,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
     policy = fitted(log, transform=daband.Standardise())
     folder = write(tmp_path / "log", log)
     assert daband.evaluate_log(policy, folder, target=log[0]).domain == "target"
-    monkeypatch.setattr("daband.evaluation.off_policy._IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr("daband.evaluation._off_policy._IN_MEMORY_BYTES", 1000)
     with pytest.raises(InvalidInput, match="target cannot be had of a log that is streamed"):
         daband.evaluate_log(policy, folder, target=log[0])
     with pytest.raises(InvalidInput, match="reward_model cannot be had"):

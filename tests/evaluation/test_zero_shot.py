@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daband
-from daband.domains import ArrayEvaluation
+from daband.domains.readers._arrays import ArrayEvaluation
 from daband.errors import InvalidInput
-from daband.evaluation import best_arms, count_arms
+from daband.evaluation._zero_shot import best_arms, count_arms
 
 
 def trained():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
+from daband.linear._arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 
 SCALE = 8.0
 

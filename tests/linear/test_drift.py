@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.linear import PrimalRidge
+from daband.linear._primal_ridge import PrimalRidge
 
 
 @pytest.mark.parametrize("scale", ["even", "uneven"])

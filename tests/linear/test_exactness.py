@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear import DualRidge, Exploration, PrimalRidge, RidgeHead
-from daband.linear.dual_ridge import ContextStore, inner_products
+from daband.linear._dual_ridge import ContextStore, DualRidge, inner_products
+from daband.linear._exploration import Exploration
+from daband.linear._primal_ridge import PrimalRidge
+from daband.linear._ridge_head import RidgeHead
 
 from .dense import DenseReference
 

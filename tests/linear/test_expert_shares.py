@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.linear.expert_shares import ExpertShares, simplex_least_squares
+from daband.linear._expert_shares import ExpertShares, simplex_least_squares
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear import kernels_numba, kernels_numpy
-from daband.linear.exploration import Exploration, seeded_draws
-from daband.linear.kernels import draw_key
+from daband.linear import _kernels_numba as kernels_numba
+from daband.linear import _kernels_numpy as kernels_numpy
+from daband.linear._exploration import Exploration, seeded_draws
+from daband.linear._kernels import draw_key
 
 KEY = np.uint64(12345678901234567890)
 
@@ -189,7 +190,7 @@ import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
 import numpy as np, daband
-from daband.linear.kernels import kernels_are_compiled
+from daband.linear._kernels import kernels_are_compiled
 assert not kernels_are_compiled()
 rng = np.random.default_rng(0)
 policy = daband.LinUCB(context_shape=(4,), n_arms=3, alpha=0.5, seed=2)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.linear import DualRidge, Exploration, RidgeHead, primal_ridge
-from daband.linear.primal_ridge import LARGEST_SQUARE, check_norm
+from daband.linear import _primal_ridge as primal_ridge
+from daband.linear._dual_ridge import DualRidge
+from daband.linear._exploration import Exploration
+from daband.linear._primal_ridge import LARGEST_SQUARE, check_norm
+from daband.linear._ridge_head import RidgeHead
 
 DIM, ROUNDS = 4, 120
 

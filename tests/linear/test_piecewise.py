@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from daband import NotFitted
-from daband.linear import Piecewise, PiecewiseStep, Standardise, step_from
+from daband.linear._piecewise import Piecewise, PiecewiseStep
+from daband.linear._standardise import Standardise
+from daband.linear._transforms import step_from
 
 DRAW = np.random.default_rng(0)
 NUMBERS = np.column_stack([DRAW.lognormal(size=500), DRAW.integers(2, size=500) * 7.0, np.full(500, 3.0)])

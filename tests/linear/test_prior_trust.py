@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from daband.linear import Exploration, PrimalRidge, RidgeHead
-from daband.linear.primal_ridge import DISCOUNTS, PriorTrust
+from daband.linear._exploration import Exploration
+from daband.linear._primal_ridge import DISCOUNTS, PrimalRidge, PriorTrust
+from daband.linear._ridge_head import RidgeHead
 
 DIM, HEADS = 3, 2
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.linear import fit_pseudo_labels
+from daband.linear._pseudo_labels import fit_pseudo_labels
 
 
 @pytest.mark.parametrize("n", [5, 60])

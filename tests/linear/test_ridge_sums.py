@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.linear import PrimalRidge, RidgeSums
+from daband.linear._primal_ridge import PrimalRidge, RidgeSums
 
 
 def rounds(n, *, dim=6, heads=4, seed=0, dtype=np.float64):

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
+from daband._shift import Shift
 from daband.errors import InvalidInput, NotFitted
-from daband.linear import PCA, OutlierWarning, Standardise
-from daband.linear.transforms import shift_transform
-from daband.shift import Shift
+from daband.linear._pca import PCA
+from daband.linear._standardise import OutlierWarning, Standardise
+from daband.linear._transforms import shift_transform
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(2000, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0] + [0.0, 3.0, -1.0, 0.0, 0.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear.exploration import gaussians, probability_of_best
+from daband.linear._exploration import gaussians, probability_of_best
 
 
 def by_brute_force(mean, deviation, arm):

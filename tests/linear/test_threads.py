@@ -6,7 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from daband.linear import Exploration, RidgeHead
+from daband.linear._exploration import Exploration
+from daband.linear._ridge_head import RidgeHead
 
 
 def make_head(form="primal", arms="disjoint", dim=12):

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 import daband
 from daband.errors import CheckpointError, InvalidInput, NotFitted
-from daband.linear import Transform, UnsavedPartWarning, as_transform
+from daband.linear._transforms import Transform, UnsavedPartWarning, as_transform
 
 X = np.random.default_rng(0).normal(size=(60, 5)) * 4 + 2
 ARMS, REWARDS = np.arange(60) % 3, (np.arange(60) % 2).astype(float)

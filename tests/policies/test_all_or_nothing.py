@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies import policies, read_checkpoint
-from daband.policies.pair_defaults import setting_defaults
+from daband.policies._pair_defaults import setting_defaults
+from daband.policies._policy import policies, read_checkpoint
 
 OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"}
 """What a file of an older version lacks."""

@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.policies import Paced
+from daband.policies._budget_pacing import Paced
 
 
 def trained(n=4000, seed=0, reward_range=(0.0, 1.0)):

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import daband
 from daband.errors import CheckpointError
-from daband.policies import policies, read_notes
-from daband.policies.policy import CHECKPOINT_VERSION, read_checkpoint, write_checkpoint
+from daband.policies._policy import CHECKPOINT_VERSION, policies, read_checkpoint, read_notes, write_checkpoint
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks import POLICY_CHECKS
-from daband.policies import policies
+from daband.checks._policies import POLICY_CHECKS
+from daband.policies._policy import policies
 
 VARIANTS = {
     "linucb-thompson": lambda **sizes: daband.LinUCB(**sizes, explore=_rule(sizes), epsilon=0.1),

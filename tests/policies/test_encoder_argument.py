@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import daband
-from daband.encoders import LatentSettings
-from daband.encoders.mlp import MlpFeatures
 from daband.errors import InvalidInput
-from daband.learning.settings import EncoderSettings
-from daband.policies import load_policy
+from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.encoders._mlp import MlpFeatures
+from daband.neural.learning._settings import EncoderSettings
+from daband.policies._policy import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 

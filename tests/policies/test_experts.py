@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.linear import DualRidge, Piecewise, PrimalRidge
+from daband.linear._dual_ridge import DualRidge
+from daband.linear._piecewise import Piecewise
+from daband.linear._primal_ridge import PrimalRidge
 
 DIM = 6
 

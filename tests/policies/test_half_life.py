@@ -146,7 +146,7 @@ class TestLogs:
             daband.fit_log(daband.LinUCB(context_shape=(2,), n_arms=3), log[0], time="when")
 
     def test_the_command_line(self, log, tmp_path):
-        from daband.cli.main import app
+        from daband.cli._main import app
 
         out = tmp_path / "p.safetensors"
         asked = ["--arms", "3", "--half-life", "30", "--time", "when", "--context", "x,y", "--out", str(out)]

@@ -42,7 +42,8 @@ class TestDefectsSeenElsewhere:
 
     def test_replaying_rounds_through_refit_counts_them_once(self):
         """One library adds replayed rounds to A again, and grows overconfident."""
-        from daband.linear import Exploration, RidgeHead
+        from daband.linear._exploration import Exploration
+        from daband.linear._ridge_head import RidgeHead
 
         rng = np.random.default_rng(1)
         head = RidgeHead(n_arms=4, dim=3, arms="disjoint", ridge=1.0, exploration=Exploration(), seed=0, form="primal")

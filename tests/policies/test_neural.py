@@ -8,11 +8,11 @@ import torch
 
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
-from daband.learning import Recipe
-from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings, recipe_from
-from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, load_policy, recipe_for, recipe_names
-from daband.policies.neural import adapt_stacked, can_stack
+from daband.neural._neural_linucb import DABand, NeuralLinUCB, adapt_stacked, can_stack
+from daband.neural._recipes import recipe_for, recipe_names
+from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
+from daband.neural.objectives._objective import Weight
+from daband.policies._policy import load_policy
 
 SHAPE, ARMS = (5,), 3
 

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from daband.objectives import Term, terms
-from daband.policies import adapt_stacked
-from tests.learning.test_learner import with_terms
+from daband.neural._neural_linucb import adapt_stacked
+from daband.neural.objectives._term import Term, terms
+from tests.neural.learning.test_learner import with_terms
 from tests.policies.test_neural import make, problem, small, trained
 
 

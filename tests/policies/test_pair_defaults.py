@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import from_arrays, from_callable, load
+from daband.bench._methods import build_policy, policy_settings
+from daband.domains._registry import load
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._callables import from_callable
 from daband.errors import InvalidInput
-from daband.experiments.methods import build_policy, policy_settings
-from daband.policies import policies
+from daband.policies._policy import policies
 
 PAIR = load("amazon", tiny=True)
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.policies import DABand, recipe_for
+from daband.neural._neural_linucb import DABand
+from daband.neural._recipes import recipe_for
 
 H, K, D, ALPHA, LAMBDA = 8, 3, 64, 0.05, 1.0
 pytestmark = pytest.mark.exact_contexts

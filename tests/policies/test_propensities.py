@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.learning.batches import _by_weight
-from daband.learning.replay_buffer import RoundBuffer
-from daband.policies.incoming_rounds import LARGEST_WEIGHT, pseudo_rewards, round_weights
+from daband.neural.learning._batches import _by_weight
+from daband.neural.learning._replay_buffer import RoundBuffer
+from daband.policies._incoming_rounds import LARGEST_WEIGHT, pseudo_rewards, round_weights
 
 K, D = 3, 4
 

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import daband
-from daband.encoders import Features, encoders
+from daband._shift import Shift
 from daband.errors import InvalidInput
-from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, load_policy, recipe_for, recipe_names, resolve_recipe
-from daband.shift import Shift
+from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
+from daband.neural.encoders._encoder import Features, encoders
+from daband.neural.objectives._objective import Weight
+from daband.policies._policy import load_policy
 
 SHAPE = (3, 28, 28)
 

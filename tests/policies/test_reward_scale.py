@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.policies.reward_scale import RewardScale
+from daband.policies._reward_scale import RewardScale
 
 
 def problem(n=2000, seed=0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies.incoming_rounds import RoundIds
+from daband.policies._incoming_rounds import RoundIds
 
 
 def test_the_window_forgets_the_oldest():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domain_names import DomainNames
-from daband.shift import Shift
-from daband.trust import Candidate, default_candidates
+from daband._domain_names import DomainNames
+from daband._shift import Shift
+from daband.trust._choose import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import Columns, TableTransform, from_table
+from daband._table_transform import TableTransform
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table
 from daband.errors import CheckpointError, InvalidInput
-from daband.policies import policies
-from daband.policies.policy import read_checkpoint, write_checkpoint
+from daband.policies._policy import policies, read_checkpoint, write_checkpoint
 
 pl = pytest.importorskip("polars")
 

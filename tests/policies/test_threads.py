@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies import Policy
+from daband.policies._policy import Policy
 from tests.policies.thread_stress import stress
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.policies import trees
+from daband.policies import _trees as trees
 
 
 def rounds(n, seed=0):
@@ -99,7 +99,7 @@ def test_too_many_arms_are_refused():
 
 @pytest.mark.parametrize("part", ["feature", "children", "roots", "threshold", "depth"])
 def test_a_crafted_forest_is_refused(part):
-    from daband.serving import TreeNetwork, empty_trees
+    from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
     arrays = empty_trees(2)
     arrays[part] = arrays[part] + (np.nan if part == "threshold" else 999)

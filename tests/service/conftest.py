@@ -16,7 +16,8 @@ import pytest
 import uvicorn
 
 import daband
-from daband.service import Settings, create_app
+from daband.service._app import create_app
+from daband.service._settings import Settings
 
 DIM, ARMS = 6, ("letter", "call", "visit")
 

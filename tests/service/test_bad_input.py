@@ -15,8 +15,10 @@ import torch
 
 import daband
 from daband.errors import DataError, InvalidInput
-from daband.service import Client, Limits, ServiceError, Settings, Store, Tokens, app
-from daband.service.event_log import Event, LogFailed, Writer
+from daband.service import _app as app
+from daband.service._client import Client, ServiceError
+from daband.service._event_log import Event, LogFailed, Store, Writer
+from daband.service._settings import Limits, Settings, Tokens
 from tests.service.conftest import ARMS, DIM, served
 
 ROW = [0.5] * DIM

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.service import Settings, Store
-from daband.service.worker import Worker
+from daband.service._event_log import Store
+from daband.service._settings import Settings
+from daband.service._worker import Worker
 from tests.service.conftest import ARMS, DIM, served, write_policy
 
 ROW = [0.5] * DIM

@@ -6,7 +6,9 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
-from daband.service import Client, Settings, Store, export_events
+from daband.service._client import Client
+from daband.service._event_log import Store, export_events
+from daband.service._settings import Settings
 from tests.service.conftest import DIM, served
 
 

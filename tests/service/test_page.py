@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband.service import Client, Settings, Store
-from daband.service.worker import Worker
+from daband.service._client import Client
+from daband.service._event_log import Store
+from daband.service._settings import Settings
+from daband.service._worker import Worker
 from tests.service.conftest import DIM, served
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

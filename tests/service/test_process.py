@@ -12,7 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from daband.service import Client, app
+from daband.service import _app as app
+from daband.service._client import Client
 from tests.service.conftest import DIM, free_port
 
 
@@ -42,7 +43,7 @@ def test_without_the_extra_the_command_says_what_to_install(exported, tmp_path):
     code = """
 import sys
 sys.modules["starlette"] = None
-from daband.cli.main import main
+from daband.cli._main import main
 sys.argv = ["daband", "serve", sys.argv[1]]
 main()
 """

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.evaluation.off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
-from daband.service import Settings
-from daband.service.event_log import Event, LoggedReward
-from daband.service.watched_numbers import PromiseTest, ValueSums, Watch
-from daband.serving import load_deployed
+from daband.evaluation._off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
+from daband.service._event_log import Event, LoggedReward
+from daband.service._settings import Settings
+from daband.service._watched_numbers import PromiseTest, ValueSums, Watch
+from daband.serving._deployed_policy import load_deployed
 from tests.service.conftest import DIM
 
 

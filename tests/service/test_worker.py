@@ -10,11 +10,13 @@ import sqlalchemy as sa
 
 import daband
 from daband.errors import InvalidInput
-from daband.service import Client, Clock, Settings, Store, app
-from daband.service.app import publish_file
-from daband.service.decider import Decider, model_from
-from daband.service.event_log import Event, Reward
-from daband.service.worker import Worker, _was_exported_to, replay, work
+from daband.service import _app as app
+from daband.service._app import publish_file
+from daband.service._client import Client
+from daband.service._decider import Decider, model_from
+from daband.service._event_log import Event, Reward, Store
+from daband.service._settings import Clock, Settings
+from daband.service._worker import Worker, _was_exported_to, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import daband
-from daband.serving import frozen_policy
-from daband.serving.deployed_policy import EXPORT_VERSION
+from daband.serving import _frozen_policy as frozen_policy
+from daband.serving._deployed_policy import EXPORT_VERSION
 from tests.serving.kinds import KINDS, contexts_of, trained
 
 FILES = Path(__file__).with_name("files")

@@ -10,10 +10,11 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.linear.exploration import seeded_draws
-from daband.linear.kernels import draw_key
-from daband.policies import policies
-from daband.serving import ExportWarning, Member
+from daband.linear._exploration import seeded_draws
+from daband.linear._kernels import draw_key
+from daband.policies._policy import policies
+from daband.serving._export import ExportWarning
+from daband.serving._members import Member
 from tests.serving.kinds import ARMS, KINDS, contexts_of, trained
 
 MASK = np.array([False, True, True])

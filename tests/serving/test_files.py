@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving import ExportWarning
-from daband.serving.deployed_policy import EXPORT_VERSION, FORMAT
-from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband._tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband.serving._deployed_policy import EXPORT_VERSION, FORMAT
+from daband.serving._export import ExportWarning
 from tests.serving import make_files
 from tests.serving.kinds import KINDS, contexts_of, trained
 
@@ -303,7 +303,7 @@ def test_a_file_that_keeps_large_matrices_says_so(tmp_path, monkeypatch):
     policy = daband.LinUCB(context_shape=(700,), n_arms=3, seed=0)
     policy.update(np.eye(3, 700), [0, 1, 2], [1.0, 0.0, 1.0])
     daband.export(policy, tmp_path / "p.daband")
-    monkeypatch.setattr(sys.modules["daband.serving.export"], "_LARGE_FILE", 2 << 20)
+    monkeypatch.setattr(sys.modules["daband.serving._export"], "_LARGE_FILE", 2 << 20)
     with pytest.warns(ExportWarning, match=r"take 3 MB of the file.*explore='greedy' leaves them out"):
         daband.export(policy, tmp_path / "p.daband")
     daband.export(policy, tmp_path / "p.daband", explore="greedy")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import daband
-from daband.linear import StandardiseStep
-from daband.serving import load_deployed
-from daband.serving.members import Member, RowScorer
-from daband.serving.numpy_networks import network_from
+from daband.linear._standardise import StandardiseStep
+from daband.serving._deployed_policy import load_deployed
+from daband.serving._members import Member, RowScorer
+from daband.serving._numpy_networks import network_from
 
 
 @pytest.fixture(params=["tables", "large offsets", "paper", "trained"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving import numpy_networks
+from daband.serving import _numpy_networks as numpy_networks
 
 torch = pytest.importorskip("torch")
 

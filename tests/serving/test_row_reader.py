@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import daband
-from daband.domains import Framing
+from daband.domains.readers._image_store import Framing
 from tests.serving import make_files
 
 pl = pytest.importorskip("polars")

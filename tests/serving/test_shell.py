@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import daband
-from daband.cli.main import app
+from daband.cli._main import app
 from daband.serving.__main__ import main
 from tests.serving import make_files
 

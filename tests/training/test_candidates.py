@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training import train_candidates
-from daband.trust import Candidate
+from daband.training._train_candidates import train_candidates
+from daband.trust._choose import Candidate
 
 LINEAR = [
     Candidate("constant", "constant"),

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 import daband
-from daband.encoders import LatentSettings
-from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
-from daband.learning import Recipe
-from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
-from daband.objectives import Weight
-from daband.policies import DABand
+from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
+from daband.neural._neural_linucb import DABand
+from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings
+from daband.neural.objectives._objective import Weight
 
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},

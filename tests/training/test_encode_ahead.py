@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import daband
-from daband.encoders import InferenceEncoder
-from daband.learning import Learner
-from daband.linear import RidgeSums
-from daband.policies import neural
+from daband.linear._primal_ridge import RidgeSums
+from daband.neural import _neural_linucb as neural
+from daband.neural.encoders._encoder import InferenceEncoder
+from daband.neural.learning._learner import Learner
 
 FEW = {"learning": {"steps": 2, "batch": 8}}
 

@@ -15,7 +15,7 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
-from daband.training import LogWarning
+from daband.training._fit_log import LogWarning
 
 pl = pytest.importorskip("polars")
 PATIENCE = 240.0
@@ -261,7 +261,7 @@ def test_the_command_line(log, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsys):
-    from daband.cli.main import main
+    from daband.cli._main import main
 
     nowhere = str(tmp_path / "nowhere" / "p.safetensors")
     monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--arms", "3", "--out", nowhere])
@@ -504,7 +504,7 @@ def test_compiled_loops_are_not_imported_for_sums(log):
     script = """
 import json, sys
 import daband
-from daband.linear.kernels import kernels
+from daband.linear._kernels import kernels
 fits = []
 for _ in range(2):
     policy = daband.LinUCB(context_shape=(4,), n_arms=3, seed=0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import from_arrays
+from daband.domains.readers._arrays import from_arrays
 
 SHIFT, SCALE = -4.0, 8.0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training.loggers import MLflowLogger, TensorBoardLogger
+from daband.training._loggers import MLflowLogger, TensorBoardLogger
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other packages deprecate among themselves
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains.readers.arrays import ArraySource
-from daband.training.trainer import Prefetcher
+from daband.domains.readers._arrays import ArraySource
+from daband.training._trainer import Prefetcher
 
 
 def test_the_next_episode_is_read_by_another_thread_while_this_one_is_in_use():
@@ -62,7 +62,8 @@ def test_a_run_that_reads_ahead_is_the_same_run():
 
 @pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
-    from daband.training import TrainSettings, source_phase, train_stacked
+    from daband.training._loop import train_stacked
+    from daband.training._trainer import TrainSettings, source_phase
 
     rng = np.random.default_rng(0)
     source = ArraySource(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), n_arms=3)

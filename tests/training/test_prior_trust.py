@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import ArraySource
+from daband._files import locked
+from daband.domains.readers._arrays import ArraySource
 from daband.errors import FolderInUse, InvalidInput
-from daband.files import locked
 
 
 def arrays(n, *, seed=0, shift=0):

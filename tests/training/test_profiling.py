@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training import Profile, Stopwatch, profiling, train
+from daband.training import _profiling as profiling
+from daband.training._loop import train
+from daband.training._profiling import Profile, Stopwatch
 
 
 def pair():

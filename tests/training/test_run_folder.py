@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband._files import locked
 from daband.errors import FolderInUse
-from daband.files import locked
 
 SCRIPT = """
 import sys, time

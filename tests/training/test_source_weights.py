@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import LoggedRounds, from_arrays
+from daband.domains._contract import LoggedRounds
+from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
-from daband.training.source_weights import measured_source_weights
+from daband.training._source_weights import measured_source_weights
 
 COEFFICIENTS = np.random.default_rng(9).normal(size=(6, 4))
 

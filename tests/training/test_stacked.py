@@ -10,10 +10,13 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.learning.stacked_runs import Stack
-from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
-from daband.training import TrainSettings, source_phase, train, train_stacked
-from tests.learning.one_step import assert_same_step
+from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._recipes import recipe_for
+from daband.neural.learning._stacked_runs import Stack
+from daband.policies._ridge import LinUCB
+from daband.training._loop import train, train_stacked
+from daband.training._trainer import TrainSettings, source_phase
+from tests.neural.learning.one_step import assert_same_step
 
 ARMS = 4
 EPISODE = 32
@@ -286,7 +289,7 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
 
 
 def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch):
-    from daband.training import trainer
+    from daband.training import _trainer as trainer
 
     pair = pair_of(vectors)
     now, saves = 0.0, []

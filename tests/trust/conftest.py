@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daband.evaluation import Scores
+from daband.evaluation._policy_scores import Scores
 
 
 def made_up_scores(*, members, right, seed, contexts=400, n_arms=4):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains.readers.arrays import ArrayEvaluation
-from daband.domains.readers.logs import ArrayLog
+from daband.domains.readers._arrays import ArrayEvaluation
+from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput, NotFitted
-from daband.evaluation.policy_scores import scores_of
-from daband.trust import Assessment, assess_each, read_assessment
+from daband.evaluation._policy_scores import scores_of
+from daband.trust._assess import assess_each
+from daband.trust._assessment import Assessment, read_assessment
 
 NOBODY_STATED = daband.Shift(("covariate",))  # the pair itself states a style
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import daband
+from daband._files import locked
 from daband.errors import DataError, FolderInUse, InvalidInput
-from daband.files import locked
-from daband.trust import answer_audit, read_audit
-from daband.trust.audit import read_answers
+from daband.trust._audit import answer_audit, read_answers, read_audit
 
 
 @pytest.fixture(scope="module")

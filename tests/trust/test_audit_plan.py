@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from daband.trust.audit import certainty
-from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.confidence_intervals import confidence_sequence
+from daband.trust._audit import certainty
+from daband.trust._audit_plan import Plan, plan_draws, plan_strata
+from daband.trust._confidence_intervals import confidence_sequence
 
 PREDICTED = np.concatenate([np.full(700, 0.99), np.random.default_rng(3).random(300)])
 

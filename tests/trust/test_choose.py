@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import daband
-from daband.cli.main import app
-from daband.trust import Candidate, default_candidates
-from daband.trust.choose import _without_rewards, training_budget
+from daband.cli._main import app
+from daband.trust._choose import Candidate, _without_rewards, default_candidates, training_budget
 
 
 def answers_of(pair):
@@ -79,7 +78,7 @@ def test_a_few_target_rewards_decide_and_then_train():
 
 
 def test_questions_are_written_and_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["daband.trust.choose"], "_AT_A_TIME", 12)
+    monkeypatch.setattr(sys.modules["daband.trust._choose"], "_AT_A_TIME", 12)
     pair = inverted_pair(600)
     candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
     common = {"candidates": candidates, "episodes": 6, "budget": 40, "directory": tmp_path}
@@ -229,7 +228,7 @@ def test_choose_on_a_log_sees_that_contexts_help():
 def test_without_rewards_the_choice_is_the_default_whatever_is_estimated(monkeypatch):
     small = {"base": "small", "learning": {"steps": 1}}
     monkeypatch.setattr(
-        sys.modules["daband.trust.choose"], "default_candidates", lambda pair: default_candidates(pair, recipe=small)
+        sys.modules["daband.trust._choose"], "default_candidates", lambda pair: default_candidates(pair, recipe=small)
     )
     choice = daband.choose(inverted_pair(), episodes=4, episode_length=32, device="cpu")
     estimated = {row["candidate"]: row["estimated_value"] for row in choice.table}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from daband.linear.arm_frequencies import calibrated_scale
-from daband.trust.assessment import rewards_to_ask, verdict_of
-from daband.trust.diagnostics import (
+from daband.linear._arm_frequencies import calibrated_scale
+from daband.trust._assessment import rewards_to_ask, verdict_of
+from daband.trust._diagnostics import (
     DomainShift,
     classifier_two_sample,
     collapse_signs,

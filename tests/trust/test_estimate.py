@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.shift import Shift, default_shift
-from daband.trust.estimate import ADAPTED, ALONE, MISSED, estimate_target
-from daband.trust.explanations import Explanation, explanations_of, in_source_units
+from daband._shift import Shift, default_shift
+from daband.trust._estimate import ADAPTED, ALONE, MISSED, estimate_target
+from daband.trust._explanations import Explanation, explanations_of, in_source_units
 from tests.trust.conftest import made_up_scores
 
 

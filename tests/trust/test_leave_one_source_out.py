@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import from_arrays, from_log, join_pairs
+from daband.domains._mixtures import join_pairs
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
-from daband.trust import SourceCalibration, leave_one_source_out
+from daband.trust._leave_one_source_out import SourceCalibration, leave_one_source_out
 
 COEFFICIENTS = np.random.default_rng(9).normal(size=(4, 3))
 

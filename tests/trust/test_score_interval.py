@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.trust.confidence_intervals import Counts, counted, score_interval, score_limits
+from daband.trust._confidence_intervals import Counts, counted, score_interval, score_limits
 
 Z = 1.959963984540054
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust.candidate_selection import Proposals, Selection
+from daband.trust._candidate_selection import Proposals, Selection
 
 
 def made_up(seed, accuracies=(0.8, 0.6, 0.5), contexts=300, n_arms=4):

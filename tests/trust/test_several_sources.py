@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import from_arrays
-from daband.evaluation import scores_of
-from daband.trust.explanations import explanations_of
+from daband.domains.readers._arrays import from_arrays
+from daband.evaluation._policy_scores import scores_of
+from daband.trust._explanations import explanations_of
 
 COEFFICIENTS = np.random.default_rng(2).normal(size=(5, 3))
 

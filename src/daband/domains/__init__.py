@@ -7,8 +7,12 @@ import importlib
 import pkgutil
 from typing import Any
 
+from daband._domain_names import DomainNames
+from daband._image_layout import imagenet_normalise
+from daband._shift import Shift
+from daband._table_transform import TableTransform
 from daband.domains import readers
-from daband.domains.contract import (
+from daband.domains._contract import (
     About,
     Contexts,
     EvaluationDomain,
@@ -18,30 +22,9 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.datasets.synthetic import SyntheticView
-from daband.domains.datasets.user_files import PICTURE_SIDE, FilesRead, read_files
-from daband.domains.download import check_data, data_of, get_data
-from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
-from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
-from daband.domains.readers.callables import from_callable
-from daband.domains.readers.columns import ColumnRoles, Columns, column_differences
-from daband.domains.readers.image_folder import Reading, from_image_folder
-from daband.domains.readers.image_store import Framing
-from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.parquet_files import (
-    LogColumns,
-    LogPart,
-    PlainLog,
-    log_files,
-    read_footer,
-    read_frames,
-    refuse_nulls,
-    resolve_columns,
-)
-from daband.domains.readers.parquet_log import ParquetLog, open_log
-from daband.domains.readers.tables import from_table, read_table
-from daband.domains.readers.torch_datasets import from_datasets
-from daband.domains.registry import (
+from daband.domains._download import check_data, data_of, get_data
+from daband.domains._mixtures import join_pairs, mixed, origins, restrict_pair
+from daband.domains._registry import (
     PairEntry,
     allocate,
     cache_directory,
@@ -51,14 +34,34 @@ from daband.domains.registry import (
     pairs,
     register_pair,
 )
-from daband.image_layout import imagenet_normalise
-from daband.table_transform import TableTransform
+from daband.domains.datasets._synthetic import SyntheticView
+from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, read_files
+from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
+from daband.domains.readers._callables import from_callable
+from daband.domains.readers._columns import ColumnRoles, Columns, column_differences
+from daband.domains.readers._image_folder import Reading, from_image_folder
+from daband.domains.readers._image_store import Framing
+from daband.domains.readers._logs import ArrayLog, from_log
+from daband.domains.readers._parquet_files import (
+    LogColumns,
+    LogPart,
+    PlainLog,
+    log_files,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
+from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._tables import from_table, read_table
+from daband.domains.readers._torch_datasets import from_datasets
 
 __all__ = [
     "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "ColumnRoles", "Columns",
-    "Contexts",
+    "Contexts", "DomainNames",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
-    "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
+    "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "Shift", "SyntheticView",
+    "TableTransform",
     "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of",
     "from_arrays", "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
     "imagenet_normalise", "join_pairs", "load", "log_files", "mixed", "open_log", "origins",

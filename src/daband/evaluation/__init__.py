@@ -1,13 +1,13 @@
 """Evaluation: a fixed policy's value, regret and accuracy; estimates from logs; paired tests; bounds; collapse."""
 
-from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
-from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
-from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
-from daband.evaluation.off_policy_estimators import MeanEstimate, normal_interval
-from daband.evaluation.paired_test import Paired, compare_paired, holm
-from daband.evaluation.policy_scores import Scores, in_domains, scores_of
-from daband.evaluation.regret_bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
-from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
+from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
+from daband.evaluation._model_selection import CRITERIA, SourceHistory, criteria
+from daband.evaluation._off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
+from daband.evaluation._off_policy_estimators import MeanEstimate, normal_interval
+from daband.evaluation._paired_test import Paired, compare_paired, holm
+from daband.evaluation._policy_scores import Scores, in_domains, scores_of
+from daband.evaluation._regret_bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
+from daband.evaluation._zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [
     "CRITERIA", "ESTIMATORS", "BoundTerms", "CollapseWarning", "CollapseWatch", "Evaluation", "LiveBound",

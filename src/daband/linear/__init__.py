@@ -1,15 +1,15 @@
 """Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.dual_ridge import DualRidge
-from daband.linear.expert_shares import ExpertShares, revealed_predictions
-from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, join_decisions, seeded_draws
-from daband.linear.kernels import draw_key, kernels, uniforms
-from daband.linear.pca import PCA
-from daband.linear.piecewise import Piecewise, PiecewiseStep
-from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
-from daband.linear.pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
-from daband.linear.reward_model import (
+from daband.linear._arm_frequencies import arm_probabilities, calibrated_scale, label_shift
+from daband.linear._dual_ridge import DualRidge
+from daband.linear._expert_shares import ExpertShares, revealed_predictions
+from daband.linear._exploration import Decision, Exploration, UniformDraws, fresh_draws, join_decisions, seeded_draws
+from daband.linear._kernels import draw_key, kernels, uniforms
+from daband.linear._pca import PCA
+from daband.linear._piecewise import Piecewise, PiecewiseStep
+from daband.linear._primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
+from daband.linear._pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
+from daband.linear._reward_model import (
     RewardModel,
     cross_fitted_rewards,
     feature_map,
@@ -18,10 +18,10 @@ from daband.linear.reward_model import (
     needs_components,
     sampled_places,
 )
-from daband.linear.ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
-from daband.linear.standardise import OutlierWarning, Standardise, StandardiseStep, feature_scale
-from daband.linear.toom_cook import TILE, tile_sums, toom_cook
-from daband.linear.transforms import (
+from daband.linear._ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
+from daband.linear._standardise import OutlierWarning, Standardise, StandardiseStep, feature_scale
+from daband.linear._toom_cook import TILE, tile_sums, toom_cook
+from daband.linear._transforms import (
     Transform,
     TransformStep,
     UnsavedPartWarning,

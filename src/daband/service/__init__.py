@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from daband.service.app import create_app, serve
-from daband.service.event_log import Store, export_events
-from daband.service.settings import Clock, Limits, Settings, Tokens
+from daband.service._app import create_app, serve
+from daband.service._event_log import Store, export_events
+from daband.service._settings import Clock, Limits, Settings, Tokens
 
 if TYPE_CHECKING:
-    from daband.service.client import Client, ServiceDecision, ServiceError
+    from daband.service._client import Client, ServiceDecision, ServiceError
 
 __all__ = [
     "Client", "Clock", "Limits", "ServiceDecision", "ServiceError", "Settings", "Store", "Tokens", "create_app",
@@ -18,7 +18,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # A service that starts, perhaps after a crash, does not wait for what it does not need.
     if name in ("Client", "ServiceDecision", "ServiceError"):
-        from daband.service import client
+        from daband.service import _client as client
 
         return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

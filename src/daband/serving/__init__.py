@@ -3,13 +3,13 @@
 numpy and safetensors are all that this room needs; torch, numba and polars stay where policies are trained.
 """
 
-from daband.serving.deployed_policy import Deployed, DeployedDecision, load_deployed
-from daband.serving.export import ExportWarning, export
-from daband.serving.frozen_policy import FrozenParts, FrozenPolicy
-from daband.serving.members import Member
-from daband.serving.monitor import MOST_CONTEXTS, Monitor, MonitorReport
-from daband.serving.numpy_networks import Network, TreeNetwork, empty_trees, network_from
-from daband.table_transform import RowWarning
+from daband._table_transform import RowWarning
+from daband.serving._deployed_policy import Deployed, DeployedDecision, load_deployed
+from daband.serving._export import ExportWarning, export
+from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
+from daband.serving._members import Member
+from daband.serving._monitor import MOST_CONTEXTS, Monitor, MonitorReport
+from daband.serving._numpy_networks import Network, TreeNetwork, empty_trees, network_from
 
 __all__ = [
     "MOST_CONTEXTS", "Deployed", "DeployedDecision", "ExportWarning", "FrozenParts", "FrozenPolicy", "Member",

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from daband._table_transform import NumericColumn
 from daband.errors import DabandError, InvalidInput
-from daband.serving.deployed_policy import Deployed, load_deployed
-from daband.table_transform import NumericColumn
+from daband.serving._deployed_policy import Deployed, load_deployed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,10 +1,10 @@
 """What can be known of the target without rewards, or with a few: estimated value, shift, support, audit, choice."""
 
-from daband.trust.assess import assess, assess_each
-from daband.trust.assessment import ArmAssessment, Assessment, read_assessment
-from daband.trust.audit import Audit, answer_audit, audit, read_audit
-from daband.trust.choose import Candidate, Choice, choose, default_candidates
-from daband.trust.leave_one_source_out import SourceCalibration, leave_one_source_out
+from daband.trust._assess import assess, assess_each
+from daband.trust._assessment import ArmAssessment, Assessment, read_assessment
+from daband.trust._audit import Audit, answer_audit, audit, read_audit
+from daband.trust._choose import Candidate, Choice, choose, default_candidates
+from daband.trust._leave_one_source_out import SourceCalibration, leave_one_source_out
 
 __all__ = [
     "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "SourceCalibration", "answer_audit", "assess",

@@ -1,0 +1,86 @@
+"""Arguments that a user passed, checked on entry with an error that names the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from daband._arrays import ArrayLike, BoolArray, as_numpy
+from daband.errors import InvalidInput
+
+RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
+"""The smallest and the largest reward, or "auto": estimated from the first rewards."""
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+    """The value as an int, if it is a whole number of at least ``least``; True, 2.0 and "2" are none."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
+    return int(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """The value as a float, if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise InvalidInput(f"{name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def share(name: str, value: Any) -> float:
+    """The value as a float, if it is a share of something: at least 0 and below 1."""
+    number = finite(name, value)
+    if not 0.0 <= number < 1.0:
+        raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
+    return number
+
+
+def between_0_and_1(name: str, value: Any) -> float:
+    """The value as a float, if it lies between 0 and 1."""
+    if not 0.0 < finite(name, value) < 1.0:
+        raise InvalidInput(f"{name} must lie between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """The value, if it is one of the options."""
+    if value not in options:
+        *most, last = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+    return value
+
+
+def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
+    """A name per arm: those given, or "0", "1", ..."""
+    if class_names is None:
+        return tuple(str(arm) for arm in range(n_arms))
+    if isinstance(class_names, str) or not isinstance(class_names, Iterable):
+        raise InvalidInput(f"{what} must be a list with a name per arm, got {class_names!r}")
+    names = tuple(class_names)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{what} must hold texts, got {class_names!r}")
+    if len(names) != n_arms:
+        raise InvalidInput(f"{what} has {len(names)} names for {n_arms} arms")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{what} has {twice!r} twice: every arm needs a name of its own")
+    return names
+
+
+def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+    """Which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one a row."""
+    mask = as_numpy(available, "available")
+    if mask.dtype != np.bool_:
+        raise InvalidInput(
+            f"available must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; it is no list of "
+            "arms"
+        )
+    if mask.shape not in ((n_arms,), (n, n_arms)):
+        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
+    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
+    if not full.any(axis=1).all():
+        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
+    return full

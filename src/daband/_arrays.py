@@ -1,0 +1,184 @@
+"""What an array is in daband: numpy inside, numpy or torch at the door."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from daband.errors import InvalidInput
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+AnyArray: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = BoolArray | None
+"""Which arms may be chosen in each round, (B, K); None: all."""
+Weights: TypeAlias = FloatArray | None
+"""How much each round counts, (B,); None: each once."""
+ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
+
+_FLOAT64 = np.dtype(np.float64)
+_KINDS_OF_NUMBERS = "biuf"
+_PLAIN = frozenset("?bBhHiIlLqQefd")
+"""Letters of the types that everything below takes as they are."""
+
+
+def as_numpy(value: ArrayLike, name: str) -> AnyArray:
+    """Turn what a user passed into a numpy array of numbers, or say which argument was not one.
+
+    Numbers in the byte order of another processor are converted to this one's, ``longdouble`` to ``float64``.
+
+    torch is not imported for this: a tensor can only arrive if its owner has imported torch already.
+    """
+    if type(value) is np.ndarray:
+        array = value
+    elif isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(f"{name} is a masked array; fill its gaps or leave those rows out")
+    else:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            array = _from_torch(torch, value, name)
+        else:
+            try:
+                array = np.asarray(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise InvalidInput(f"{name} is not a rectangular array of numbers: {error}") from None
+    dtype = array.dtype
+    if dtype.char in _PLAIN and dtype.isnative:
+        return array
+    if dtype.kind not in _KINDS_OF_NUMBERS:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {dtype}")
+    with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, and is refused as that
+        return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
+
+
+def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+    if value.device.type == "meta":
+        raise InvalidInput(f"{name} is a meta tensor, which holds no numbers")
+    tensor = value.detach().cpu()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InvalidInput(f"{name} is a sparse or quantised tensor; make it dense first: tensor.to_dense()")
+    try:
+        array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {tensor.dtype}: {error}") from None
+    return array
+
+
+def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
+    """A copy of a saved array, or a ``ValueError`` where it is not of the shape and type of ``like``, or not finite.
+
+    Compiled loops trust their arrays: what comes from a file is checked before they see it.
+    """
+    array = state[name]
+    if array.shape != like.shape or array.dtype != like.dtype:
+        raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {like.dtype} {like.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name} has a NaN or infinite value")
+    return array.copy()
+
+
+def checked_number(name: str, value: Any) -> float:
+    """A number as a float, or an error that names the argument."""
+    if isinstance(value, bool | str) or value is None:
+        raise InvalidInput(f"{name} must be a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name} must be a number, got {value!r}") from None
+
+
+def check_memory(needed: float, what: str) -> None:
+    """Refuse what would need more bytes than this machine has, before the system kills the process for asking.
+
+    ``what`` names the arguments that decide the size, e.g. "n_arms=5 with 10 features".
+    """
+    available = _memory_bytes()
+    if needed > available:
+        raise InvalidInput(
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB"
+        )
+
+
+@functools.cache
+def _memory_bytes() -> float:
+    """The machine's memory, or what the container that this runs in is allowed to use of it."""
+    limits = [math.inf]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            limits.append(float(Path(path).read_text()))
+    return min(limits) if min(limits) < math.inf else 1 << 40
+
+
+def unit_scale(contexts: AnyArray) -> FloatArray:
+    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
+
+    ``daband.neural.encoders.unit_range`` does the same for tensors.
+    """
+    if contexts.dtype is _FLOAT64 and contexts.flags.c_contiguous:
+        return contexts
+    if contexts.dtype == np.uint8:
+        return contexts / 255.0
+    return np.ascontiguousarray(contexts, dtype=np.float64)
+
+
+def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """The arrays whose name begins with ``prefix``, under the rest of their name."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+# Memory that a thread calculates in again and again: fetching fresh pages would take as long as the arithmetic.
+
+
+_LOCAL = threading.local()
+_MOST_KEPT = 1 << 25
+
+
+def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
+    """An array of this thread alone with whatever is in it, until the thread asks for another of this name."""
+    size, kind = math.prod(shape), np.dtype(dtype)
+    flat: AnyArray | None = getattr(_LOCAL, name, None)
+    if flat is None or flat.size < size or flat.dtype != kind:
+        flat = np.empty(size, kind)
+        if flat.nbytes <= _MOST_KEPT:
+            setattr(_LOCAL, name, flat)
+    return flat[:size].reshape(shape)
+
+
+def processors() -> int:
+    """How many processors this process may use: fewer than the machine has where somebody has pinned it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# One thread for numpy's products, where these are many and small.
+#
+# OpenBLAS shares a product of a few thousand rows among threads, which then wait for one another in a loop. On a busy
+# machine that takes many times as long as one thread would.
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within this block products of numpy run on the thread that asks for them, in the whole process.
+
+    Without threadpoolctl, which comes with scikit-learn, nothing changes.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield

@@ -1,0 +1,69 @@
+"""Domains by index: sources first, then targets. Code computes with the index; users and files have the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from daband.errors import InvalidInput
+
+__all__ = ["DomainNames"]
+
+
+@dataclass(frozen=True)
+class DomainNames:
+    """The names of a problem's domains. One source and one target, so named, is the usual case.
+
+    >>> names = daband._domain_names.DomainNames(sources=("de", "fr"), targets=("pl",))
+    >>> names.names, names.index("pl"), names.is_target(2)
+    (('de', 'fr', 'pl'), 2, True)
+    """
+
+    sources: tuple[str, ...] = ("source",)
+    targets: tuple[str, ...] = ("target",)
+
+    def __post_init__(self) -> None:
+        for role in ("sources", "targets"):
+            names = getattr(self, role)
+            if isinstance(names, str) or not names or not all(isinstance(name, str) and name for name in names):
+                raise InvalidInput(f"{role} must be a list with a name per domain, got {names!r}")
+            object.__setattr__(self, role, tuple(names))
+        if len(set(self.names)) < len(self.names):
+            raise InvalidInput(f"domains must have names of their own, got {', '.join(map(repr, self.names))}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, at the place of its index."""
+        return self.sources + self.targets
+
+    @property
+    def first_target(self) -> int:
+        """The index of the first target; sources have smaller ones."""
+        return len(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources) + len(self.targets)
+
+    def index(self, name: Any) -> int:
+        """The index of the domain with this name; "source" is the first source, "target" the only target."""
+        if name == "source" and name not in self.names:
+            return 0
+        if name == "target" and name not in self.names and len(self.targets) == 1:
+            return self.first_target
+        if name == "target" and name not in self.names:
+            raise InvalidInput(
+                f"there are {len(self.targets)} targets, {', '.join(self.targets)}: name one of them, as in "
+                f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
+            )
+        if not isinstance(name, str) or name not in self.names:
+            *most, last = map(repr, self.names)
+            raise InvalidInput(f"domain must be {', '.join(most)} or {last}, got {name!r}")
+        return self.names.index(name)
+
+    def is_target(self, index: int) -> bool:
+        """Whether the domain of this index is a target."""
+        return index >= len(self.sources)
+
+    def settings(self) -> dict[str, list[str]]:
+        """The arguments that make these names anew, as JSON can hold them."""
+        return {"sources": list(self.sources), "targets": list(self.targets)}

@@ -1,0 +1,90 @@
+"""Images as contexts: which shapes are images, how their pixels lie, and how a file becomes pixels."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from daband._arrays import AnyArray
+
+ImageLayout = Literal["channels_first", "channels_last", "grey"]
+
+_CHANNELS = (1, 3, 4)
+_SMALLEST_SIDE = 16
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the channels of ImageNet's pixels in [0, 1]."""
+
+
+def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
+    """How images of this shape lie, or None where contexts are no images.
+
+    Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or 4 channels and at
+    least 16 pixels a side.
+    """
+    if len(context_shape) == 2:
+        return "grey" if min(context_shape) >= _SMALLEST_SIDE else None
+    if len(context_shape) != 3:
+        return None
+    if context_shape[0] in _CHANNELS and min(context_shape[1:]) >= _SMALLEST_SIDE:
+        return "channels_first"
+    if context_shape[2] in _CHANNELS and min(context_shape[:2]) >= _SMALLEST_SIDE:
+        return "channels_last"
+    return None
+
+
+def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape (channels, height, width) of these images; of anything else the shape itself."""
+    layout = image_layout(context_shape)
+    if layout == "channels_last":
+        return (context_shape[2], *context_shape[:2])
+    return (1, *context_shape) if layout == "grey" else context_shape
+
+
+def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
+    """Images (..., *shape) of this layout as (..., channels, height, width), a view; without a layout as they are."""
+    if layout == "channels_last":
+        return np.moveaxis(contexts, -1, -3)
+    return contexts[..., None, :, :] if layout == "grey" else contexts
+
+
+def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
+    """One image of this layout as screens take it: (height, width) where there is one channel, else with them last."""
+    planes = channels_first(image, layout)
+    return planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
+
+
+def imagenet_normalise(images: AnyArray) -> AnyArray:
+    """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
+    scaled = images.astype(np.float32) / np.float32(255.0)
+    mean, deviation = (np.array(one, np.float32)[:, None, None] for one in (IMAGENET_MEAN, IMAGENET_DEVIATION))
+    return (scaled - mean) / deviation
+
+
+def in_eight_bits(image: Any) -> Any:
+    """An image of Pillow whose channels have 8 bits: ``convert`` would cut off 16 bits of grey at 255, all white."""
+    from PIL import Image
+
+    if image.mode == "F":
+        raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
+    pixels = np.asarray(image)
+    wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # of 32 bits, 8 may be in use
+    return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
+
+
+def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
+    """An image as (H, W, 3) of uint8: both sides resized to ``resize``, then the centre ``crop`` x ``crop`` of it."""
+    from PIL import Image
+
+    with Image.open(source) as opened:
+        if opened.mode == "P" and "transparency" in opened.info:
+            image = opened.convert("RGBA").convert("RGB")  # Pillow warns when this is done in one step
+        else:
+            image = in_eight_bits(opened).convert("RGB")
+    if resize is not None and image.size != (resize, resize):
+        image = image.resize((resize, resize), Image.Resampling.BILINEAR)
+    pixels: AnyArray = np.array(image)
+    if crop is not None and crop != resize:
+        top, left = (pixels.shape[0] - crop) // 2, (pixels.shape[1] - crop) // 2
+        pixels = pixels[top : top + crop, left : left + crop]
+    return pixels

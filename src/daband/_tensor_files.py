@@ -1,0 +1,152 @@
+"""Files of arrays with a JSON header and a digest: safetensors, so that reading one runs no code.
+
+The header is the single entry of the file's metadata, because safetensors writes several in no fixed order: so equal
+content gives equal files. It begins with a SHA-256 digest of the whole file (with zeros in place of the digest itself),
+so a file in which any bit has changed is refused: header, names, types, shapes, values and padding alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from daband._arrays import AnyArray
+from daband._files import checked_path, write_bytes
+from daband.errors import CheckpointError
+
+_NO_DIGEST = "0" * 64
+_CHUNK = 1 << 22
+_LONGEST_HEADER = 100 << 20  # safetensors' own limit
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """What a kind of file is called, which versions of it are read, and what its header must have."""
+
+    name: str
+    """The name of the metadata entry, e.g. "daband-policy"."""
+    what: str
+    """In errors: "a policy saved by daband"."""
+    version: int
+    """The version that is written; newer ones are refused."""
+    oldest: int
+    """The oldest version that is read."""
+    remedy: str
+    """What to do about an older one."""
+    required: tuple[str, ...] = ()
+    """The names that the header must have."""
+
+    @property
+    def beginning(self) -> bytes:
+        """How the header of every file begins, behind the eight bytes of its length; the digest follows."""
+        return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
+
+
+def write_tensor_file(
+    path: str | Path, kind: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
+) -> None:
+    """Write a whole file or nothing."""
+    path = checked_path(path)
+    rest = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
+    text = f'{{"digest": "{_NO_DIGEST}", {rest[1:]}'
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
+    place = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
+    assert content[8 : place.stop] == kind.beginning + _NO_DIGEST.encode()
+    content[place] = hashlib.sha256(content).hexdigest().encode()
+    write_bytes(path, content)
+
+
+def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """The header and the arrays of a file, each bit as it was written."""
+    path = checked_path(path)
+    header = read_tensor_header(path, kind)
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    return header, arrays
+
+
+def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
+    """The JSON of the header, of a file whose digest is right."""
+    path = checked_path(path)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device may have no end
+            raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
+        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            start = file.read(9)
+            length = int.from_bytes(start[:8], "little")
+            _refuse_foreign(path, start, size)
+            if 8 + length > size or length > _LONGEST_HEADER:
+                raise CheckpointError(
+                    f"{path} is truncated or not a safetensors file: its header would have {length} bytes, the file "
+                    f"has {size}"
+                )
+            raw = start[8:] + file.read(length - 1)
+            header, digest = _parse_header(path, raw, kind)
+            computed = hashlib.sha256(start[:8])
+            computed.update(kind.beginning + _NO_DIGEST.encode() + raw[len(kind.beginning) + len(_NO_DIGEST) :])
+            while chunk := file.read(_CHUNK):
+                computed.update(chunk)
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if computed.hexdigest() != digest:
+        raise CheckpointError(
+            f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
+            "saved; restore it from a copy"
+        )
+    return header
+
+
+def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
+    if size < 9:
+        raise CheckpointError(f"{path} is truncated: a safetensors file has more than {size} bytes")
+    # A safetensors file begins with the length of its header, which may look like a pickle's mark, and then with "{".
+    if start[8:] != b"{" and (start[:1] == b"\x80" or start[:4] == b"PK\x03\x04"):
+        raise CheckpointError(
+            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and are never opened"
+        )
+
+
+def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
+    """The JSON of our metadata entry, and the digest that it claims."""
+    try:
+        entries = json.loads(raw)
+        metadata = entries.get("__metadata__") or {}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if not isinstance(metadata, dict) or kind.name not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but not {kind.what}")
+    try:
+        header: dict[str, Any] = json.loads(metadata[kind.name])
+        version = int(header["version"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # one nested too deeply, too
+        raise CheckpointError(f"{path} has a damaged header: {error}") from error
+    reads = f"version {kind.version}" if kind.oldest == kind.version else f"versions {kind.oldest} to {kind.version}"
+    if version > kind.version:
+        raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; a newer one reads it")
+    if version < kind.oldest:
+        raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; {kind.remedy}")
+    digest = raw[len(kind.beginning) :][: len(_NO_DIGEST)]
+    text = digest.decode("latin-1")
+    if not raw.startswith(kind.beginning) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:
+        raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
+    missing = set(kind.required) - header.keys()
+    if missing:
+        raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing))}")
+    return header, text

@@ -1,0 +1,275 @@
+"""Ways to execute many runs on this machine: one after the other, or in several processes at a time.
+
+An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
+with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
+(``daband.bench._ray_executor``) is one more.
+
+The unit of work is a group of runs. Where a run's policy would be on a GPU, the seeds of a method are one group: one
+process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its own folder,
+as if it had been alone. Every other run is a group of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from daband._arrays import processors
+from daband._files import environment_variables
+from daband._ray_cluster import THREAD_VARIABLES
+from daband.bench._methods import policy_class
+from daband.bench._records import Record, group_by
+from daband.bench._run import Prepared, Progress, conclude, execute, prepare
+from daband.bench._settings import RunSpec
+from daband.domains._registry import load
+from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDied
+from daband.training._loop import can_train_stacked, train_stacked
+from daband.training._trainer import Run
+
+_LARGEST_STACK = 10
+"""Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """Something happened to a run: "found", "episode", "again", "finished" or "failed"."""
+
+    kind: str
+    spec: RunSpec
+    detail: dict[str, Any]
+
+
+Listener = Callable[[RunEvent], None]
+Outcome = Record | Exception
+Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
+Group = list[RunSpec]
+Work = Callable[..., list[Outcome]]
+"""What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
+an outcome for each run. For processes it must be something that can be pickled."""
+_Done = tuple[Group, list[Outcome]]
+_Trained = dict[str, tuple[Prepared, Run | Exception]]
+_Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
+"""What a worker reports of its group's first run: the record of an episode, or a warning."""
+
+
+def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
+    """The record that ``work`` gives, or its exception as a text: any process can read that."""
+    try:
+        return work(*arguments, **keywords)
+    except Exception as error:
+        return as_text(error)
+
+
+def as_text(error: Exception) -> DabandError:
+    """An exception that any process can read; one that is not daband's own with its kind and where it was raised."""
+    if isinstance(error, DabandError):
+        return DabandError(str(error))
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return DabandError(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
+
+
+def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
+    """Execute a run, or several with common gradient steps where they can be stacked."""
+    todo = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
+    trained = _train_stack(todo, out, progress) if len(todo) > 1 else {}
+    if len(todo) > 1 and not trained:
+        gc.collect()  # policies and their common steps hold one another, and memory of the device with them
+
+    def finish(spec: RunSpec) -> Record:
+        prepared, run = trained.get(spec.folder_name, (None, None))
+        if prepared is None or run is None or isinstance(run, FolderInUse):  # another process has it: waited for, alone
+            return execute(spec, out, progress=progress)
+        if isinstance(run, Exception):
+            raise run
+        return conclude(prepared, run)
+
+    return [attempt(finish, spec) for spec in group]
+
+
+def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _Trained:
+    """Runs trained with common steps, by folder; none where that cannot be, and each has to be executed by itself."""
+    pair = load(specs[0].pair, **specs[0].pair_options)
+    stack = [prepare(spec, out, pair=pair) for spec in specs]
+    if not can_train_stacked([prepared.policy for prepared in stack]):
+        return {}
+    told = 0
+
+    def tell(record: dict[str, float]) -> None:
+        nonlocal told
+        if progress is not None and record["episode"] > told:  # report each episode once, for the first run to reach it
+            told = int(record["episode"])
+            progress(record)
+
+    try:
+        runs = train_stacked([prepared.phase(tell) for prepared in stack])
+    except DeviceOutOfMemory as error:
+        # Their folders keep how far they came; one after the other they need less.
+        message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
+        warnings.warn(message, stacklevel=2)
+        return {}
+    return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(stack, runs, strict=True)}
+
+
+def local(jobs: int, *, work: Work = execute_group, stacks: bool = True) -> Executor:
+    """An executor with this many groups of runs at a time: one in this process, several in processes of their own.
+
+    Without ``stacks`` every run is a group of its own.
+    """
+
+    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+        groups = groups_of(todo) if stacks else [[spec] for spec in todo]
+        way = _in_turn if jobs == 1 or len(groups) == 1 else partial(_in_processes, jobs=jobs)
+        for group, outcomes in way(groups, partial(work, out=out), listener):
+            yield from zip(group, outcomes, strict=True)
+
+    return executor
+
+
+def groups_of(specs: Sequence[RunSpec]) -> list[Group]:
+    """Runs that can be trained in a stack, in lists, and every other run in a list of its own."""
+    groups = group_by(specs, lambda spec: spec.without_seed if _on_gpu(spec) else spec.folder_name)
+    return [
+        group[start : start + _LARGEST_STACK]
+        for group in groups.values()
+        for start in range(0, len(group), _LARGEST_STACK)
+    ]
+
+
+def _on_gpu(spec: RunSpec) -> bool:
+    """Whether the run's policy learns by gradients and would be on a GPU; what does not fit together is seen later."""
+    if not policy_class(spec.method).learns_by_gradients:
+        return False
+    import torch  # here, as a comparison of linear methods has no need of it
+
+    device = str(spec.policy.get("device", "auto"))
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
+def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
+    """One group after the other, in this process."""
+    for group in groups:
+        with _warnings_of(group[0], warnings.showwarning):
+            tell = partial(RunEvent, "episode", group[0])
+            try:
+                outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
+            except Exception as error:  # of the whole stack: other groups go on
+                outcomes = [as_text(error)] * len(group)
+        yield group, outcomes
+
+
+def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
+    """As many groups at the same time, each in a process and with its share of the processors."""
+    context = multiprocessing.get_context("spawn")
+    workers = min(jobs, len(groups))
+    # Libraries read these variables when a worker starts; what the user has set stays.
+    share = str(max(1, processors() // workers))
+    variables = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
+    # Every process is a pool of its own: where one dies, the others work on.
+    new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
+    pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
+
+    def call(group: Group) -> list[Outcome]:
+        pool = pools.get()
+        try:
+            return pool.submit(_in_worker, work, group, reports).result()
+        except BrokenProcessPool:
+            pool = new_pool()
+            return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
+        except Exception as error:
+            return [error] * len(group)
+        finally:
+            pools.put(pool)
+
+    manager = SyncManager(ctx=context)
+    with environment_variables(variables):
+        manager.start(initializer=_follow_parent)
+    with manager, environment_variables(variables), ThreadPoolExecutor(workers) as threads:
+        reports: _Reports = manager.Queue()
+        others = set(multiprocessing.active_children())
+        for _ in range(workers):
+            pools.put(new_pool())
+        waiting = {threads.submit(call, group): group for group in sorted(groups, key=_cheapness)}
+        try:
+            while waiting:
+                done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        spec, news = reports.get_nowait()
+                        if isinstance(news, str):
+                            warnings.warn(news, stacklevel=2)
+                        else:
+                            listener(RunEvent("episode", spec, news))
+                for future in done:
+                    yield waiting.pop(future), future.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in waiting):  # a process may only just be starting
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()  # it saves its episode first, and tells the reports's process of it
+                    others.add(process)
+                wait(waiting, timeout=0.05)
+            raise
+        finally:
+            for _ in range(workers):  # each comes back when its last group is over
+                pools.get().shutdown()
+
+
+def _cheapness(group: Group) -> tuple[bool, bool, bool]:
+    """Sorts costly runs first, so that no process waits for a long run that another began last.
+
+    A ridge regression on contexts as they are takes longer than one behind a transform.
+    """
+    policy = policy_class(group[0].method)
+    costly = policy.learns_by_gradients
+    return not costly, getattr(policy, "source_terms_only", True), group[0].method != "linucb"
+
+
+def _follow_parent() -> None:
+    """End when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
+    with _warnings_of(group[0], lambda text, *_, **__: reports.put((group[0], text))):
+        try:
+            return work(group, progress=lambda record: reports.put((group[0], record)))
+        except Exception as error:  # here it still knows its place
+            return [as_text(error)] * len(group)
+
+
+@contextlib.contextmanager
+def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
+    """Warnings of a run are shown with its name, as several runs may be under way."""
+
+    def named(message: Warning | str, *where: Any, **more: Any) -> None:
+        show(f"{spec.pair}, {spec.label}: {message}", *where, **more)
+
+    before = warnings.showwarning
+    warnings.showwarning = named
+    try:
+        yield
+    finally:
+        warnings.showwarning = before

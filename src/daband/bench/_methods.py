@@ -1,0 +1,113 @@
+"""Methods as the command line names them: a registered policy, or one with PCA or an alignment in front.
+
+"linucb-p" has principal components in front, "linucb-coral" and "linucb-subspace" turn the source towards the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from daband.domains._contract import Pair
+from daband.errors import InvalidInput, did_you_mean
+from daband.policies._pair_defaults import default_transform, setting_defaults
+from daband.policies._policy import Policy, policies
+
+_PCA_SUFFIX = "-p"
+_ALIGNMENTS = ("coral", "subspace")
+_ALIGNED = ("linucb", "trees")
+"""Policies on vectors that an alignment may stand in front of; networks align by themselves."""
+WITHOUT_CONTEXTS = ("constant", "random")
+"""Policies that do not look at contexts: PCA in front of them means nothing."""
+_DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
+"""Arguments of policies that follow from the pair, the method's name and the run's seed."""
+_IMAGE, _VECTOR = (3, 32, 32), (8,)
+
+
+def method_names() -> list[str]:
+    """Every method: each policy, and each policy that looks at contexts with PCA, some with an alignment, in front."""
+    names = policies.names()
+    reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
+    return sorted([*names, *reduced, *(f"{name}-{align}" for name in _ALIGNED for align in _ALIGNMENTS)])
+
+
+def _parts(method: str) -> tuple[str, str]:
+    """The policy of a method, and what stands in front of it: "p", an alignment or nothing."""
+    base, dash, front = method.rpartition("-")
+    return (base, front) if dash and front in ("p", *_ALIGNMENTS) else (method, "")
+
+
+def checked_method(method: str) -> str:
+    """The method's name, where there is such a method; else an error that suggests the nearest."""
+    # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
+    base, front = _parts(method)
+    refused = front and (base in WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
+    if not policies.is_registered(base) or refused:
+        known = method_names()
+        if method in known:
+            return method
+        hint = did_you_mean(method, known)
+        raise InvalidInput(f"unknown method {method!r}{hint} (known: {', '.join(known)})")
+    return method
+
+
+def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a method's policy. Settings that its class does not know are an error, except ``alpha``.
+
+    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. The shape of
+    the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
+    """
+    known = policy_settings(method)
+    arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], [*known, "alpha"])
+        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
+    if arguments.get("recipe") is not None:
+        check_recipe(arguments["recipe"])
+    return arguments
+
+
+def check_recipe(recipe: Any) -> None:
+    """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
+    from daband.neural._recipes import resolve_recipe
+    from daband.neural.encoders._encoder import (
+        encoders,  # these bring torch, which methods without a network do without
+    )
+    from daband.neural.objectives._term import terms
+
+    wrong: InvalidInput | None = None
+    for shape in _IMAGE, _VECTOR:
+        try:
+            meant = resolve_recipe(recipe, context_shape=shape)
+        except InvalidInput as error:
+            wrong = wrong or error
+        else:
+            for name in meant.weights:
+                terms.get(name)
+            if meant.encoder.name != "auto":
+                encoders.get(str(meant.encoder.name))
+            return
+    assert wrong is not None
+    raise wrong
+
+
+def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
+    """The policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` come first."""
+    arguments = policy_arguments(checked_method(method), settings)
+    kind = policy_class(method)
+    front = _parts(method)[1]
+    if front:
+        wanted: dict[str, Any] = {"components": components} if front == "p" else {"align": front}
+        arguments["transform"] = default_transform(kind, pair, **wanted)
+    return kind.for_pair(pair, seed=seed, **arguments)
+
+
+def policy_class(method: str) -> type[Policy]:
+    """The class behind a method, without what stands in front."""
+    return policies.get(_parts(method)[0])
+
+
+def policy_settings(method: str) -> list[str]:
+    """The settings of a method's policy; the rest of its arguments follow from the run."""
+    return [name for name in setting_defaults(policy_class(method)) if name not in _DERIVED]

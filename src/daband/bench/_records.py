@@ -1,0 +1,103 @@
+"""What is recorded of a finished run, and the number by which methods are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daband._arrays import FloatArray
+from daband._files import locked, read_json
+from daband.errors import DataError
+
+ItemT = TypeVar("ItemT")
+KeyT = TypeVar("KeyT")
+
+Record = dict[str, Any]
+"""One finished run, as in its ``result.json`` and in the list ``results.json``.
+
+``pair, method, variant, seed, selection, config_hash, folder`` say which run it is, ``rounds, source_regret,
+source_reward`` (the mean of a round), ``wall_seconds`` how it was trained, ``logger_value`` the mean reward of the
+policy that wrote the log, where the source is one. ``target_accuracy, target_accuracy_macro,
+target_value, target_best_value, target_constant_value, target_regret, per_class`` are those of ``Evaluation``, all None
+where the target has no labels. ``target_arm_counts`` says how often each arm was chosen on ``target_contexts`` target
+contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair tells.
+"""
+Records = list[Record]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The field of a record that says how good a policy is in the target; higher is better."""
+
+    field: str
+    name: str
+
+    def values(self, records: Sequence[Record]) -> FloatArray | None:
+        """The metric of every record, (n,); None where the target of one of them has no labels."""
+        values = [record[self.field] for record in records]
+        return None if None in values else np.array(values, np.float64)
+
+    def digits(self, *values: float | None, significant: int = 3) -> int:
+        """Decimals to print ``values`` with: fixed for accuracies, by magnitude for values in the user's unit."""
+        return significant if self is TARGET_ACCURACY else decimals(*values, significant=significant)
+
+
+TARGET_ACCURACY = Metric("target_accuracy", "target accuracy")
+TARGET_VALUE = Metric("target_value", "target value")
+
+
+def metric_of(records: Sequence[Record]) -> Metric:
+    """The accuracy where exactly one arm pays 1 in all these records, else the mean expected reward of a context."""
+    one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
+    return TARGET_ACCURACY if one_hot else TARGET_VALUE
+
+
+def seed_means(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
+    """The ``seeds`` of one method's records, and over them ``score``, ``score_deviation`` and ``source_regret``.
+
+    A mean is None where a record has no value; the sample standard deviation of a single seed is 0.
+    """
+    scores = metric.values(records)
+    regrets = [record["source_regret"] for record in records]
+    return {
+        "seeds": tuple(record["seed"] for record in records),
+        "score": None if scores is None else float(scores.mean()),
+        "score_deviation": 0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
+        "source_regret": None if None in regrets else float(np.mean(regrets)),
+    }
+
+
+def decimals(*values: float | None, significant: int = 3) -> int:
+    """Decimals that give the largest of these numbers so many significant digits."""
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    if largest == 0.0:
+        return significant
+    return max(0, min(12, significant - 1 - math.floor(math.log10(largest))))
+
+
+def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
+    """Items by their key, both in the order of first appearance."""
+    groups: dict[KeyT, list[ItemT]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def read_results(out: str | Path) -> list[Record]:
+    """The records of a bench."""
+    path = Path(out) / "results.json"
+    records = read_json(path)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise DataError(f"{path} is not a list of records; run the bench again, which writes it anew")
+    return records
+
+
+def results_locked(out: Path) -> AbstractContextManager[None]:
+    """Held by whoever rewrites a file that sums up the runs of a folder; others wait."""
+    return locked(out, wait=True, file=".results.lock")

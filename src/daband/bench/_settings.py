@@ -1,0 +1,231 @@
+"""What an experiment is: a pair, methods, seeds and a budget, read from a preset, a TOML file and overrides."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from daband._files import checked_path, read_bytes
+from daband.bench._methods import checked_method, policy_arguments
+from daband.domains._registry import pairs
+from daband.errors import InvalidInput, did_you_mean
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Episodes = Count | Literal["all", "auto"]
+"""How many episodes; "all": as many whole ones as the source's contexts and ``passes`` give; or "auto": as many as
+``train`` takes by itself, 300, of a small source up to five passes."""
+DecisionRule = Literal["ucb", "greedy"]
+"""How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunSpec(_Settings):
+    """One run in full: nothing else decides its result."""
+
+    pair: str
+    pair_options: dict[str, Any]
+    method: str
+    variant: str
+    policy: dict[str, Any]
+    components: int
+    episodes: Episodes
+    episode_length: int
+    seed: int
+    rule: DecisionRule
+    selection: str
+
+    @property
+    def config_hash(self) -> str:
+        """The same for two runs just when all their settings are the same."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder_name(self) -> str:
+        """Where the run is kept below an experiment's folder."""
+        variant = "" if self.variant == "default" else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
+        return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
+
+    @property
+    def without_seed(self) -> str:
+        """The same for runs that differ in their seed alone."""
+        return self.model_dump_json(exclude={"seed"})
+
+    @property
+    def label(self) -> str:
+        """What people call it: the method, its variant where there is one, and the seed."""
+        variant = "" if self.variant == "default" else f" {self.variant}"
+        return f"{self.method}{variant}, seed {self.seed}"
+
+
+class Experiment(_Settings):
+    """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name fits.
+
+    ``policy`` holds settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
+    ``summary`` says in a line what it is, ``grid`` what ``daband sweep`` goes through unless it is told.
+    """
+
+    summary: str = ""
+    pair: str
+    pair_options: dict[str, Any] = Field(default_factory=dict)
+    episodes: Episodes = 300
+    episode_length: Count = 64
+    seeds: tuple[Seed, ...] = (0, 1, 2, 3, 4)
+    compare: tuple[str, ...] = ("random", "constant", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
+    components: Count = 64
+    policy: dict[str, Any] = Field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    rule: DecisionRule = "ucb"
+    selection: str = "none"
+    grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+
+    def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
+        """Every run; of each pair seed after seed, so that methods can be compared early.
+
+        A method, a setting of one, or an option of a pair that does not exist is an error here, not in the first run.
+        """
+        wanted = self.compare if methods is None else methods
+        for method in (*wanted, *self.methods):
+            policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
+        options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
+        common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
+        runs = []
+        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, wanted):
+            settings = {"pair_options": options[pair], "policy": self.policy_of(method), **common}
+            runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
+        return runs
+
+    def policy_of(self, method: str) -> dict[str, Any]:
+        """The settings of a method's policy: those for all methods, overridden by its own."""
+        return {**self.policy, **self.methods.get(method, {})}
+
+    def describe(self) -> str:
+        """A line that says what it is: its own summary, or the pair's."""
+        if self.summary or "*" in self.pair:
+            return self.summary
+        return pairs.get(self.pair).about.summary
+
+    def pairs(self) -> list[str]:
+        """The names of the pairs that ``pair`` stands for."""
+        if "*" not in self.pair:
+            pairs.get(self.pair)  # an unknown name is an error now, not in the first run
+            return [self.pair]
+        names = fnmatch.filter(pairs.names(), self.pair)
+        if not names:
+            raise InvalidInput(f"no pair has a name like {self.pair!r} (known: {', '.join(pairs.names())})")
+        return names
+
+
+def preset_names() -> list[str]:
+    """Every preset: the shipped files, and one for each pair by its own name."""
+    return sorted(_preset_files().keys() | set(pairs.names()))
+
+
+def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experiment:
+    """An experiment from a preset's name or a TOML file, with ``key=value`` overrides.
+
+    A key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text where it is none.
+    """
+    files = _preset_files()
+    if name_or_file.endswith(".toml"):
+        path = checked_path(name_or_file, "the file of settings")
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}")
+        settings = _parse(read_bytes(path), str(path))
+    elif name_or_file in files:
+        settings = _parse(files[name_or_file], name_or_file)
+    elif name_or_file in pairs:
+        settings = {"pair": name_or_file}
+    else:
+        if Path(name_or_file).exists():
+            raise InvalidInput(
+                f"{name_or_file} is no file of settings (.toml); your own data are two files or folders: "
+                f"--source {name_or_file} --target OTHER, and of tables the columns: --label, or --arm and --reward"
+            )
+        hint = did_you_mean(name_or_file, preset_names())
+        raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
+    for override in overrides:
+        _apply(settings, override)
+    try:
+        return Experiment(**settings)
+    except ValidationError as error:
+        raise InvalidInput(validation_message(error)) from None
+
+
+def validation_message(error: ValidationError) -> str:
+    """What is wrong with settings, as a user wrote them: the first problem, by the name of the setting."""
+    problem = error.errors()[0]
+    # Of a setting that may be one of several kinds, pydantic adds the kind to the path; nobody wrote that.
+    where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key(where, list(Experiment.model_fields))
+    what = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
+    return f"setting {where!r}: {what}, got {problem['input']!r}"
+
+
+def _apply(settings: dict[str, Any], override: str) -> None:
+    key, value = parse_override(override)
+    *parents, last = key.split(".")
+    if (parents or [last])[0] not in Experiment.model_fields:
+        raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
+    put_nested(settings, [*parents, last], value, f"--set {override}")
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """The key and the value of ``key=value``, which ``--set`` takes; the value as ``toml_value`` reads it."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise InvalidInput(f"--set takes key=value, got {text!r}")
+    if value in ("True", "False", "None"):
+        raise InvalidInput(f"--set {text}: write true or false, and leave out what is None")
+    return key, toml_value(value)
+
+
+def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
+    """Set ``settings[path[0]][path[1]]...``, with groups made where there are none; errors begin with ``what``."""
+    for name in path[:-1]:
+        settings = settings.setdefault(name, {})
+        if not isinstance(settings, dict):
+            raise InvalidInput(f"{what}: {name!r} is no group of settings")
+    settings[path[-1]] = value
+
+
+def toml_value(text: str) -> Any:
+    """What TOML reads in a text; the text itself, where it is no TOML."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    hint = did_you_mean(key.split(".", maxsplit=1)[0], known)
+    return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
+
+
+def _parse(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{where} is not a text file in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{where} is not TOML: {error}") from None
+
+
+def _preset_files() -> dict[str, bytes]:
+    entries = (resources.files("daband.bench") / "presets").iterdir()
+    return {entry.name.removesuffix(".toml"): entry.read_bytes() for entry in entries if entry.name.endswith(".toml")}

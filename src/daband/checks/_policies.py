@@ -1,0 +1,574 @@
+"""What every policy must do. Each check takes a function that makes a fresh policy of given sizes.
+
+    from daband.checks import check_policy
+    check_policy(lambda **sizes: MyPolicy(**sizes))
+
+A check raises ``AssertionError`` with what it saw. All run over every registered policy in daband's own tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from daband._arguments import RewardRange
+from daband._arrays import AnyArray, FloatArray
+from daband._registry import Checks
+from daband.errors import InvalidInput
+from daband.linear._exploration import Decision, join_decisions
+from daband.policies._pair_defaults import setting_defaults
+from daband.policies._policy import Policy, RewardedDecision, load_policy
+from daband.policies._ridge import RidgePolicy
+
+POLICY_CHECKS = Checks()
+T = TypeVar("T")
+
+
+MakePolicy: TypeAlias = Callable[..., Policy]
+"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms``, ``seed`` and ``reward_range``, by
+default (0.0, 1.0); the same sizes and seed make the same policy."""
+
+SHAPE = (3,)
+N_ARMS = 4
+
+
+def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
+    """A decorator: the check joins the others, and is made with disjoint and, where they are offered, shared arms."""
+
+    @functools.wraps(check)
+    def of_both(make: MakePolicy) -> None:
+        for arms in ("disjoint", "shared") if _offers_shared_arms(make) else ("disjoint",):
+            check(make, arms)
+
+    return POLICY_CHECKS.add(of_both)
+
+
+def _offers_shared_arms(make: MakePolicy) -> bool:
+    """Whether a policy has a setting ``arms``; a class without one has disjoint arms alone."""
+    return not isinstance(make, type) or "arms" in setting_defaults(make)
+
+
+def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
+    """Even draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
+    shape = (n, *SHAPE) if arms == "disjoint" else (n, n_arms, *SHAPE)
+    return rng.uniform(-1.0, 1.0, shape)
+
+
+def fresh(make: MakePolicy, arms: str, seed: int = 0, reward_range: RewardRange = (0.0, 1.0)) -> Policy:
+    """A policy that has seen nothing."""
+    offered = {"arms": arms} if _offers_shared_arms(make) else {}
+    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, reward_range=reward_range, **offered)
+
+
+def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+    """A policy that has played, been told late rewards, seen the target and adapted."""
+    rng = np.random.default_rng(5)
+    policy = fresh(make, arms, seed)
+    policy.play(random_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
+    late = random_contexts(rng, 5, arms)
+    policy.update(late, policy.select(late).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
+    for _ in range(9):  # and round by round, which may take another way through the code
+        single = random_contexts(rng, 1, arms)
+        policy.update(single, policy.select(single).arm, rng.random(1))
+    policy.observe_target(random_contexts(rng, 6, arms))
+    policy.adapt(steps=2)
+    return policy
+
+
+def _of_file(policy: Policy, read: Callable[[Path], T]) -> T:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.safetensors"
+        policy.save(path)
+        return read(path)
+
+
+def reload_policy(policy: Policy) -> Policy:
+    """The policy after saving and loading."""
+    return _of_file(policy, load_policy)
+
+
+def fingerprint(policy: Policy) -> bytes:
+    """Everything that a policy would save."""
+    return _of_file(policy, Path.read_bytes)
+
+
+def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) -> None:
+    """``call`` raises an error that names ``name`` and leaves the policy as it was, to the bit."""
+    before = fingerprint(policy)
+    try:
+        call(policy)
+    except InvalidInput as error:
+        assert name in str(error), f"the error does not name {name!r}: {error}"
+    else:
+        raise AssertionError(f"bad {name} was accepted")
+    assert fingerprint(policy) == before, f"the policy changed although {name} was refused"
+
+
+def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
+    """Two arrays are equal to the bit."""
+    assert np.array_equal(left, right), f"{what} differ: {left} and {right}"
+
+
+def assert_close_predictions(left: Decision, right: Decision, what: str) -> None:
+    """Means and widths of two decisions are equal up to rounding."""
+    assert_close(left.mean, right.mean, f"means of {what}")
+    assert_close(left.width, right.width, f"widths of {what}")
+
+
+def assert_close(left: AnyArray, right: AnyArray, what: str) -> None:
+    """Two arrays are equal up to rounding."""
+    worst = float(np.max(np.abs(left - right)))
+    assert np.allclose(left, right, rtol=1e-6, atol=1e-8), f"{what} differ by up to {worst:g}"
+
+
+@_of_both_arm_models
+def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
+    """Decisions have the shapes they promise, arms within range, probabilities within (0, 1]."""
+    policy = experienced(make, arms)
+    decision = policy.select(random_contexts(np.random.default_rng(0), 7, arms))
+    assert decision.arm.shape == (7,), decision.arm.shape
+    assert decision.arm.dtype == np.int64, decision.arm.dtype
+    assert decision.propensity.shape == (7,), decision.propensity.shape
+    assert decision.mean.shape == decision.width.shape == (7, N_ARMS), (decision.mean.shape, decision.width.shape)
+    assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
+    assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
+    assert np.isfinite([decision.mean, decision.width]).all()
+    assert (decision.width >= 0).all()
+
+
+@_of_both_arm_models
+def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
+    """``probabilities`` is a distribution over the available arms, of which ``decide`` tells the chosen arm's share."""
+    contexts = random_contexts(np.random.default_rng(13), 9, arms)
+    mask = np.array([True, False, True, True])
+    for policy in (fresh(make, arms), experienced(make, arms)):
+        before = fingerprint(policy)
+        shares, decision = policy.probabilities(contexts, available=mask), policy.decide(contexts, available=mask)
+        assert shares.shape == (9, N_ARMS), shares.shape
+        assert (shares[:, ~mask] == 0).all(), "an arm that is not available has a probability"
+        assert_close(shares.sum(axis=1), np.ones(9), "the sums of probabilities")
+        assert_close(shares[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
+        assert fingerprint(policy) == before, "probabilities changed the policy"
+
+
+@_of_both_arm_models
+def check_propensities_weigh_rounds(make: MakePolicy, arms: str) -> None:
+    """Even propensities teach what none teach; every offered way to use uneven ones leaves finite predictions."""
+    rng = np.random.default_rng(14)
+    contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    without, even = fresh(make, arms), fresh(make, arms)
+    without.update(contexts, chosen, reward)
+    even.update(contexts, chosen, reward, propensity=np.full(24, 1 / N_ARMS))
+    assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
+    for weighting in even.propensity_weightings:
+        policy = fresh(make, arms)
+        policy.update(contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+        policy.observe_target(contexts)
+        policy.adapt(steps=2)
+        assert policy.rounds_learned == 24, policy.rounds_learned
+        assert np.isfinite(policy.decide(contexts).mean).all(), weighting
+
+
+@_of_both_arm_models
+def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
+    """Two policies of one seed choose alike; seed 0 is a seed like any other."""
+    contexts = random_contexts(np.random.default_rng(1), 40, arms)
+    for seed in (0, 3):
+        first, second = experienced(make, arms, seed), experienced(make, arms, seed)
+        assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
+
+
+@POLICY_CHECKS.add
+def check_ties_follow_the_seed(make: MakePolicy) -> None:
+    """Before anything is learned, ties go by the seed: not always to the lowest arm, and not alike for all seeds."""
+    contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
+    choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
+    for seed, arms in enumerate(choices):
+        remedy = "break ties by a draw from the seed and the round"
+        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
+    assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
+
+
+@_of_both_arm_models
+def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
+    """``decide`` leaves the policy to the bit as it was."""
+    policy = experienced(make, arms)
+    before = fingerprint(policy)
+    policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
+    assert fingerprint(policy) == before, "decide changed the policy"
+
+
+@_of_both_arm_models
+def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
+    """Selecting a batch equals selecting its contexts one by one."""
+    for domain in ("source", "target"):
+        contexts = random_contexts(np.random.default_rng(4), 10, arms)
+        batch = experienced(make, arms).select(contexts, domain)
+        one_by_one = experienced(make, arms)
+        singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
+        joined = join_decisions(singles)
+        assert_close_predictions(batch, joined, "a batch and its singles")
+        assert_same(batch.arm, joined.arm, "arms")
+
+
+@_of_both_arm_models
+def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
+    """``play`` makes the choices of ``select`` and ``update`` in turn."""
+    rng = np.random.default_rng(6)
+    contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
+    mask = rng.random((20, N_ARMS)) < 0.7
+    mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
+    played = experienced(make, arms).play(contexts, rewards, available=mask)
+    policy = experienced(make, arms)
+    for i in range(20):
+        decision = policy.select(contexts[i : i + 1], available=mask[i])
+        assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by turns, {played.arm[i]} in play"
+        assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
+        policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
+
+
+@_of_both_arm_models
+def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
+    """An arm that is not available is never chosen; one arm left is chosen for certain."""
+    policy = experienced(make, arms)
+    contexts = random_contexts(np.random.default_rng(7), 50, arms)
+    assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
+    only = policy.select(contexts, available=[False, False, True, False])
+    assert (only.arm == 2).all()
+    assert_close(only.propensity, np.ones(50), "propensity of the only arm")
+
+
+@_of_both_arm_models
+def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
+    """Rewards may come late, some not at all, one by one or together, and their order does not matter."""
+    rng = np.random.default_rng(8)
+    contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    some = rng.permutation(16)[:11]
+    at_once, by_turns = fresh(make, arms), fresh(make, arms)
+    at_once.update(contexts[some], chosen[some], reward[some])
+    for i in some[::-1]:
+        by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
+    probe = random_contexts(rng, 5, arms)
+    assert_close_predictions(at_once.decide(probe), by_turns.decide(probe), "rewards at once and by turns")
+
+
+@POLICY_CHECKS.add
+def check_round_ids_count_once(make: MakePolicy) -> None:
+    """A second update for one round id is refused, in the same batch, later, and after reloading."""
+    policy = experienced(make, "disjoint")
+    contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
+    for candidate in (policy, reload_policy(policy)):
+        for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
+            assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
+
+
+@_of_both_arm_models
+def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
+    """A loaded policy goes on exactly as the one that was saved, through more learning."""
+    policy = experienced(make, arms)
+    loaded = reload_policy(policy)
+    assert type(loaded) is type(policy)
+    assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
+    rng = np.random.default_rng(10)
+    contexts, rewards = random_contexts(rng, 30, arms), rng.random((30, N_ARMS))
+    first, second = policy.play(contexts, rewards), loaded.play(contexts, rewards)
+    policy.adapt(steps=2)
+    loaded.adapt(steps=2)
+    assert_same(first.arm, second.arm, "arms after loading")
+    assert_same(first.mean, second.mean, "means after loading, to the bit")
+    assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
+
+
+@_of_both_arm_models
+def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
+    """A copy and an unpickled policy learn exactly as the original does, and independently of it."""
+    policy = experienced(make, arms)
+    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
+    before = fingerprint(policy)
+    after = []
+    for some in (*copies, policy):
+        assert fingerprint(some) == before, "a copy differs, or changed with another"
+        rng = np.random.default_rng(11)
+        some.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
+        some.adapt(steps=2)
+        after.append(fingerprint(some))
+    assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
+
+
+@POLICY_CHECKS.add
+def check_arms_can_be_added(make: MakePolicy) -> None:
+    """A new arm can be chosen, learns, and leaves what the others know."""
+    rng = np.random.default_rng(11)
+    policy = experienced(make, "disjoint")
+    contexts = random_contexts(rng, 8, "disjoint")
+    before = policy.decide(contexts)
+    assert policy.add_arm() == N_ARMS
+    assert policy.n_arms == N_ARMS + 1
+    after = policy.decide(contexts)
+    assert_close(after.mean[:, :N_ARMS], before.mean, "means of the old arms")
+    assert_close(after.width[:, :N_ARMS], before.width, "widths of the old arms")
+    only = policy.select(contexts, available=[False] * N_ARMS + [True])
+    assert (only.arm == N_ARMS).all()
+    policy.update(contexts, only.arm, np.ones(8))
+    if not _offers_shared_arms(make):
+        return
+    shared = experienced(make, "shared")
+    shared.add_arm()
+    decision = shared.select(random_contexts(rng, 3, "shared", N_ARMS + 1))
+    assert decision.mean.shape == (3, N_ARMS + 1)
+
+
+@POLICY_CHECKS.add
+def check_bad_input_changes_nothing(make: MakePolicy) -> None:
+    """Bad input is refused with an error that names the argument, and the policy is to the bit as it was."""
+    nan = float("nan")
+    good = random_contexts(np.random.default_rng(12), 3, "disjoint")
+
+    def spoiled(value: float) -> AnyArray:
+        contexts = good.copy()
+        contexts[1, 2] = value
+        return contexts
+
+    rounds: dict[str, Any] = {"contexts": good, "arm": [0, 1, 2], "reward": [0.0, 0.5, 1.0]}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("contexts", {"contexts": spoiled(value)}) for value in (nan, np.inf, 1e200)),
+        *(("contexts", {"contexts": wrong}) for wrong in (good[:, :2], good[0], good[:0], [["x", "y", "z"]])),
+        ("contexts", {"contexts": spoiled(nan).astype(np.float32)}), ("domain", {"domain": "elsewhere"}),
+        *(("available", {"available": mask}) for mask in ([False] * N_ARMS, [True] * (N_ARMS + 1), [0, 1, 2, 1])),
+    ]  # fmt: skip
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("contexts", {"contexts": spoiled(nan)}), ("domain", {"domain": "nowhere"}),
+        *(("arm", {"arm": arm}) for arm in ([0, 1, N_ARMS], [0, -1, 1], [0, 1], [0.5, 1.0, 1.0])),
+        *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1.5, -0.5)),
+        ("reward", {"reward": [0.0, 1.0]}), ("propensity", {"propensity": [0.5, 1.0]}),
+        *(("propensity", {"propensity": [0.5, propensity, 1.0]}) for propensity in (0.0, 1.5, nan)),
+        *(("ids", {"ids": ids}) for ids in ([1, 2], [1.5, 2.5, 3.5])),
+    ]  # fmt: skip
+    cases: list[tuple[str, Callable[[Policy], object]]] = [
+        *((name, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong})) for name, wrong in asked),
+        *((name, lambda p, wrong=wrong: p.update(**{**rounds, **wrong})) for name, wrong in told),
+        ("reward", lambda p: p.play(good, np.full((3, N_ARMS), 2.0))),
+        ("reward", lambda p: p.play(good, np.full((3, N_ARMS + 1), 0.5))),
+        ("contexts", lambda p: p.observe_target(spoiled(nan))),
+        ("steps", lambda p: p.adapt(steps=-1)),
+    ]
+    policy = experienced(make, "disjoint")
+    for name, call in cases:
+        assert_refused(policy, call, name)
+
+
+@POLICY_CHECKS.add
+def check_bad_sizes_are_refused(make: MakePolicy) -> None:
+    """A policy of no arms, of no dimensions, of an unknown arm model or a negative seed is refused by name."""
+    good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "seed": 0}
+    bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
+    bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
+    if _offers_shared_arms(make):
+        good["arms"], bad["arms"] = "disjoint", ["joint"]
+    for name, values in bad.items():
+        for value in values:
+            try:
+                make(**{**good, name: value})
+            except InvalidInput as error:
+                assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
+            else:
+                raise AssertionError(f"{name}={value!r} was accepted")
+
+
+def _expected_rewards(contexts: FloatArray) -> FloatArray:
+    """What every arm pays for contexts (B, 3), (B, K) within [0, 1]: linear, each arm its own direction."""
+    directions = np.random.default_rng(19).uniform(-1.0, 1.0, (N_ARMS, *SHAPE)) / 6
+    return 0.5 + contexts @ directions.T
+
+
+def _play_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
+    rng = np.random.default_rng(20)
+    policy = fresh(make, arms, reward_range=(-factor, factor))
+    policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+    policy.observe_target(random_contexts(rng, 10, arms))
+    policy.adapt(steps=2)
+    return policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+
+
+@_of_both_arm_models
+def check_units_of_two_change_no_bit(make: MakePolicy, arms: str) -> None:
+    """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
+    expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
+    assert_same(expected.arm, scaled.arm, "arms in another unit")
+    for name in ("mean", "width", "reward"):
+        assert_same(1024.0 * getattr(expected, name), getattr(scaled, name), f"{name} in another unit")
+
+
+@POLICY_CHECKS.add
+def check_affine_units_change_no_regret(make: MakePolicy) -> None:
+    """Another zero and another unit of reward change the mean regret, in units, of five seeds by at most 5%."""
+    regrets = []
+    for factor, offset in ((1.0, 0.0), (17.0, -5.0)):
+        total = 0.0
+        for seed in range(5):
+            rng = np.random.default_rng([13, seed])
+            contexts = random_contexts(rng, 2000, "disjoint")
+            expected = _expected_rewards(contexts)
+            policy = fresh(make, "disjoint", seed, (offset, factor + offset))
+            policy.observe_target(contexts[:10])
+            for start in range(0, 2000, 500):
+                part = slice(start, start + 500)
+                played = policy.play(contexts[part], factor * expected[part] + offset)
+                policy.adapt(steps=2)
+                total += float((expected[part].max(axis=1) - (played.reward - offset) / factor).sum())
+        regrets.append(total / 10_000)
+    text = f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
+    assert abs(regrets[0] - regrets[1]) <= 0.05 * max(regrets), text
+
+
+@POLICY_CHECKS.add
+def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
+    """``reward_range="auto"`` finds the range of the rewards, one outlier aside, and keeps it in the file."""
+    rng = np.random.default_rng(14)
+    contexts = random_contexts(rng, 200, "disjoint")
+    rewards = 300.0 * _expected_rewards(contexts) - 100.0
+    rewards[7] = 1e6
+    policy = fresh(make, "disjoint", reward_range="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the outlier is clipped, and that is told
+        policy.play(contexts[:20], rewards[:20])
+        policy = reload_policy(policy)  # in the middle of what it needs to know the range
+        played = policy.play(contexts[20:], rewards[20:])
+    low, high = policy.reward_range
+    usual = np.delete(rewards, 7, axis=0)
+    smallest, largest = float(usual.min()), float(usual.max())
+    assert smallest <= low < high <= largest, f"rewards of {smallest} to {largest} gave the range {low} to {high}"
+    assert high - low > 0.4 * (largest - smallest), f"rewards of {smallest} to {largest} gave {low} to {high}"
+    assert policy.rounds_learned == 200, policy.rounds_learned
+    assert_same(played.reward, rewards[np.arange(20, 200), played.arm], "rewards in the user's units")
+    assert reload_policy(policy).reward_range == (low, high), "a saved policy forgets the range of its rewards"
+
+
+@POLICY_CHECKS.add
+def check_deployed_in_the_target(make: MakePolicy) -> None:
+    """After ``deploy("target")`` no domain means the target, in the file as well; before, it means the source."""
+    policy = experienced(make, "disjoint")
+    contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
+    assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
+    policy.deploy("target")
+    for deployed in (policy, reload_policy(policy), copy.deepcopy(policy)):
+        assert_same(deployed.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
+    assert_refused(policy, lambda p: p.deploy("moon"), "domain")
+
+
+@POLICY_CHECKS.add
+def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
+    """With ``on_duplicate="skip"`` rounds that were learned are left out and returned; the others are learned."""
+    contexts = random_contexts(np.random.default_rng(16), 4, "disjoint")
+    policy, other = fresh(make, "disjoint"), fresh(make, "disjoint")
+    assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
+    skipped = policy.update(contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip")
+    assert skipped == ["a", "b", "c"], skipped
+    other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
+    other.update(contexts[2:3], [2], [0.2], ids=["c"])
+    assert fingerprint(policy) == fingerprint(other), "the rounds that were not skipped were learned otherwise"
+    before = fingerprint(policy)
+    assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
+    assert fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
+
+
+@POLICY_CHECKS.add
+def check_threads_count_every_round_once(make: MakePolicy) -> None:
+    """Threads that share a policy lose no round, learn no id twice, and end with what one thread would have learned."""
+    threads, rounds = 8, 40
+    rng = np.random.default_rng(17)
+    contexts = random_contexts(rng, threads * rounds, "disjoint")
+    chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
+    policy, alone = fresh(make, "disjoint"), fresh(make, "disjoint")
+
+    def serve(first: int) -> int:
+        taken = 0
+        for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
+            policy.select(contexts[i : i + 1])
+            row = slice(i, i + 1)
+            taken += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
+        return taken
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            taken = sum(pool.map(serve, range(threads)))
+    finally:
+        sys.setswitchinterval(before)
+    assert taken == policy.rounds_learned == len(contexts), (taken, policy.rounds_learned, len(contexts))
+    assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
+    alone.update(contexts, chosen, reward)
+    assert_close_predictions(policy.decide(contexts), alone.decide(contexts), "shared and sequential policies")
+
+
+@POLICY_CHECKS.add
+def check_repr_says_what_it_is(make: MakePolicy) -> None:
+    """``repr`` names the class, the sizes and how many rounds were decided and learned."""
+    policy = fresh(make, "disjoint")
+    contexts = random_contexts(np.random.default_rng(18), 5, "disjoint")
+    policy.update(contexts, policy.select(contexts).arm, np.full(5, 0.5))
+    for part in (type(policy).__name__, "n_arms=4", "5 rounds decided", "5 learned", "source"):
+        assert part in repr(policy), f"{part!r} is not in {policy!r}"
+
+
+@_of_both_arm_models
+def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
+    """For a policy that learns by sums: sums of parts, put together in another order, give what ``update`` gives."""
+    expected, policy = fresh(make, arms), fresh(make, arms)
+    if not isinstance(policy, RidgePolicy):
+        return
+    rng = np.random.default_rng(15)
+    contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
+    propensity = rng.uniform(0.1, 1.0, 40)
+    expected.update(contexts, chosen, reward, propensity=propensity)
+    blank = policy.without_rounds()
+    if blank.needs_sample:
+        blank.prepare_for_log(contexts, reward)
+    whole = blank.empty_sums()
+    for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
+        sums = blank.empty_sums()
+        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], propensity=propensity[part])
+        whole.merge(sums)
+    assert policy.rounds_learned == 0, policy.rounds_learned
+    policy.learn_sums(whole, blank)
+    assert policy.rounds_learned == 40, policy.rounds_learned
+    assert_close_predictions(policy.decide(contexts), expected.decide(contexts), "sums and rounds")
+
+
+@_of_both_arm_models
+def check_the_past_can_be_discounted(make: MakePolicy, arms: str) -> None:
+    """After ``trust_prior``, ``play`` equals rounds, a file continues, and at a factor of 0 the past is forgotten."""
+    if not experienced(make, arms).can_discount:
+        return
+    rng = np.random.default_rng(16)
+    contexts, rewards = random_contexts(rng, 12, arms), rng.random((12, N_ARMS))
+    played, single = experienced(make, arms), experienced(make, arms)
+    for policy in (played, single):
+        policy.trust_prior("adaptive")
+    arms_played = played.play(contexts, rewards, "target").arm
+    for i in range(12):
+        single = reload_policy(single) if i == 6 else single
+        arm = single.select(contexts[i : i + 1], "target").arm
+        assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
+        single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")
+    assert_close(played.decide(contexts, "target").mean, single.decide(contexts, "target").mean, "means")
+    forgetful = experienced(make, arms)
+    forgetful.trust_prior(0.0)
+    means = forgetful.decide(contexts, "target", rule="greedy").mean
+    assert_same(means, np.zeros_like(means), "means of a policy that trusts nothing")
+
+
+def check_policy(make: MakePolicy) -> None:
+    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    POLICY_CHECKS.run(make)

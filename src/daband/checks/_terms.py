@@ -1,0 +1,203 @@
+"""What every term of the objective must do. Each check takes the term's class.
+
+    from daband.checks import check_term
+    check_term(MyTerm)  # or its registered name
+
+A check raises ``AssertionError`` with what it saw. All run over every registered term in daband's own tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from daband._registry import Checks
+from daband.neural.objectives._objective import Objective, Weight
+from daband.neural.objectives._term import Batch, Term, TermShape, terms
+
+TERM_CHECKS = Checks()
+
+_ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
+_SHAPE = TermShape(n_arms=_ARMS, alignment_width=_ALIGNMENT, feedback="one_hot")
+_WITH_GRADIENT = ("predicted", "alignment", "target_predicted", "target_alignment")
+
+
+def _batch(*, arms: int = _ARMS) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    return Batch(
+        predicted=draw(_ROUNDS, arms),
+        arm=torch.arange(_ROUNDS) % arms,
+        reward=(torch.arange(_ROUNDS) % 2).double(),
+        alignment=draw(_ROUNDS, _ALIGNMENT),
+        target_predicted=draw(_TARGETS, arms),
+        target_width=0.1 * draw(_TARGETS, arms),
+        target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
+        target_teacher=3 * draw(_TARGETS, arms),
+        weight=torch.ones((), dtype=torch.float64),
+    )
+
+
+def _made(kind: type[Term], seed: int = 0) -> Term:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return kind(_SHAPE).double()
+
+
+def _gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
+    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _WITH_GRADIENT}
+    value = term(replace(batch, **leaves))
+    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, grads, strict=True))
+
+
+@TERM_CHECKS.add
+def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
+    """The value is one finite number, the same each time."""
+    term = _made(kind)
+    first, second = term(_batch()), term(_batch())
+    assert first.shape == (), f"the value has shape {tuple(first.shape)}"
+    assert torch.isfinite(first), f"the value is {first.item()}"
+    assert torch.equal(first, second), "the same batch gives another value"
+
+
+@TERM_CHECKS.add
+def check_something_learns_from_it(kind: type[Term]) -> None:
+    """Some input of the encoder gets a finite gradient that is not zero."""
+    grads = [grad for grad in _gradients(_made(kind), _batch()).values() if grad is not None]
+    assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
+    assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
+
+
+@TERM_CHECKS.add
+def check_gradient_is_the_derivative(kind: type[Term]) -> None:
+    """The gradient agrees with finite differences, but for terms that say why theirs does not."""
+    if kind.weighs_itself or kind.holds_constants:
+        return
+    term, batch = _made(kind), _batch()
+    grads = _gradients(term, batch)
+    step = 1e-6
+    for name, grad in grads.items():
+        if grad is None:
+            continue
+        values = getattr(batch, name)
+        direction = torch.cos(torch.arange(values.numel(), dtype=torch.float64)).view_as(values) + 0.3
+        ahead, behind = (term(replace(batch, **{name: values + sign * step * direction})) for sign in (1, -1))
+        slope = float((ahead - behind) / (2 * step))
+        claimed = float((grad * direction).sum())
+        assert abs(slope - claimed) <= 1e-5 * (1 + abs(slope)), f"{name}: slope {slope:g}, gradient {claimed:g}"
+
+
+@TERM_CHECKS.add
+def check_no_target_is_no_trouble(kind: type[Term]) -> None:
+    """A term that does not need the target works without one."""
+    if kind.needs_target:
+        return
+    empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_width", "target_teacher")}
+    value = _made(kind)(replace(_batch(), **empty, target_alignment=_batch().target_alignment[:0]))
+    assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
+
+
+@TERM_CHECKS.add
+def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
+    """An objective with the term at weight 0 equals one without it, to the bit."""
+    names = [name for name in terms if terms.get(name) is kind]
+    assert names, "the term is not registered"
+    other = next(name for name in ("source_squared", "source_cross_entropy") if name != names[0])
+    results = []
+    for weights in ({other: Weight(1.0)}, {other: Weight(1.0), names[0]: Weight(0.0)}):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            objective = Objective(weights=weights, shape=_SHAPE).double()
+            total, values = objective(_batch(), torch.tensor(objective.weights_at(0), dtype=torch.float64))
+            results.append((total, sorted(values), torch.rand(1)))
+    assert torch.equal(results[0][0], results[1][0]), "the loss differs"
+    assert results[0][1] == results[1][1], "the term is computed at weight 0"
+    assert torch.equal(results[0][2], results[1][2]), "random numbers were drawn for a term of weight 0"
+
+
+@TERM_CHECKS.add
+def check_the_term_grows(kind: type[Term]) -> None:
+    """After ``grow`` the term takes one more arm."""
+    term = _made(kind)
+    with torch.random.fork_rng(devices=[]):
+        term.grow()
+    assert torch.isfinite(term.double()(_batch(arms=_ARMS + 1)))
+
+
+@TERM_CHECKS.add
+def check_rows_need_not_match(kind: type[Term]) -> None:
+    """Rewarded rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
+    batch, term = _batch(), _made(kind)
+    again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
+    names = ("alignment", "target_alignment")
+    a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in names}
+    for what, changes in (
+        ("with rounds of the target", again),
+        ("with a context per arm", a_context_per_arm),
+        ("with both", {**again, **a_context_per_arm}),
+        ("without a round of the source", {"alignment": batch.alignment[:0]}),
+    ):
+        changed = replace(batch, **changes)
+        for name, value in {"value": term(changed), **term.measured(changed)}.items():
+            assert torch.isfinite(value), f"{what} {name} is {value.item()}"
+
+
+@TERM_CHECKS.add
+def check_runs_can_be_mapped(kind: type[Term]) -> None:
+    """Several runs at once, mapped by ``torch.vmap``, have each the value, measurements and gradients of a run alone.
+
+    What a term holds must be parameters and buffers, and its code free of branches on values (``.item()``, ``if``).
+    """
+    runs = [_Measured(_made(kind, seed)) for seed in (0, 1)]
+    weights = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
+    first = _batch()
+    second = replace(_batch(), predicted=first.predicted.flip(0), alignment=first.alignment * 1.5)
+    batches = [vars(first), vars(second)]
+
+    def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return functional_call(runs[0], of_run, (Batch(**fields),))
+
+    def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        inputs = [fields[name] for name in _WITH_GRADIENT]
+        return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+
+    present = [name for name, given in batches[0].items() if given is not None]
+    both = {name: torch.stack([fields[name] for fields in batches]) for name in present}
+    for fields in (*batches, both):
+        for name in _WITH_GRADIENT:
+            fields[name].requires_grad_()
+    stacked = torch.vmap(measure)({name: torch.stack([one[name] for one in weights]) for name in weights[0]}, both)
+    stacked_gradients = gradients(stacked["value"].sum(), both)
+    for number, (run, fields) in enumerate(zip(runs, batches, strict=True)):
+        alone = run(Batch(**fields))
+        for name, value in alone.items():
+            assert torch.allclose(stacked[name][number], value), f"run {number} has another {name} than alone"
+        alone_gradients = gradients(alone["value"], fields)
+        for name, gradient, other in zip(_WITH_GRADIENT, alone_gradients, stacked_gradients, strict=True):
+            assert torch.allclose(other[number], gradient), f"run {number} has another gradient of {name} than alone"
+
+
+class _Measured(nn.Module):
+    """A term with its value and all that it measures in one call."""
+
+    def __init__(self, term: Term) -> None:
+        super().__init__()
+        self.term = term
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {"value": self.term(batch), **self.term.measured(batch)}
+
+
+def check_term(term: type[Term] | str) -> None:
+    """Run every check on a term, its class or its registered name.
+
+    The first check that fails raises an error, mostly ``AssertionError``, with its rule as a note.
+    """
+    TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

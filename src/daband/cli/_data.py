@@ -1,0 +1,139 @@
+"""``daband data``: which pairs there are, whether their data are there and whole, getting them, and seeing them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from daband.bench._settings import parse_override
+from daband.cli._progress_and_tables import console, say
+from daband.domains._download import check_data, data_of, get_data
+from daband.domains._registry import data_directory, load, pairs
+from daband.errors import InvalidInput
+
+data_app = typer.Typer(
+    name="data",
+    help="Pairs of domains: list them, check and get their data, see examples.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+_PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
+_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
+
+
+@data_app.command("list")
+def list_command(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
+    ] = False,
+) -> None:
+    """Show every pair, and whether its data are there.
+
+    Example: daband --plugin mine.py data list --all
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("pair", no_wrap=True)
+    for heading in ("what", "data", "options"):
+        table.add_column(heading, overflow="fold")
+    hidden = 0
+    for name in pairs.names():
+        if "/" in name and not everything:
+            hidden += 1
+            continue
+        entry = pairs.get(name)
+        state = "[green]ready[/green]" if entry.ready else "[yellow]missing[/yellow]"
+        table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
+    console.print(table)
+    if hidden:
+        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
+    say(f"data directory: {data_directory()}", style="dim")
+
+
+@data_app.command("check")
+def check_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
+) -> None:
+    """Say what is there, what is missing or damaged, where to get it and under which licence.
+
+    Example: daband data check amazon/books-dvd
+    """
+    wanted = names or [name for name in pairs.names() if "/" not in name and data_of(name)]
+    damaged = False
+    say(f"data directory: {data_directory()}", style="dim")
+    for name in wanted:
+        statuses = list(check_data(name))
+        console.print(f"[bold]{name}[/bold]")
+        if not statuses:
+            console.print("  needs nothing from outside")
+        for status in statuses:
+            colour = _COLOURS[status.state]
+            damaged |= status.state == "damaged"
+            optional = " (only for some forms)" if status.resource.optional else ""
+            licence = f"licence: {status.resource.licence}"
+            say(f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; {licence}", markup=True)
+            say(f"           {status.path}", style="dim")
+            if status.remedy:
+                say(f"           {status.remedy}")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@data_app.command("get")
+def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")]) -> None:
+    """Download what a pair needs and is not there. Run again, it goes on where it stopped.
+
+    Example: daband data get amazon/books-dvd
+    """
+    by_hand = False
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    for name in names:
+        if not data_of(name):
+            console.print(f"{name} needs nothing from outside")
+        with Progress(*columns, console=console, transient=True) as bar:
+            lines: dict[str, TaskID] = {}
+
+            def show(what: str, done: int, total: int, bar: Progress = bar, lines: dict[str, TaskID] = lines) -> None:
+                if what not in lines:
+                    lines[what] = bar.add_task(what)
+                bar.update(lines[what], completed=done, total=total or None)
+
+            for fetched in get_data(name, progress=show):
+                say(f"{fetched.state}: {fetched.resource.what}")
+                if fetched.state == "by hand":
+                    by_hand = True
+                    say(f"  {fetched.resource.by_hand}")
+                    say(f"  it belongs at {fetched.path}", style="dim")
+    if by_hand:
+        raise typer.Exit(1)
+
+
+@data_app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(help="The pair.")],
+    out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,
+    tiny: Annotated[bool, typer.Option(help="The small twin, which needs no data.")] = False,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the pair: key=value, e.g. --set form=embedded.")
+    ] = None,
+) -> None:
+    """Write a picture with examples of both domains side by side.
+
+    Example: daband data show amazon/books-dvd --out examples.png
+    """
+    from daband.bench.report._pair_figure import draw_pair
+
+    if out is not None and out.suffix.lower() not in _PICTURES:
+        raise InvalidInput(f"--out must end in {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}, got {str(out)!r}")
+    pair = load(name, tiny=tiny, **dict(map(parse_override, options or ())))
+    path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
+    say(
+        f"{pair.name}: {len(pair.source):,} source contexts, {len(pair.target):,} target contexts, "
+        f"{0 if pair.target_test is None else len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, "
+        f"contexts {pair.context_shape}"
+    )
+    say(f"wrote {path}")

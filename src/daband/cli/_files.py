@@ -1,0 +1,203 @@
+"""A user's own files on the command line: ``--source old.csv --target new.csv`` in the place of a preset's name.
+
+``takes_files`` gives a command the options. Where they are used it shows what the columns were taken for, writes the
+choices into a TOML file, and calls the command with that file as NAME: everything later takes the file as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from daband import domains
+from daband._files import make_folder, write_text
+from daband.cli._progress_and_tables import console, say
+from daband.errors import InvalidInput
+
+_PANEL = "Your own files, instead of NAME"
+
+
+def _option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=_PANEL)
+
+
+def _file_options(
+    *,
+    source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
+    target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
+    domain: Annotated[
+        str | None, _option("A column of the one table --source that names a row's market; --target is then its value.")
+    ] = None,
+    label: Annotated[str | None, _option("The column that names the right arm.")] = None,
+    arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
+    reward: Annotated[str | None, _option("Of a log, the column of what it paid, in any unit.")] = None,
+    propensity: Annotated[
+        str | None, _option("Of a log, the column of its probability; without one it is estimated.")
+    ] = None,
+    id: Annotated[list[str] | None, _option("A column that names a row; it is left out.")] = None,
+    category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
+    number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
+    date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
+    drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
+    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = domains.PICTURE_SIDE,
+    shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
+    units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
+    settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
+) -> None:
+    """Options of every command that takes files; several columns: --drop one --drop two, or --drop one,two."""
+
+
+_LISTS = ("id", "category", "number", "date", "drop", "units")
+
+
+def takes_files(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with options for files; its first argument, NAME, may then be left out."""
+    command_parameters, file_parameters = (
+        inspect.signature(function, eval_str=True).parameters for function in (command, _file_options)
+    )
+
+    @wraps(command)
+    def with_files(**given: Any) -> None:
+        files = {name: given.pop(name) for name in file_parameters}
+        named = {name: value for name, value in files.items() if value not in (None, [], domains.PICTURE_SIDE)}
+        if not named:
+            if given["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
+                raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
+            command(**given)
+            return
+        if given["name"] is not None:
+            raise InvalidInput(f"{given['name']!r} and --{next(iter(named))} are both given: NAME, or files")
+        if not (files["source"] and files["target"]):
+            missing = "target" if files["source"] else "source"
+            raise InvalidInput(f"--{missing} is needed as well: --source old.csv --target new.csv")
+        out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
+        if "out" in command_parameters:
+            given["out"] = out
+        place, open_questions = _settle(files, out, command.__name__.removesuffix("_command"))
+        command(**{**given, "name": str(place)})
+        for line in open_questions:  # training took longer than a screen holds, and the answer rests on them
+            say(f"Still open: {line}", style="yellow")
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
+    place = list(command_parameters).index("name")
+    annotation = Annotated[(str | None, *parameters[place].annotation.__metadata__)]
+    parameters[place] = parameters[place].replace(default=None, annotation=annotation)
+    parameters += [each for name, each in file_parameters.items() if name not in command_parameters]
+    with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_files
+
+
+def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[domains.Pair, domains.Columns]:
+    """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
+    read = domains.read_files(path, path, domains.ColumnRoles(**named))
+    _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
+    with read.errors_name_rows_of_the_file():
+        pair = domains.from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    assert isinstance(pair.source, domains.LoggedDomain)
+    logged = pair.source.read_log(np.arange(len(pair.source)))
+    names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
+    frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
+    frame.write_parquet(place)
+    return pair, domains.Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
+
+
+def _label(source: str, target: str) -> str:
+    return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
+
+
+def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
+    """Show what the files are taken for, and write it down; returns the TOML file, and what is open."""
+    options: dict[str, Any] = {}
+    open_questions: list[str] = []
+    for name, value in files.items():
+        if name == "settings" or not value:
+            continue
+        options[name] = _split_names(value) if name in _LISTS else value
+    paths = ("source",) if options.get("domain") else ("source", "target")
+    for name in paths:
+        options[name] = str(Path(options[name]).expanduser().resolve())
+    if all(Path(options[name]).is_dir() for name in paths):
+        say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
+        side = options["side"]
+        say(
+            f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long. Without a "
+            "GPU a network takes minutes."
+        )
+    else:
+        options.pop("side", None)
+        taken = ("source", "target", "domain", "shift", "units")
+        roles = domains.ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = domains.read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        open_questions = [line for line in _show(read, files) if "Another unit" in line or "no value" in line]
+        _check_units(read, options.get("units", []))
+    place = files["settings"] or make_folder(out, "out") / "daband.toml"
+    text = _toml(options)
+    if place.is_file() and place.read_text() != text and any(path != place for path in place.parent.iterdir()):
+        raise InvalidInput(
+            f"{place.parent} holds results of other settings, which {place.name} there says; choose another --out, or "
+            "remove the folder"
+        )
+    write_text(place, text)
+    quoted = shlex.quote(str(place))
+    again = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
+    say(f"These settings: {place} (edit it, and go on with `daband {again}`, or any other command)")
+    return Path(place), open_questions
+
+
+def _split_names(values: list[str] | None) -> list[str]:
+    return [part.strip() for one in values or () for part in one.split(",")]
+
+
+def _check_units(read: domains.FilesRead, units: list[str]) -> None:
+    numeric = [column.name for column in read.types if column.role == "number"]
+    for name in units:
+        if name not in numeric:
+            raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
+
+
+def _show(read: domains.FilesRead, files: dict[str, Any]) -> list[str]:
+    """Print what columns are read as; returns what differs between the files."""
+    target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
+    table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
+    for heading in ("column", "read as", "why"):
+        table.add_column(heading, overflow="fold")
+    for column in read.types:
+        style = "dim" if column.role == "left out" else ""
+        table.add_row(escape(column.name), column.role, escape(column.why), style=style)
+    console.print(table)
+    extra = [name for name in read.target.columns if name not in read.source.columns]
+    if extra:
+        say(f"Only the target has {', '.join(extra)}: left out.")
+    label, reward = read.columns.label, read.columns.reward
+    if label in read.target.columns and not read.target[label].null_count():
+        say(f"The target has labels in {label}: half of its rows are kept to measure by, no other label is used.")
+    elif reward in read.target.columns and read.target is not read.source:
+        say(f"The target has rewards in {reward}: they are not used here, `daband learn` takes them later.")
+    differences = domains.column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
+    for line in differences:
+        say(line, style="yellow")
+    say("Another type: --category, --number, --date, --drop COLUMN.")
+    if files["shift"] is None and not files["units"]:
+        say(
+            "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
+            "another currency: --units price. Other looks or sensors: --shift style."
+        )
+    return differences
+
+
+def _toml(options: dict[str, Any]) -> str:
+    lines = ["# Written by daband from the files named below; every command takes this file as NAME.", 'pair = "files"']
+    lines += ['episodes = "auto"', "seeds = [0, 1, 2]", "", "[pair_options]"]
+    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in options.items()]
+    return "\n".join(lines) + "\n"

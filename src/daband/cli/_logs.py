@@ -1,0 +1,270 @@
+"""``daband fit-log``, ``learn`` and ``evaluate-log``: policies from logs, and their value on logs."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+import daband
+from daband._files import check_writable, make_folder, write_json
+from daband.bench._methods import checked_method, policy_class
+from daband.bench._records import decimals
+from daband.bench._run import PolicyFolder, policy_folder
+from daband.cli import _options as options
+from daband.cli._files import table_as_log
+from daband.cli._progress_and_tables import interval_text, say
+from daband.cli._run_progress import rows_bar
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._parquet_files import LogColumns, PlainLog
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import InvalidInput
+from daband.policies._policy import Policy
+
+
+def fit_log_command(
+    log: Annotated[
+        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
+    arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Its column of rewards, in any unit.")] = None,
+    propensity: Annotated[str | None, typer.Option(help="Its column of propensities; else they are estimated.")] = None,
+    id: Annotated[list[str] | None, typer.Option(help="A column that names a row; it is left out.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="A saved policy to go on with; else a new one is made.")] = None,
+    method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
+    arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
+    context: options.ContextColumns = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A folder for what is learned so far: killed and started again, it goes on.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
+    skip_damaged: options.SkipDamaged = False,
+    half_life: Annotated[float | None, typer.Option(help="Of a new policy: when a round counts half.")] = None,
+    time: Annotated[str | None, typer.Option(help="The column with the time of a round: a number, or a date.")] = None,
+) -> None:
+    """Fit a policy to a log that may be larger than memory.
+
+    Of a table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+
+    Example: daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors
+    """
+    check_writable(out)  # before the fit, which may take hours
+    on_damaged = "skip" if skip_damaged else "refuse"
+    if arm is not None:
+        if policy is not None or context is not None:
+            raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
+        named = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
+        _save(_fit_table(log, method, named), out)
+        return
+    with options.named_as_options():
+        columns = options.log_columns(context)
+        if policy is not None and half_life is not None:
+            raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
+        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
+    with rows_bar(fitted.name) as show, options.named_as_options():
+        daband.fit_log(
+            fitted,
+            log,
+            columns=columns,
+            engine=engine,
+            ray_address=address,
+            workers=workers,
+            on_damaged=on_damaged,
+            directory=state,
+            time=time,
+            progress=show,
+        )
+    _save(fitted, out)
+
+
+def _save(policy: Policy, out: Path) -> None:
+    policy.save(out)
+    say(f"{policy!r}\nPolicy: {out}")
+
+
+def learn_command(
+    policy: options.SomePolicy,
+    log: options.SomeLog,
+    arm: options.ArmColumn = "arm",
+    reward: options.RewardColumn = "reward",
+    propensity: options.PropensityColumn = "propensity",
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
+    ] = None,
+    context: options.ContextColumns = None,
+    prior_trust: options.TrustInPrior = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
+    ] = None,
+    skip_damaged: options.SkipDamaged = False,
+) -> None:
+    """Learn from a log of the target that the exported policy wrote: every round once, then export again.
+
+    A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
+    are not counted again.
+
+    Example: daband learn market log1.csv --id customer
+    """
+    learner, folder = open_policy(policy)
+    version, place = (0, policy) if folder is None else folder.next_version()
+    place = out or place
+    if folder is not None and out is None:
+        make_folder(place.parent)
+    check_writable(place)
+    before, rows = learner.rounds_learned, 0
+    with rows_bar(learner.name) as show, options.named_as_options():
+
+        def count(record: dict[str, float]) -> None:
+            nonlocal rows
+            rows = int(record["rows"])
+            show(record)
+
+        daband.learn_log(
+            learner,
+            log,
+            columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity),
+            arm=arm,
+            reward=reward,
+            propensity=propensity,
+            id=id_column,
+            prior_trust=options.number_or_name(prior_trust),
+            on_damaged="skip" if skip_damaged else "refuse",
+            progress=count,
+        )
+    learned = learner.rounds_learned - before
+    if not learned:
+        say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
+        return
+    learner.save(place)
+    say(f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
+    if id_column is not None and rows > learned:
+        say(f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
+    say(f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
+    if folder is not None and out is None:
+        say(f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+
+
+def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
+    """Fit a new policy to one table, whose columns are inferred and shown."""
+    checked_method(method)
+    with tempfile.TemporaryDirectory() as folder:
+        pair, columns = table_as_log(log, Path(folder) / "log.parquet", named)
+        settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
+        fitted = policy_class(method).for_pair(pair, seed=0, **settings)
+        with rows_bar(fitted.name) as show:
+            daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
+    return fitted
+
+
+def _new(
+    method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str, half_life: float | None
+) -> Policy:
+    if arms is None:
+        raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never chosen")
+    checked_method(method)
+    rounds = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
+    settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms, "reward_range": "auto"}
+    kind = policy_class(method)
+    if half_life is not None:
+        settings["half_life"] = half_life
+    if method.endswith("-p"):
+        settings["transform"] = daband.PCA(min(64, rounds.context_shape[0]))
+    elif kind.scale_matters:
+        settings["transform"] = daband.Standardise()
+    return kind(**settings)
+
+
+# ``daband evaluate-log``: what a policy is worth, from a log in Parquet files of any size.
+
+
+_FILE = "log_estimates.json"
+
+
+def evaluate_log_command(
+    policy: options.SomePolicy,
+    log: options.SomeLog,
+    arm: options.ArmColumn = "arm",
+    reward: options.RewardColumn = "reward",
+    propensity: options.PropensityColumn = "propensity",
+    estimators: Annotated[
+        str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
+    ] = "dr",
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    rule: Annotated[
+        str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")
+    ] = None,
+    domain: Annotated[
+        Literal["source", "target"] | None,
+        typer.Option(help="Where the log was written; by default where the policy is deployed."),
+    ] = None,
+    context: options.ContextColumns = None,
+    out: Annotated[
+        Path | None, typer.Option(help=f"Where the estimates go as JSON; by default {_FILE} in the run's folder.")
+    ] = None,
+    skip_damaged: options.SkipDamaged = False,
+) -> None:
+    """What would a policy be paid per round? Estimate it from rounds that another policy played and logged.
+
+    Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
+    """
+    from daband.evaluation._off_policy import compare_estimators
+
+    names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
+    if not names:
+        raise InvalidInput("--estimators names none")
+    valued, folder = open_policy(policy)
+    place = out or (None if folder is None else folder.path / _FILE)
+    if place is not None:
+        check_writable(place)
+    if domain is not None:
+        valued.deploy(domain)
+    with (
+        rows_bar("pass 1") as show,
+        options.named_as_options(),
+        tempfile.TemporaryDirectory(prefix="daband-") as copies,
+    ):
+        columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
+        named = LogColumns(arm, reward, propensity)
+        plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
+        for path, rounds in plain.unrewarded.items():
+            say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+        with plain.errors_name_originals():
+            estimates = compare_estimators(
+                valued,
+                plain.files,
+                names,
+                confidence=confidence,
+                rule=rule,
+                columns=columns,
+                on_damaged="skip" if skip_damaged else "refuse",
+                progress=show,
+            )
+    for estimate in estimates.values():
+        digits = decimals(estimate.value, estimate.low, estimate.high)
+        say(
+            f"{estimate.estimator}: {interval_text(estimate, digits)}, from {estimate.rounds:,} rounds (an effective "
+            f"sample of {estimate.effective_sample_size:,.0f}) in the {estimate.domain}",
+            markup=True,
+        )
+        for warning in estimate.warnings:
+            say(f"[yellow]warning[/yellow]   {escape(warning)}", markup=True)
+    if place is not None:
+        records = [estimate.as_dict() for estimate in estimates.values()]
+        write_json(place, {"log": log, "estimates": records})
+        say(f"Written: {place}")
+
+
+def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
+    """The policy of a file, or that of a folder with the folder; it knows its arms by name where the folder does."""
+    folder = policy_folder(path) if path.is_dir() else None
+    policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
+    if folder is not None and policy.arm_names is None:
+        policy.arm_names = folder.arm_names
+    return policy, folder

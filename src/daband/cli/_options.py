@@ -1,0 +1,132 @@
+"""Arguments and options that several commands share, and how lists of numbers are read and written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daband.bench._methods import method_names
+from daband.bench._settings import preset_names
+from daband.domains.readers._columns import Columns
+from daband.errors import DataError, InvalidInput
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """The presets that a shell offers."""
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """The methods that a shell offers, behind those that stand there: ``random,lin`` gives ``random,linucb``."""
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(begun)]
+
+
+Name = Annotated[
+    str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.", autocompletion=complete_preset)
+]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(help="Run on a Ray cluster: its address, or local for one on this machine with --jobs workers."),
+]
+Out = Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
+]
+ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or number.")]
+RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty where none has come.")]
+PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its propensity.")]
+ContextColumns = Annotated[
+    str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+]
+SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
+SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
+SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
+TrustInPrior = Annotated[
+    str | None,
+    typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
+]
+
+_MOST = 100_000
+_OPTIONS = {
+    "on_damaged='skip'": "--skip-damaged",
+    "columns=daband.domains.Columns(...)": "--context",
+    "columns.context": "--context",
+    "arm=, reward= or propensity=": "--arm, --reward or --propensity",
+    "with id=, so": "with --id, so",
+    "confidence must": "--confidence must",
+    "estimator must": "--estimators must",
+    "rule must": "--rule must",
+}
+"""What a command calls the arguments that errors of ``fit_log`` and ``evaluate_log`` name."""
+
+
+def stem(name: str) -> str:
+    """What an experiment's folder is called: the preset's name, or the file's without its ending."""
+    return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
+
+
+def log_columns(
+    context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
+) -> Columns | None:
+    """The columns of a log whose context columns are named, separated by commas; None where they are not."""
+    if context is None:
+        return None
+    names = tuple(name.strip() for name in context.split(",") if name.strip())
+    return Columns(names, arm=arm, reward=reward, propensity=propensity)
+
+
+@contextmanager
+def named_as_options() -> Iterator[None]:
+    """Errors about a log that advise an argument advise the option instead."""
+    try:
+        yield
+    except (DataError, InvalidInput) as error:
+        text = str(error)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise type(error)(text) from None
+
+
+def number_or_name(text: str | None) -> float | str | None:
+    """A number where the text is one."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def seed_numbers(text: str | None) -> list[int] | None:
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None where no seeds are named."""
+    if text is None:
+        return None
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"seeds: the range {part.strip()!r} runs backwards")
+        if last - first >= _MOST:
+            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MOST:,} numbers")
+        numbers.extend(range(first, last + 1))
+    return list(dict.fromkeys(numbers))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``seed_numbers``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,287 @@
+"""``daband export``, ``decide``, ``serve``, ``export-events``: a policy as a file, on rows, over HTTP, and its log."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from daband._files import check_writable, read_json, write_bytes
+from daband._lazy_polars import pl
+from daband._table_transform import NumericColumn, numbers
+from daband.cli._progress_and_tables import say
+from daband.errors import DataError, InvalidInput, did_you_mean
+
+
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")],
+    domain: Annotated[Literal["source", "target"], typer.Option(help="The domain it will act in.")] = "target",
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The probability of an arm drawn at random, so that its log serves to learn; 0.1, say."),
+    ] = None,
+    explore: Annotated[
+        Literal["ucb", "thompson", "greedy"] | None,
+        typer.Option(help="How it explores besides; by default greedy where --epsilon is given, else as the policy."),
+    ] = None,
+    least_rounds: Annotated[
+        int, typer.Option(min=0, help="Refuse where an arm was learned from fewer rounds: they tell of each.")
+    ] = 0,
+    data: Annotated[
+        bool, typer.Option(help="Read the run's data for what monitoring compares with; --no-data does without.")
+    ] = True,
+) -> None:
+    """Write a run's policy to one file that decides on raw rows, without anything that it was trained on.
+
+    Example: daband export market market.daband --epsilon 0.1
+    """
+    from daband import load
+    from daband.bench._run import policy_folder
+    from daband.serving._deployed_policy import load_deployed
+    from daband.serving._export import export
+
+    place = policy_folder(folder)
+    pair = None
+    if data:
+        try:
+            pair = place.load_pair()
+        except DataError as error:
+            raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
+    policy = load(place.policy_file, device="cpu")
+    assessment = None if place.assessment_file is None else read_json(place.assessment_file)
+    export(
+        policy,
+        file,
+        pair=pair,
+        domain=domain,
+        arm_names=policy.arm_names or place.arm_names,
+        assessment=assessment,
+        epsilon=epsilon,
+        explore=explore,
+        least_rounds=least_rounds,
+    )
+    deployed = load_deployed(file)
+    say(f"{deployed!r}")
+    size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
+    say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    if assessment is not None and assessment.get("verdict") != "hand over":
+        why = assessment.get("why", "no reason is given")
+        say(f"Its assessment without target rewards: {assessment.get('verdict')} ({why}).", style="yellow")
+    if deployed.columns is not None:
+        say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+    exploration = deployed.frozen.exploration
+    if exploration.rule != "thompson" and not exploration.epsilon:
+        tries = {"ucb": "It tries uncertain arms (ucb), the same one for the same row"}.get(exploration.rule)
+        tell = "with --epsilon 0.1 its log can tell what other arms would have paid."
+        say(f"{tries or 'It does not explore'}: {tell}")
+
+
+_SHOWN = 5
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
+
+
+def decide_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS", help="A CSV or Parquet file with the columns it takes, or a folder of pictures."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the rows go with arm, propensity and an empty reward to fill in: .csv or .parquet."),
+    ] = None,
+    among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Make warnings of a row errors.")] = False,
+    false_alarms: Annotated[
+        float, typer.Option(help="The probability of an alarm while nothing has changed, for the whole file.")
+    ] = 0.01,
+) -> None:
+    """Decide on every row of a file, and tell whether the rows have left what training saw.
+
+    What it writes to --out is a log: fill in the rewards as they come, and `daband learn` takes it. Without --out, the
+    decisions of the first rows are shown.
+
+    Example: daband decide market.daband week1.csv --out log1.csv
+    """
+    import numpy as np
+
+    from daband.domains.readers._tables import read_table
+    from daband.serving._deployed_policy import load_deployed
+
+    deployed = load_deployed(file)
+    contexts: Any
+    if rows.is_dir():
+        pictures = sorted(path for path in rows.iterdir() if path.suffix.lower() in _PICTURES)
+        if not pictures:
+            raise InvalidInput(f"{rows} has no picture ({', '.join(_PICTURES)})")
+        frame, contexts = pl.DataFrame({"file": [path.name for path in pictures]}), pictures
+    elif deployed.columns is None:
+        raise InvalidInput(
+            f"{file} does not decide on rows of a table; give a folder of pictures, or pipe arrays into "
+            "python -m daband.serving"
+        )
+    else:
+        frame = read_table(rows)
+        for name in deployed.columns:
+            if name not in frame.columns:
+                hint = did_you_mean(name, frame.columns)
+                raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+        contexts = frame.select(deployed.columns)
+        assert deployed.frozen.table is not None
+        for kind in deployed.frozen.table.columns:
+            if isinstance(kind, NumericColumn):  # one text makes text of a whole column: name that one
+                numbers(frame, kind.name, is_context=False)
+    taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
+    if taken:
+        raise InvalidInput(
+            f"{rows} has a column {taken[0]!r} already, which decisions are written to; rename or drop it"
+        )
+    if out is not None:
+        check_writable(out)
+        before = read_table(out) if out.is_file() else frame
+        if "reward" in before.columns and before["reward"].null_count() < len(before):
+            raise InvalidInput(f"{out} has rewards that somebody filled in; give another --out, or move it away")
+    arms = None if among is None else [name.strip() for name in among.split(",")]
+    watched = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
+    decision = (watched or deployed).decide(contexts, among=arms, strict=strict)
+    decided = frame.with_columns(
+        arm=pl.Series(decision.arm_name),
+        propensity=pl.Series(np.asarray(decision.propensity)),
+        reward=pl.lit(None, pl.Float64),
+        version=pl.lit(deployed.version),
+    )
+    if out is None:
+        for number, (name, propensity) in enumerate(decided.select("arm", "propensity").head(_SHOWN).iter_rows()):
+            say(f"row {number}: {name} (propensity {propensity:.3g})")
+        if len(decided) > _SHOWN:
+            say(f"... {len(decided):,} rows in all")
+    else:  # whole or not at all: the log of decisions is what learning rests on
+        content = io.BytesIO()
+        if out.suffix.lower() == ".parquet":
+            decided.write_parquet(content)
+        else:
+            decided.write_csv(content, separator="\t" if out.suffix.lower() == ".tsv" else ",")
+        write_bytes(out, content.getvalue())
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in (warning for each in decision.warnings for warning in each):
+        alike.setdefault((warning.kind, warning.column), []).append(warning.message)
+    for first, *others in list(alike.values())[:_SHOWN]:
+        say(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
+    if watched is not None:
+        say(f"{watched.report()!r}")
+    if out is None:
+        say("Nothing is written: --out log.csv keeps the decisions, to fill in rewards and to learn.")
+        return
+    say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
+    if not rows.is_dir():
+        ids = () if deployed.frozen.table is None else deployed.frozen.table.ids
+        column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
+
+
+# ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.
+
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    log: Annotated[str, typer.Option(help="The log: sqlite:///FILE or postgresql://...")] = "sqlite:///events.db",
+    learn: Annotated[
+        Path | None,
+        typer.Option(help="The policy that FILE was exported from (policy.safetensors): learn from the log."),
+    ] = None,
+    learn_every: Annotated[int, typer.Option(min=1, help="Rewards that are learned at a time.")] = 100,
+    mode: Annotated[Literal["online", "apprentice", "log-only"], typer.Option(help="Whose arm is played.")] = "online",
+    wait: Annotated[float | None, typer.Option(help="Seconds until the default reward; without it, for ever.")] = None,
+    default_reward: Annotated[float, typer.Option(help="The reward of events that get none in time.")] = 0.0,
+    corrections: Annotated[
+        Literal["refused", "versioned"], typer.Option(help="A second, other reward is.")
+    ] = "refused",
+    incumbent: Annotated[str | None, typer.Option(help="The arm that was played before, to compare with.")] = None,
+    contexts: Annotated[Literal["keep", "hash", "drop"], typer.Option(help="What the log keeps of contexts.")] = "keep",
+    on_full: Annotated[
+        Literal["stop", "decide"], typer.Option(help="Decisions while the log cannot be written.")
+    ] = "stop",
+    promise: Annotated[float | None, typer.Option(help="Alarm below this mean reward; else what was assessed.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8000,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 for no limit.")] = 0.0,
+    body_bytes: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 1 << 20,
+    worker: Annotated[bool, typer.Option(help="Watch, learn and set default rewards in a second process.")] = True,
+    access_log: Annotated[bool, typer.Option(help="Write a line per request: path and status, no context.")] = False,
+    open_to_all: Annotated[bool, typer.Option(help="Listen beyond this machine although tokens are missing.")] = False,
+) -> None:
+    """Serve an exported policy over HTTP: decide, log, take rewards, and go on learning.
+
+    Tokens come from the environment: DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
+
+    Example: daband serve market.daband --log sqlite:///events.db --learn policy.safetensors --wait 86400
+    """
+    try:
+        from daband.service._app import serve
+        from daband.service._settings import Limits, Settings, Tokens
+        from daband.serving._deployed_policy import load_deployed
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
+    tokens = Tokens(
+        **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
+    )
+    if host not in _LOOPBACK and not tokens.complete and not open_to_all:
+        raise InvalidInput(
+            f"--host {host} is open to other machines, and not every role has a token; set DABAND_DECIDE_TOKEN, "
+            "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or say --open-to-all"
+        )
+    settings = Settings(
+        mode=mode,
+        contexts=contexts,
+        wait=wait,
+        default_reward=default_reward,
+        corrections=corrections,
+        incumbent=incumbent,
+        on_full=on_full,
+        promise=promise,
+        tokens=tokens,
+        limits=Limits(body_bytes=body_bytes, rate=rate),
+    )
+    load_deployed(file)  # what cannot be served is said before addresses are
+    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
+    serve(
+        file,
+        log,
+        settings,
+        learn=learn,
+        learn_every=learn_every,
+        host=host,
+        port=port,
+        worker=worker,
+        access_log=access_log,
+    )
+
+
+def export_events_command(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log: sqlite:///FILE or postgresql://...")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
+    since: Annotated[str | None, typer.Option(help="First day, 2026-11-02, or moment, 2026-11-02T12:00.")] = None,
+    until: Annotated[str | None, typer.Option(help="The moment before which events are taken.")] = None,
+    defaults: Annotated[bool, typer.Option(help="Take events with a default reward.")] = True,
+    ids: Annotated[bool, typer.Option(help="Add columns event_id, time, model and mode.")] = False,
+) -> None:
+    """Write the events of a service's log that have a reward to a Parquet file, as fit-log and evaluate-log read it.
+
+    Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until 2026-11-09
+    """
+    try:
+        from daband.service._event_log import export_events
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
+    written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
+    say(f"Written: {file} ({written:,} events)")

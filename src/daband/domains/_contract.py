@@ -1,0 +1,344 @@
+"""What training and evaluation may ask of a domain.
+
+Three things, kept apart by type, because the whole project rests on the difference:
+
+* ``Contexts``: a stream of contexts and nothing else. It is all that training ever gets of the target.
+* ``RewardDomain``: contexts for which a chosen arm pays. The source; and the target once its rewards may be seen.
+* ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
+
+A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
+from a round number, and two methods with one seed see the same contexts in the same order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daband._arguments import RewardRange
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._domain_names import DomainNames
+from daband._shift import Shift, as_shift
+from daband.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from daband._table_transform import TableTransform
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Some rounds of a reward domain: contexts, and what each arm pays.
+
+    ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
+    the training loop alone holds them, a policy observes that of the arm it chose. ``expected`` (B, K) are the
+    expected rewards where they are known (then regret is exact), else None.
+    """
+
+    contexts: AnyArray
+    rewards: FloatArray
+    expected: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    def pay(self, arms: IntArray) -> FloatArray:
+        """The reward of one arm per round, (B,)."""
+        return self.rewards[np.arange(len(self.rewards)), arms]
+
+    def regret(self, arms: IntArray) -> FloatArray:
+        """How much less than the best arm each choice pays in expectation, (B,); NaN where that is not known."""
+        if self.expected is None:
+            return np.full(len(self.contexts), np.nan)
+        rows = np.arange(len(self.expected))
+        return self.expected.max(axis=1) - self.expected[rows, arms]
+
+
+@dataclass(frozen=True)
+class LoggedRounds:
+    """Rounds of a logging policy: the arm is given, and only its reward is known."""
+
+    contexts: AnyArray
+    arms: IntArray
+    rewards: FloatArray
+    propensities: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+
+class Contexts(ABC):
+    """A finite collection of contexts, served in an order that a seed fixes.
+
+    A subclass gives ``context_shape``, ``__len__`` and ``read``. ``passes`` says how often each context may be shown;
+    every pass has its own order.
+
+    >>> target = daband.domains.load("synthetic", tiny=True).target
+    >>> target.batch(0, 4, seed=0).shape
+    (4, 8)
+    """
+
+    context_shape: tuple[int, ...]
+    passes: int = 1
+    prefetches: bool = False
+    """Whether a run may read the next episode in another thread while this one is played: worth it where files are
+    decoded, and right only where what is read depends on the positions alone."""
+    row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
+    """Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy."""
+    table: Any = None
+    """Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards."""
+    _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many different contexts there are."""
+
+    @abstractmethod
+    def read(self, indices: IntArray) -> AnyArray:
+        """The contexts at these positions, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
+
+    def as_given(self, indices: IntArray) -> Any:
+        """The contexts at these positions as their owner knows them: rows of ``table``, else what ``read`` gives."""
+        return self.read(indices) if self.table is None else self.table[indices]
+
+    @property
+    def rounds_available(self) -> int:
+        """How many rounds can be served: every context, ``passes`` times."""
+        return len(self) * self.passes
+
+    def check_rounds(self, start: int, stop: int) -> None:
+        """Refuse rounds that there are not."""
+        if not 0 <= start <= stop:
+            raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
+        if stop > self.rounds_available:
+            raise InvalidInput(
+                f"round {stop} was asked for, but {len(self)} contexts shown {self.passes} time(s) give "
+                f"{self.rounds_available} rounds; ask for fewer rounds or set passes={-(-stop // max(len(self), 1))}"
+            )
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Positions of the contexts shown in rounds ``start`` to ``stop - 1``."""
+        self.check_rounds(start, stop)
+        pieces = []
+        while start < stop:
+            pass_number, offset = divmod(start, len(self))
+            until = min(stop - pass_number * len(self), len(self))
+            pieces.append(self.order_of_pass(pass_number, offset, until, seed=seed))
+            start = pass_number * len(self) + until
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
+        """Positions of the contexts at places ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
+        return _permutation(len(self), seed, number, self._order_key)[start:stop]
+
+    def read_rounds(self, indices: IntArray) -> Any:
+        """All that is known of the rounds at these positions: contexts here, with what arms pay in a subclass."""
+        return self.read(indices)
+
+    def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
+        """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read(self.order(start, stop, seed=seed))
+
+    @property
+    def by_name(self) -> Mapping[str | None, Contexts]:
+        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        return {None: self}
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        """What ``batch`` gives, or ``rounds`` where there are rewards, of each domain with its name."""
+        return [(None, self.batch(start, stop, seed=seed))]
+
+
+class RewardDomain(Contexts):
+    """Contexts for which a chosen arm pays.
+
+    >>> source = daband.domains.load("synthetic", tiny=True).source
+    >>> rounds = source.rounds(0, 4, seed=0)
+    >>> rounds.contexts.shape, rounds.pay([0, 1, 2, 0]).shape
+    ((4, 8), (4,))
+    """
+
+    n_arms: int
+    _order_key = 1
+
+    @abstractmethod
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        """Realised rewards (B, K) of these contexts, and the expected ones where known."""
+
+    def read_rounds(self, indices: IntArray) -> Rounds:
+        return Rounds(self.read(indices), *self.read_rewards(indices))
+
+    def rounds(self, start: int, stop: int, *, seed: int) -> Rounds:
+        """Rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read_rounds(self.order(start, stop, seed=seed))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
+
+
+class LoggedDomain(Contexts):
+    """Contexts with the arm that was chosen, its reward and its propensity: the log of another policy."""
+
+    n_arms: int
+    _order_key = 2
+
+    @abstractmethod
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Arms, rewards and propensities at these positions, each (B,)."""
+
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+        return LoggedRounds(self.read(indices), *self.read_log(indices))
+
+    def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
+        """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read_rounds(self.order(start, stop, seed=seed))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
+
+
+class EvaluationDomain(ABC):
+    """Contexts with the expected reward of every arm; its order is its own and never changes.
+
+    >>> held = daband.domains.load("synthetic", tiny=True).target_test
+    >>> held.read(0, 3).shape, held.read_expected(0, 3).shape
+    ((3, 8), (3, 3))
+    """
+
+    context_shape: tuple[int, ...]
+    n_arms: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many contexts there are."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Contexts ``start`` to ``stop - 1``, (B, *context_shape)."""
+
+    @abstractmethod
+    def read_expected(self, start: int, stop: int) -> FloatArray:
+        """Their expected rewards, (B, K)."""
+
+    @property
+    def by_name(self) -> Mapping[str | None, EvaluationDomain]:
+        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        return {None: self}
+
+    def batches(self, size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
+        """All contexts and expected rewards, at most ``size`` at a time."""
+        for start in range(0, len(self), size):
+            stop = min(start + size, len(self))
+            yield self.read(start, stop), self.read_expected(start, stop)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a person should know of a pair before using it."""
+
+    summary: str
+    licence: str = "none needed: generated"
+    citation: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source with rewards, contexts of a target, and what labels of the target there are, kept for the evaluator.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> pair.context_shape, pair.n_arms, pair.feedback
+    ((8,), 3, 'bandit')
+    """
+
+    name: str
+    context_shape: tuple[int, ...]
+    n_arms: int
+    class_names: tuple[str, ...]
+    source: RewardDomain | LoggedDomain
+    target: Contexts
+    target_test: EvaluationDomain | None = None
+    """Target contexts with expected rewards, for the evaluator alone; None where nobody has labels of the target."""
+    target_labelled: RewardDomain | None = None
+    """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
+    source_test: EvaluationDomain | LoggedDomain | None = None
+    """Source rounds that training does not use, for validation, selection criteria and estimates: an
+    ``EvaluationDomain``, or rounds of the log where the source is a log."""
+    arms: str = "disjoint"
+    """"disjoint": one context a round; "shared": one context per arm."""
+    feedback: str = "bandit"
+    """What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
+    without noise, so that a reward of 1 tells of every arm."""
+    reward_range: RewardRange = (0.0, 1.0)
+    """The smallest and largest reward, in the user's units; "auto" where nobody knows them."""
+    about: About = field(default_factory=lambda: About(summary=""))
+    feature_names: tuple[str, ...] = ()
+    """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
+    table: TableTransform | None = None
+    """For a pair made of tables: the fitted transform that turns a raw row into a context."""
+    shift: Shift = None  # type: ignore[assignment]
+    """What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors."""
+    domains: DomainNames = field(default_factory=DomainNames)
+    """The names of the sources and targets. With several sources ``source`` has the rounds of all of them, each in its
+    ``by_name``; so have ``target`` and the others."""
+
+    def __post_init__(self) -> None:
+        shift = as_shift(self.shift, context_shape=self.context_shape, feature_names=self.feature_names)
+        object.__setattr__(self, "shift", shift)
+
+    def __repr__(self) -> str:
+        few = 6
+        names = [*self.class_names[:few], *(["..."] if len(self.class_names) > few else [])]
+        arms = f"{self.n_arms} arms" + (f" ({', '.join(names)})" if names else "")
+        held = 0 if self.source_test is None else len(self.source_test)
+        labelled = "no labels of the target"
+        if self.target_test is not None:
+            labelled = f"{len(self.target_test):,} for the evaluator"
+        several = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        several = "" if len(self.domains) == 2 else several
+        return (
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
+            f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
+            f"target contexts, {labelled}; shift {self.shift}{several}>"
+        )
+
+    def require_target_test(self) -> EvaluationDomain:
+        """``target_test``, or an error that says what cannot be done without labels of the target."""
+        if self.target_test is None:
+            raise InvalidInput(
+                f"the pair {self.name!r} has no target_test: without labels of the target a policy can be trained but "
+                "not evaluated there; build the pair with target_test=(contexts, labels or expected rewards)"
+            )
+        return self.target_test
+
+    def require_target_labelled(self) -> RewardDomain:
+        """``target_labelled``, or an error that says what cannot be done without rewards of the target."""
+        if self.target_labelled is None:
+            raise InvalidInput(
+                f"the pair {self.name!r} has no target_labelled: to continue on the target's rewards, build the pair "
+                "with target_labelled=(contexts, labels or rewards)"
+            )
+        return self.target_labelled
+
+
+def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+    """Columns of rows that lie in several parts, in the order of ``parts`` (B,), the number of each row's part.
+
+    ``read(part, rows)`` gives the columns of one part, for these rows of the result. A column that one part does not
+    have is left out, with those behind it.
+    """
+    numbers = np.unique(parts) if len(parts) else [0]
+    pieces = [read(int(number), np.flatnonzero(parts == number)) for number in numbers]
+    place = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
+    return [np.concatenate(column)[place] for column in zip(*pieces, strict=False)]
+
+
+@lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each
+def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
+    order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
+    order.setflags(write=False)
+    return order

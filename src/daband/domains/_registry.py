@@ -1,0 +1,185 @@
+"""Pairs by name: what registers one, what data it needs, and where that data lies."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import AnyArray
+from daband._registry import Registry
+from daband.domains._contract import About, Pair
+from daband.errors import DataError, InvalidInput, did_you_mean
+
+_IN_MEMORY = 1 << 30  # bytes
+Build = Callable[..., Pair]
+Resolve = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A file or folder below the data directory, and how to get it.
+
+    ``places`` are the paths where it may lie, the first being where ``get`` puts it. ``url`` is empty where it must
+    be got by hand. ``md5`` is of the file as downloaded, ``content_md5`` of what is inside a gzipped file: copies
+    that were packed again are as good. ``unpack_into`` is where an archive is unpacked, and ``archive`` its name.
+    ``of`` is the domain whose pairs need it; empty where every pair of the data set does.
+    """
+
+    what: str
+    places: tuple[str, ...]
+    licence: str
+    url: str = ""
+    md5: str = ""
+    content_md5: str = ""
+    archive: str = ""
+    unpack_into: str = ""
+    by_hand: str = ""
+    optional: bool = False
+    of: str = ""
+
+    def remedy(self, pair: str) -> str:
+        """How to get it for this pair, in words."""
+        return f"run `daband data get {pair}` (from {self.url})" if self.url else self.by_hand
+
+
+@dataclass(frozen=True)
+class PairEntry:
+    """A registered pair: how to build it, and what to know about it."""
+
+    name: str
+    build: Build
+    about: About
+    resolve: Resolve | None = None
+    resources: tuple[Resource, ...] = ()
+
+    def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with those filled in that depend on this machine's data, so that they name what is loaded."""
+        self.check_options(options)
+        given = dict(options)
+        return given if self.resolve is None else self.resolve(given)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the data that it needs are there."""
+        return all(find(resource.places) is not None for resource in self.resources if not resource.optional)
+
+    def options(self) -> list[str]:
+        """The names of the keyword arguments that ``load`` passes on."""
+        return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Raise where one of these is no option of the pair."""
+        options = self.options()
+        for name in sorted(set(names) - {*options, "tiny"}):  # every pair has a tiny twin
+            hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
+            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
+
+
+pairs: Registry[PairEntry] = Registry("pair", "daband.domains.datasets")
+
+
+def register_pair(
+    name: str, *, about: About, resolve: Resolve | None = None, resources: Sequence[Resource] = ()
+) -> Callable[[Build], Build]:
+    """Register a function that builds a pair.
+
+    The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
+    with a default. Where it loads one thing or another by what it finds, ``resolve`` takes options and returns them
+    with the choice made: experiments record that, and never mix the two. ``resources`` are the files that it reads.
+    """
+
+    def enter(build: Build) -> Build:
+        pairs.add(name, PairEntry(name, build, about, resolve, tuple(resources)))
+        return build
+
+    return enter
+
+
+def pair_names() -> list[str]:
+    """The name of every registered pair.
+
+    >>> "warfarin/white-asian" in daband.domains.pair_names()
+    True
+    """
+    return pairs.names()
+
+
+def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
+    """Build the pair registered as ``name``.
+
+    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's own; a wrong one
+    is an error that lists them.
+
+    >>> pair = daband.domains.load("digit", tiny=True)
+    >>> pair.context_shape, pair.n_arms
+    ((3, 28, 28), 10)
+    """
+    entry = pairs.get(name)
+    entry.check_options(options)
+    if not isinstance(tiny, bool):
+        raise InvalidInput(f"tiny must be True or False, got {tiny!r}")
+    return entry.build(tiny=tiny, **options)
+
+
+# Where data lies: the data directory that a user fills, and the cache that daband fills.
+#
+# They are two folders because the first may be shared and read-only.
+
+
+def data_directory() -> Path:
+    """The folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
+    given = os.environ.get("DABAND_DATA")
+    return Path(given).expanduser() if given else cache_directory() / "data"
+
+
+def cache_directory() -> Path:
+    """The folder for what daband can make again: ``DABAND_CACHE``, else the user's cache folder."""
+    given = os.environ.get("DABAND_CACHE")
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser() / "daband"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/daband").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+    """An array to be filled; one of more than a gigabyte is in a mapped file without a name, which goes with it."""
+    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype=dtype)
+    root = cache_directory() / "arrays"
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=root) as file:
+        return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
+
+
+def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
+    """The first of these paths below the data directory that exists."""
+    root = data_directory() if directory is None else directory
+    for candidate in candidates:
+        if (root / candidate).exists():
+            return root / candidate
+    return None
+
+
+def need(candidates: Sequence[str], *, pair: str) -> Path:
+    """Like ``find``; when nothing is there, an error that says what is missing, where it belongs and how to get it."""
+    place = find(candidates)
+    if place is None:
+        inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
+        files = [(f"{place}/", resource) for resource in pairs.get(pair).resources for place in resource.places]
+        how = next((f"To get it, {one.remedy(pair)}. " for place, one in files if place.startswith(inside)), "")
+        raise DataError(
+            f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
+            f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"
+        )
+    return place

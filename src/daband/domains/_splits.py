@@ -1,0 +1,160 @@
+"""Fixed splits: the same on every machine and in every run, whatever the seed of the run.
+
+A part of a domain reads through the whole by position, so nothing is copied.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import share as checked_share
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.errors import DataError
+
+_BLOCK = 4096
+
+
+def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
+    """Positions (m,) that training may see and positions (n - m,) that evaluation holds, half of every class each.
+
+    Args:
+        labels: the class of every context, (n,).
+        name: names the split; it alone decides the draw.
+        groups: contexts of one group (frames of one traffic sign, say) stay on one side, so that evaluation does not
+            hold near-copies of what training saw.
+    """
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    keys = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    seen: list[IntArray] = []
+    held: list[IntArray] = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        members = [rows[keys[rows] == key] for key in generator.permutation(np.unique(keys[rows]))]
+        sides: tuple[list[IntArray], list[IntArray]] = ([], [])
+        counts = [0, 0]
+        for member in members:  # each group to the side that has fewer so far
+            side = 0 if counts[0] <= counts[1] else 1
+            sides[side].append(member)
+            counts[side] += len(member)
+        seen += sides[0]
+        held += sides[1]
+    # Shuffled, because files are listed class by class: a position must not tell the class, on either side.
+    return _shuffle(generator, seen), _shuffle(generator, held)
+
+
+def split_share(labels: IntArray, *, share: float | None, name: str) -> tuple[IntArray, IntArray]:
+    """Positions (n - m,) that training may use and positions (m,) held out, about ``share`` of every class.
+
+    The only example of a class is never held out. Both come in ascending order: nothing has to be hidden of a source.
+
+    Args:
+        labels: the class of every context, (n,); for tables of rewards the best arm.
+        share: which part to hold out, at least 0 and below 1; None for nothing.
+        name: names the split; with the labels it alone decides the draw.
+    """
+    share = 0.0 if share is None else checked_share("source_test", share)
+    generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
+    counts = np.unique(labels, return_inverse=True, return_counts=True)
+    shuffled = generator.permutation(len(labels))
+    several = shuffled[counts[2][counts[1][shuffled]] > 1]
+    by_class = several[np.argsort(labels[several], kind="stable")]
+    # Every 1/share-th of rows listed class by class: each class gives its part, to within one row.
+    ticks = np.floor(np.arange(len(by_class) + 1) * share + 0.5)
+    held = np.zeros(len(labels), np.bool_)
+    held[by_class[np.diff(ticks) > 0]] = True
+    for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
+        held[np.flatnonzero(labels == label)[0]] = False  # a share near 1 would hold all of a small class
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
+    return generator.permutation(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+
+
+def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
+    """Raise an error that names the first class of which ``where`` has no example."""
+    counts = np.bincount(labels, minlength=len(class_names))
+    missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
+    if missing:
+        raise DataError(
+            f"{where} has no example of class {missing[0]!r} ({len(missing)} of {len(class_names)} classes missing); "
+            "source and target need the same classes"
+        )
+
+
+class _Rows(Contexts):
+    """The contexts of a domain at some positions."""
+
+    def __init__(self, whole: Any, rows: IntArray) -> None:
+        self._whole, self._rows = whole, rows
+        self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
+        self.prefetches = whole.prefetches
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self._whole.read(self._rows[indices])
+
+
+class PartOfRewards(_Rows, RewardDomain):
+    """The rounds of a reward domain at some positions."""
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        return self._whole.read_rewards(self._rows[indices])
+
+
+class PartOfLog(_Rows, LoggedDomain):
+    """The rounds of a log at some positions."""
+
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        return self._whole.read_log(self._rows[indices])
+
+
+class EvaluatedRewards(EvaluationDomain):
+    """The rounds of a reward domain, all or those at some positions, as contexts with expected rewards.
+
+    Where the domain does not know expected rewards, the realised ones stand in: right on average, and noisy.
+    """
+
+    def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
+        self._rounds = rounds
+        self._rows = np.arange(len(rounds)) if rows is None else rows
+        self.n_arms, self.context_shape = rounds.n_arms, rounds.context_shape
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        return self._rounds.read(self._rows[start:stop])
+
+    def read_expected(self, start: int, stop: int) -> FloatArray:
+        rewards, expected = self._rounds.read_rewards(self._rows[start:stop])
+        return rewards if expected is None else expected
+
+
+def hold_out_rewards(
+    whole: RewardDomain, *, share: float | None, name: str
+) -> tuple[RewardDomain, EvaluatedRewards | None]:
+    """A reward domain without about ``share`` of each class of it, and that share; the split depends on ``name``."""
+    best = [
+        whole.read_rewards(np.arange(start, min(start + _BLOCK, len(whole))))[0].argmax(axis=1)
+        for start in range(0, len(whole), _BLOCK)
+    ]
+    kept, held = split_share(np.concatenate(best), share=share, name=name)
+    if not len(held):
+        return whole, None
+    return PartOfRewards(whole, kept), EvaluatedRewards(whole, held)
+
+
+def hold_out_log(whole: LoggedDomain, *, share: float | None, name: str) -> tuple[LoggedDomain, PartOfLog | None]:
+    """A log without about ``share`` of each arm's rounds, and that share; the split depends on ``name``."""
+    kept, held = split_share(whole.read_log(np.arange(len(whole)))[0], share=share, name=name)
+    if not len(held):
+        return whole, None
+    return PartOfLog(whole, kept), PartOfLog(whole, held)

@@ -1,0 +1,362 @@
+"""From the declaration of a data set to registered pairs: options, checks and splits are here, once.
+
+A data set says what it is, which files it needs, how they are read and what its tiny twin is made of. ``declare``
+registers a pair for it, and one for each of its variants (an ordered pair of domains, one table of many).
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._shift import ShiftLike
+from daband.domains._contract import About, Pair
+from daband.domains._registry import Resolve, Resource, need, register_pair
+from daband.domains._splits import require_classes, split_half
+from daband.domains.readers._arrays import from_arrays
+from daband.errors import DataError, InvalidInput
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
+
+    ``note`` is added to the pair's summary. ``class_names`` are what people call the arms, where a table has numbers.
+    """
+
+    arguments: Mapping[str, Any]
+    reader: Callable[..., Pair] = from_arrays
+    note: str = ""
+    class_names: tuple[str, ...] | None = None
+
+
+Read = Callable[..., Parts]
+
+
+def _options_of_every_pair(
+    *,
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+    shift: ShiftLike = None,
+    units: Sequence[str | int] | None = None,
+) -> None:
+    """Options of every declared pair.
+
+    Args:
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
+        shift: what may differ between the domains; see ``daband._shift``.
+        units: the numbers of a context that are in other units in the target.
+    """
+
+
+_COMMON = dict(inspect.signature(_options_of_every_pair).parameters)
+
+
+def declare(
+    family: str,
+    *,
+    about: About,
+    read: Read,
+    tiny: Read,
+    class_names: Sequence[str] | None = None,
+    name: str = "",
+    summary: str = "",
+    domains: Sequence[str] = (),
+    choices: Mapping[str, Sequence[str]] | None = None,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
+    resources: Sequence[Resource] = (),
+    without: Sequence[str] = (),
+    resolve: Resolve | None = None,
+) -> None:
+    """Register a data set as a pair, and each variant of it.
+
+    Args:
+        family: the pair's name.
+        about: what to know of it.
+        read: a function of the data set's own options, every one with a default, that reads its files.
+        tiny: the same for the twin that needs no file; it takes the same options.
+        class_names: a name per arm; where every part has labels, each class must have an example in each.
+        name: what a pair is called, with ``{option}`` in it, e.g. "amazon/{source}-{target}"; by default ``family``.
+        summary: one line about a variant, with ``{option}`` in it; by default that of ``about``.
+        domains: the names that ``source`` and ``target`` may take; every ordered pair of them is a variant.
+        choices: the values that an option may take.
+        variants: options by the names of variants, registered as ``family/variant`` without these options.
+        resources: the files; one with ``of`` is needed by the variants that have this value of an option.
+        without: options of every pair that this one does not take.
+        resolve: see ``register_pair``.
+    """
+    if domains:
+        choices = {"source": domains, "target": domains, **(choices or {})}
+        variants = ordered(domains) if variants is None else variants
+        name = name or f"{family}/{{source}}-{{target}}"
+    read_options = dict(inspect.signature(read).parameters)
+    common = {option: parameter for option, parameter in _COMMON.items() if option not in without}
+
+    def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
+        def build(*, tiny: bool = False, **given: Any) -> Pair:
+            options = {option: parameter.default for option, parameter in read_options.items()}
+            options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
+            _check_choices(family, options, choices or {})
+            parts = (tiny_parts if tiny else read)(**options)
+            called = (name or family).format(**options)
+            arguments = dict(parts.arguments)
+            if class_names is not None:
+                arguments["class_names"] = tuple(class_names)
+                _require_every_class(arguments, class_names, called)
+            settings = {option: given.get(option, parameter.default) for option, parameter in common.items()}
+            if parts.reader is from_arrays and class_names is not None:
+                arguments["n_arms"] = len(class_names)
+            pair = parts.reader(**arguments, **settings, name=called)
+            sentence = (summary or about.summary).format(**options) + parts.note
+            names = parts.class_names or pair.class_names
+            return replace(pair, about=replace(about, summary=sentence), class_names=names)
+
+        parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}
+        flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+        build.__signature__ = inspect.Signature([flag, *parameters.values(), *common.values()])  # type: ignore[attr-defined]
+        build.__doc__, build.__name__ = read.__doc__, family
+        return build
+
+    tiny_parts = tiny
+    register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
+    for variant, fixed in (variants or {}).items():
+        mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
+        of_variant = replace(about, summary=(summary or about.summary).format(**fixed))
+        register_pair(f"{family}/{variant}", about=of_variant, resolve=resolve, resources=mine)(build_with(fixed))
+
+
+def ordered(domains: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Variants of every two domains, in both orders: "source-target"."""
+    return {f"{one}-{other}": {"source": one, "target": other} for one, other in permutations(domains, 2)}
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> dict[str, dict[str, Any]]:
+    """``catalogue.toml``: what is to be known of the research data sets."""
+    return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
+
+
+def facts(family: str) -> dict[str, Any]:
+    """What the catalogue says of a data set, as arguments of ``declare``."""
+    said = dict(catalogue()[family])
+    members, option = said.pop("members", {}), said.pop("variants_of", "")
+    texts = members if isinstance(members, dict) else dict.fromkeys(members, "")
+    about = About(**{name: said.pop(name) for name in ("summary", "licence", "citation") if name in said})
+    arguments: dict[str, Any] = {name: said[name] for name in ("class_names", "choices", "without") if name in said}
+    if option:
+        variants = {member: {option: member} for member in texts}
+        arguments |= {"name": f"{family}/{{{option}}}", "choices": {option: tuple(texts)}, "variants": variants}
+    elif texts:
+        arguments |= {"domains": tuple(texts), "variants": ordered(said.get("ordered", tuple(texts)))}
+    resources = [resource for entry in said.get("resources", ()) for resource in _resources(entry, texts)]
+    return {**arguments, "about": about, "summary": said.get("variant", ""), "resources": resources}
+
+
+def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
+    """The resources of an entry of the catalogue: those of another table, one for each member, or one."""
+    fields = {**entry, "places": tuple(entry.get("places", ()))}
+    if like := fields.pop("like", ""):
+        del fields["places"]
+        return [replace(one, **fields) for other in catalogue()[like]["resources"] for one in _resources(other, {})]
+    if fields.get("of") != "{of}":
+        return [Resource(**fields)]
+    return [
+        Resource(**{**fields, "what": fields["what"].format(of=of, text=text), "of": of,
+                    "places": tuple(place.format(of=of) for place in fields["places"])})
+        for of, text in texts.items()
+    ]  # fmt: skip
+
+
+def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
+    """Where the file of a data set lies, or that of one of its members; an error that names the pair where nowhere."""
+    places = next(resource.places for resource in facts(family)["resources"] if resource.of == of)
+    return need(places, pair=pair or family)
+
+
+def halved(
+    contexts: AnyArray, rewards: AnyArray, *, name: str, groups: Sequence[str] | None = None
+) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
+    """The target's arguments of ``from_arrays``: one half of each class for training, the other for the evaluator.
+
+    ``rewards`` are labels (n,) or a table (n, K), whose best arms are the classes.
+    """
+    best = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
+    seen, held = split_half(best, name=name, groups=groups)
+    return {
+        "target": contexts[seen],
+        "target_labelled": (contexts[seen], rewards[seen]),
+        "target_test": (contexts[held], rewards[held]),
+    }
+
+
+def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
+    """Arrays of an ``npz``; a damaged or foreign one is an error that names it."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
+            return [packed[key] for key in keys]
+    except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
+        raise DataError(
+            f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); put an undamaged copy there"
+        ) from None
+
+
+def load_labelled(
+    path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+) -> tuple[AnyArray, IntArray]:
+    """Contexts (n, *shape) of a type, or of any, and labels (n,) under these keys of an ``npz``."""
+    contexts, labels = load_packed(path, keys)
+    if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
+        of_type = "" if dtype is None else f" of {np.dtype(dtype)}"
+        raise DataError(
+            f"{path} should hold {keys[0]} (n, {', '.join(map(str, shape))}){of_type}, got {contexts.shape} of "
+            f"{contexts.dtype}"
+        )
+    labels_fit = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not labels_fit or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+        raise DataError(
+            f"{path} should hold {len(contexts)} labels 0..{n_classes - 1} in {keys[1]!r}, got {labels.shape} of "
+            f"{labels.dtype}"
+        )
+    return contexts, labels.astype(np.int64)
+
+
+def load_halves(
+    path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+) -> list[tuple[AnyArray, IntArray]]:
+    """Contexts and labels of the training and of the test part of an ``npz`` with ``x_train y_train x_test y_test``."""
+    return [
+        load_labelled(path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype)
+        for part in ("train", "test")
+    ]
+
+
+def read_listing(
+    path: Path, parse: Callable[[str], tuple[str, int] | None], *, remedy: str = ""
+) -> tuple[list[str], IntArray]:
+    """Names and labels of a list with a line per image, as ``parse`` reads a line; it gives None to pass one over.
+
+    A ``ValueError`` of ``parse`` becomes an error that names the line.
+    """
+    entries = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            entry = parse(line) if line.strip() else None
+        except ValueError as error:
+            raise DataError(f"{path} line {number} {error}{remedy}") from None
+        entries += [] if entry is None else [entry]
+    if not entries:
+        raise DataError(f"{path} lists no image of its classes{remedy}")
+    return [name for name, _ in entries], np.array([label for _, label in entries], dtype=np.int64)
+
+
+def load_matlab(
+    path: Path, *, n_features: int, class_names: Sequence[str], first_label: int
+) -> tuple[FloatArray, IntArray]:
+    """Features (n, d) as float64 and labels (n,) from 0, of a ``.mat`` file with variables ``fts`` and ``labels``."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise DataError(f"{path} cannot be read without scipy: pip install scipy") from None
+    try:
+        content = loadmat(path, variable_names=["fts", "labels"])
+    except Exception as error:  # loadmat raises many kinds for damaged files
+        raise DataError(f"{path} is not a MATLAB file or is damaged ({error}); replace it") from None
+    if "fts" not in content or "labels" not in content:
+        raise DataError(f"{path} has no variables `fts` and `labels`")
+    features = np.asarray(content["fts"], dtype=np.float64)  # counts come as uint8, which would be taken for an image
+    labels = np.asarray(content["labels"]).reshape(-1).astype(np.int64) - first_label
+    if features.ndim != 2 or features.shape[1] != n_features or not np.isfinite(features).all():
+        raise DataError(f"{path} should have {n_features} finite features a row, got shape {features.shape}")
+    if labels.shape != (len(features),):
+        raise DataError(f"{path} has {len(features)} rows of features but {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= len(class_names):
+        raise DataError(f"{path} has labels outside {first_label}..{first_label + len(class_names) - 1}")
+    require_classes(labels, class_names, where=str(path))
+    return features, labels
+
+
+def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
+    for option, allowed in choices.items():
+        if options[option] not in allowed:
+            what = "domains" if option in ("source", "target") else f"values of {option}"
+            raise InvalidInput(f"{family}'s {what} are {', '.join(allowed)}, got {options[option]!r}")
+    if "source" in choices and options["source"] == options.get("target"):
+        raise InvalidInput(f"source and target are both {options['source']!r}")
+
+
+def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
+    for part in ("source", "target_labelled", "target_test"):
+        given = arguments.get(part)
+        labels: IntArray | None = given[1] if isinstance(given, tuple) else None
+        if labels is not None and labels.ndim == 1:
+            require_classes(labels, class_names, where=f"{name}'s {part}")
+
+
+# Small made-up data in the shape of the real ones, so that tests and first steps need no file.
+
+
+def made_up_images(
+    *, n_arms: int, per_class: int, side: int, seed: int, channels: int = 3, n_test: int | None = None
+) -> Parts:
+    """Source, target and target test: images (n, channels, side, side) of uint8 and labels (n,).
+
+    A class is a blotchy pattern. The source shows it in grey on black; the target in colour, with other contrast,
+    over a blotchy background.
+    """
+    generator = np.random.default_rng(seed)
+    patterns = _blotches(generator, n_arms, side) > 0
+    parts = []
+    for domain in ("source", "target", "test"):
+        labels = generator.permutation(np.repeat(np.arange(n_arms), per_class))
+        ink = patterns[labels]
+        strength = generator.uniform(0.6, 1.0, size=(len(labels), 1, 1, 1))
+        images = ink[:, None] * strength * np.ones((1, 3, 1, 1))
+        if domain != "source":
+            background = _blotches(generator, len(labels) * 3, side).reshape(-1, 3, side, side)
+            colour = generator.uniform(0.4, 1.0, size=(len(labels), 3, 1, 1))
+            images = np.clip(0.35 + 0.15 * background + 0.5 * (images - 0.35) * colour, 0.0, 1.0)
+        noisy = np.clip(images + generator.normal(0.0, 0.05, size=images.shape), 0.0, 1.0)
+        parts.append((np.round(noisy * 255).astype(np.uint8)[:, :channels], labels.astype(np.int64)))
+    return _as_parts(parts, n_test)
+
+
+def made_up_vectors(
+    *, n_arms: int, dimension: int, n: int, shift: float, seed: int, n_test: int | None = None
+) -> Parts:
+    """Source, target and target test: non-negative vectors (n, d) with sparse features, and labels (n,)."""
+    generator = np.random.default_rng(seed)
+    centres = generator.random((n_arms, dimension)) * (generator.random((n_arms, dimension)) < 0.3)
+    drift = shift * generator.random(dimension) * (generator.random(dimension) < 0.3)
+    parts = []
+    for domain in ("source", "target", "test"):
+        labels = generator.permutation(np.arange(n) % n_arms)
+        vectors = centres[labels] + generator.normal(0.0, 0.15, size=(n, dimension))
+        if domain != "source":
+            vectors = vectors + drift
+        parts.append((np.clip(vectors, 0.0, None), labels.astype(np.int64)))
+    return _as_parts(parts, n_test)
+
+
+def _as_parts(parts: list[tuple[AnyArray, IntArray]], n_test: int | None) -> Parts:
+    source, target, (x, y) = parts
+    held = (x[:n_test], y[:n_test])
+    return Parts({"source": source, "target": target[0], "target_labelled": target, "target_test": held})
+
+
+def _blotches(generator: np.random.Generator, n: int, side: int) -> FloatArray:
+    """Smooth random fields (n, side, side) of mean 0 and deviation about 1."""
+    coarse = generator.standard_normal((n, 4, 4))
+    grown = np.repeat(np.repeat(coarse, -(-side // 4), axis=1), -(-side // 4), axis=2)[:, :side, :side]
+    return np.ascontiguousarray(grown)

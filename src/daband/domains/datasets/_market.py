@@ -1,0 +1,146 @@
+"""Made markets: a log of offers in euros from an old market, and a new market that differs in one known way.
+
+A customer belongs to a segment and has habits that its table shows: amounts in euros, two scores from 1 to 10, age,
+visits, a channel. An offer earns an expected amount, which depends on the habits. The old market's log holds the offer
+that was made, its reward (nothing in many rounds) and its propensity. What the new market changes is its kind:
+
+* ``covariate``: other customers, the same columns and the same tastes.
+* ``units``: amounts are in another currency, 4.3 to the euro. Right: ``units=`` the three columns of amounts.
+* ``inverted``: both scores run from best to worst instead of worst to best. No context tells.
+* ``moved``: the offers have changed places: the rewards of one are another's now. No context tells.
+* ``labels``: the segments are differently frequent, so that other offers are best for most customers.
+
+What an offer earns stays in euros. The best constant offer of the old market earns 4.1 on average and the best offer
+for each customer 6.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband._arguments import whole
+from daband._arrays import FloatArray, IntArray
+from daband._lazy_polars import pl
+from daband.domains.datasets._builder import Parts, declare, facts
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table
+
+AMOUNTS = ("basket", "spent_last_year", "last_order")
+"""The columns of amounts: in another currency where the market is of the kind ``units``."""
+_OFFERS = ("none", "discount", "delivery", "bundle", "premium")
+_CHANNELS = ("app", "shop", "web")
+_CURRENCY = 4.3
+_CONSTANT, _BEST = 4.1, 6.1
+_HABITS = 6  # spending, order size, two scores, age, visits
+_BUYERS = 0.6  # the share of rounds in which an offer earns anything
+
+
+def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
+    """A market's log as source, a new market as target: 5 offers, rewards in euros, tables with categories and gaps.
+
+    Half of the new market's customers are seen in training, the other half is kept for the evaluator with the expected
+    reward of every offer. Every ``data_seed`` is another market with tastes of its own.
+
+    Args:
+        kind: what the new market changes: covariate, units, inverted, moved or labels.
+        n_source: rounds of the log.
+        n_target: customers of the new market.
+        data_seed: fixes everything that is drawn.
+    """
+    for name, value in (("n_source", n_source), ("n_target", n_target)):
+        whole(name, value, least=100)
+    draw = np.random.default_rng([whole("data_seed", data_seed, least=0), 2024])
+    world = _World(draw)
+    habits = world.habits(draw, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
+    old = _log(draw, _table(draw, habits, channels=(0.3, 0.3, 0.4)), habits, world.expected(habits))
+
+    frequencies, offset = np.full(len(_OFFERS), 1.0 / len(_OFFERS)), np.zeros(_HABITS)
+    offset[4] = 0.3  # a little older: no two markets have the same customers
+    if kind == "labels":
+        frequencies = np.array([0.04, 0.06, 0.1, 0.2, 0.6])[draw.permutation(len(_OFFERS))]
+    if kind == "covariate":
+        offset += draw.choice([-0.7, 0.7], size=_HABITS)
+    habits = world.habits(draw, n_target, frequencies) + offset
+    expected = world.expected(habits)
+    if kind == "moved":
+        expected = expected[:, np.roll(np.arange(len(_OFFERS)), 1 + draw.integers(len(_OFFERS) - 1))]
+    new = _table(draw, habits, channels=(0.6, 0.1, 0.3), currency=_CURRENCY if kind == "units" else 1.0)
+    if kind == "inverted":
+        new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
+    columns = Columns(
+        context=tuple(new.columns),
+        categorical=("channel",),
+        rewards=_OFFERS,
+        arm="offer",
+        reward="euros",
+        propensity="propensity",
+    )
+    new = new.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
+    return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
+
+
+def _tiny(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
+    return _read(kind=kind, n_source=min(n_source, 300), n_target=min(n_target, 200), data_seed=data_seed)
+
+
+class _World:
+    """The tastes of both markets: where the segments lie among the habits, and what an offer earns there."""
+
+    def __init__(self, draw: np.random.Generator) -> None:
+        self.centres = 1.3 * draw.standard_normal((len(_OFFERS), _HABITS))
+        self.slopes = self.centres / np.linalg.norm(self.centres, axis=1, keepdims=True)
+        self.slopes = self.slopes + 0.3 * draw.standard_normal(self.slopes.shape)
+        self.slopes[:, :4] *= 1.4  # amounts and scores tell most
+        self.bends = 0.35 * draw.standard_normal((len(_OFFERS), _HABITS))
+        self.base = 0.3 * draw.standard_normal(len(_OFFERS))
+        raw = self._raw(self.habits(draw, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
+        constant, best = raw.mean(axis=0).max(), raw.max(axis=1).mean()
+        self.scale = (_BEST - _CONSTANT) / (best - constant)
+        self.offset = _CONSTANT - self.scale * constant
+
+    def habits(self, draw: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
+        """Customers (n, 6): the centre of a segment and what is their own."""
+        segments: IntArray = draw.choice(len(_OFFERS), size=n, p=frequencies)
+        return self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
+
+    def expected(self, habits: FloatArray) -> FloatArray:
+        """What each offer earns on average, (n, 5), in euros."""
+        return self.offset + self.scale * self._raw(habits)
+
+    def _raw(self, habits: FloatArray) -> FloatArray:
+        raw: FloatArray = habits @ self.slopes.T + self.base
+        raw += np.abs(habits) @ self.bends.T  # a linear policy gets most of it, not all
+        return raw
+
+
+def _table(
+    draw: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
+) -> pl.DataFrame:
+    """The columns of customers' habits, with one category and gaps for those who never ordered."""
+    spending, order, content, price, age, visits = habits.T
+    n = len(habits)
+    last = np.where(draw.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + draw.normal(0.0, 2.0, n))
+    columns = {
+        "basket": currency * (40.0 + 12.0 * order + draw.normal(0.0, 2.0, n)),
+        "spent_last_year": currency * (500.0 + 160.0 * spending + draw.normal(0.0, 30.0, n)),
+        "last_order": currency * last, "satisfaction": 5.5 + 1.2 * content, "price_score": 5.5 + 1.2 * price,
+        "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": draw.choice(_CHANNELS, size=n, p=channels),
+    }  # fmt: skip
+    return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
+
+
+def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, expected: FloatArray) -> pl.DataFrame:
+    """The log of the old market's policy: it knows a little, and tries every offer."""
+    n, rows = len(habits), np.arange(len(habits))
+    score = 0.5 * (expected + draw.normal(0.0, 2.0, expected.shape))
+    weights = np.exp(score - score.max(axis=1, keepdims=True))
+    propensities = 0.7 * weights / weights.sum(axis=1, keepdims=True) + 0.3 / len(_OFFERS)
+    arms = (draw.random((n, 1)) > propensities.cumsum(axis=1)).sum(axis=1).clip(max=len(_OFFERS) - 1)
+    bought = draw.random(n) < _BUYERS
+    rewards = np.where(bought, expected[rows, arms] / _BUYERS + draw.normal(0.0, 1.0, n), 0.0)
+    return table.with_columns(
+        offer=np.array(_OFFERS)[arms], euros=rewards.round(2), propensity=propensities[rows, arms]
+    )
+
+
+declare("market", read=_read, tiny=_tiny, **facts("market"))

@@ -1,0 +1,364 @@
+"""Domains over arrays in memory, and ``from_arrays``, which makes a pair of what a user has."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import RewardRange, checked_class_names, one_of, whole
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
+from daband._shift import ShiftLike, as_shift
+from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains._mixtures import takes_several
+from daband.domains._splits import EvaluatedRewards, hold_out_rewards
+from daband.errors import InvalidInput
+
+
+class ArrayContexts(Contexts):
+    """Contexts (n, *C), or (n, K, *C) with ``per_arm=True``."""
+
+    def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
+        array = _checked_contexts(contexts, name, per_arm)
+        self._contexts = array
+        self.array_shape = array.shape
+        self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
+        self.passes = whole("passes", passes, least=1)
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self._contexts[indices]
+
+
+class ArraySource(ArrayContexts, RewardDomain):
+    """Contexts with what every arm pays: labels (n,), or a table of rewards (n, K).
+
+    ``expected`` (n, K) are the expected rewards, where the realised ones are noisy; without it the rewards themselves
+    are taken as expected, which is exact for noise-free ones.
+    """
+
+    def __init__(
+        self,
+        contexts: ArrayLike,
+        rewards: ArrayLike,
+        *,
+        n_arms: int | None = None,
+        expected: ArrayLike | None = None,
+        passes: int = 1,
+        per_arm: bool = False,
+        name: str = "source",
+    ) -> None:
+        super().__init__(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
+        self._rewards, self._labels = _checked_rewards(rewards, len(self), n_arms, name)
+        self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
+        self._expected = None if expected is None else _checked_table(expected, len(self), f"{name} expected")
+        if self._expected is not None and self._expected.shape[1] != self.n_arms:
+            raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
+
+    @property
+    def reward_table(self) -> FloatArray | None:
+        """The rewards (n, K), None where there are labels instead."""
+        return self._rewards
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        if self._rewards is None:
+            assert self._labels is not None
+            rewards = np.zeros((len(indices), self.n_arms))
+            rewards[np.arange(len(indices)), self._labels[indices]] = 1.0
+        else:
+            rewards = self._rewards[indices]
+        return rewards, rewards if self._expected is None else self._expected[indices]
+
+
+class ArrayEvaluation(EvaluatedRewards):
+    """Contexts with the expected reward of every arm: labels (n,), or a table (n, K)."""
+
+    def __init__(
+        self,
+        contexts: ArrayLike,
+        expected: ArrayLike,
+        *,
+        n_arms: int | None = None,
+        per_arm: bool = False,
+        name: str = "target_test",
+    ) -> None:
+        rounds = ArraySource(contexts, expected, n_arms=n_arms, per_arm=per_arm, name=name)
+        super().__init__(rounds)
+        self.array_shape = rounds.array_shape
+
+
+def _with_arms_of_all(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With the number of arms over several sources: labels of one may lack the last arms."""
+    sources = arguments["sources"]
+    if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
+        return arguments
+    rest = {name: arguments[name] for name in ("class_names", "arms", "reward_range", "passes", "target_passes")}
+    widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
+    return {**arguments, "n_arms": max(widths)}
+
+
+@takes_several(by_target=("target_test", "target_labelled"), prepare=_with_arms_of_all)
+def from_arrays(
+    *,
+    source: tuple[ArrayLike, ArrayLike] | None = None,
+    target: ArrayLike | None = None,
+    sources: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    targets: Mapping[str, ArrayLike] | None = None,
+    target_test: Any = None,
+    target_labelled: Any = None,
+    source_test: Any = 0.1,
+    n_arms: int | None = None,
+    class_names: Sequence[str] | None = None,
+    arms: str = "disjoint",
+    reward_range: RewardRange | None = None,
+    passes: int = 1,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
+    chronological: bool = False,
+    name: str = "arrays",
+) -> Pair:
+    """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
+
+    Where there are several of either, ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
+
+    Args:
+        source: contexts (n, *C), and either labels (n,) of integers, where the arm equal to the label pays 1 and every
+            other pays 0, or a table of rewards (n, K).
+        target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
+        sources: several sources by name, each as ``source``, in its place. ``source_test`` is then a share, or a tuple
+            for each by name.
+        targets: several targets by name, each as ``target``, in its place. ``target_test`` and ``target_labelled`` are
+            then a tuple for each by name.
+        target_test: target contexts and labels or expected rewards that only the evaluator sees; None where there are
+            none. Such a pair can be trained on, not evaluated.
+        target_labelled: target contexts with rewards for continued training after the hand-over.
+        source_test: source rounds that training does not use: contexts and labels or rewards, or the share of
+            ``source`` to hold out (a fixed split by class), or None.
+        n_arms: the number of arms; by default one more than the largest source label, or the table's width.
+        class_names: a name per arm; by default "0", "1", ...
+        arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
+        reward_range: the smallest and largest reward, or "auto" to let policies estimate them; by default (0, 1) for
+            labels and for tables within it, else the smallest and largest of the source's table.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
+        chronological: whether ``sources`` are given from the oldest to the newest and shown in that order, so that a
+            policy's ``half_life`` counts the latest most; else they are mixed.
+        name: what reports call the pair; it also fixes which source rounds are held out.
+
+    Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
+    checks made here. Labels and rewards are copied.
+
+    >>> pair = daband.domains.from_arrays(source=([[0.0, 1.0], [1.0, 0.0]] * 20, [0, 1] * 20), target=[[0.2, 0.9]] * 30)
+    >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
+    (2, 36, 4, 30, None)
+    """
+    if source is None or target is None:
+        raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
+    one_of("arms", arms, ("disjoint", "shared"))
+    tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
+    if not isinstance(source_test, Real):
+        tuples["source_test"] = source_test
+    for argument, value in tuples.items():
+        if value is not None and not (isinstance(value, tuple) and len(value) == 2):
+            raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
+    answers = _numbers_or_labels(source[1], "source")
+    if n_arms is not None:
+        n_arms = checked_n_arms(n_arms, rows=answers.size)
+    elif answers.ndim == 2:
+        n_arms = answers.shape[1]
+    else:  # what cannot be labels is refused by ArraySource
+        n_arms = int(answers.max()) + 1 if answers.size and answers.dtype.kind in "biu" else 0
+        check_memory(_bytes_of_rewards(n_arms, answers.size), f"labels up to {n_arms - 1}")
+        if n_arms > 2 and answers.min() == 1:
+            warnings.warn(
+                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels begin at "
+                "1; else say n_arms",
+                stacklevel=3,
+            )
+    per_arm = arms == "shared"
+    everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
+    of_target = target_parts(
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
+    )
+    train: RewardDomain = everything
+    held: EvaluationDomain | None = None
+    if isinstance(source_test, tuple):
+        held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+    parts = {"source": everything, **of_target, "source_test": held}
+    check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
+    if held is None:
+        train, held = hold_out_rewards(everything, share=source_test, name=name)
+    labelled = of_target["target_labelled"]
+    resolved = resolve_reward_range(reward_range, everything.reward_table, labelled)
+    labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
+    return Pair(
+        name=name,
+        context_shape=everything.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=train,
+        source_test=held,
+        **of_target,
+        arms=arms,
+        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
+        reward_range=resolved,
+        about=About(summary="arrays given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=everything.context_shape, units=units),
+    )
+
+
+def resolve_reward_range(
+    given: RewardRange | None, source: FloatArray | None, labelled: ArraySource | None = None
+) -> RewardRange:
+    """The range of a pair's rewards: as given, else (0, 1) where it holds them, else the source's own.
+
+    ``source`` are the source's rewards, None for labels; ``labelled`` is the target with its rewards. Rewards outside
+    the range are an error here: a policy would refuse them in the middle of a run.
+    """
+    if given == "auto":
+        return "auto"
+    if given is not None:
+        try:
+            low, high = (float(bound) for bound in given)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"reward_range must be two numbers (low, high) or 'auto', got {given!r}") from None
+        if not (np.isfinite([low, high]).all() and low < high):
+            raise InvalidInput(f"reward_range must be finite with low < high, got {given!r}")
+    elif source is None or (source.min() >= 0.0 and source.max() <= 1.0):
+        low, high = 0.0, 1.0
+    elif source.min() == source.max():
+        return "auto"
+    else:
+        low, high = float(source.min()), float(source.max())
+    target = None if labelled is None else labelled.reward_table
+    if labelled is not None and target is None:  # a label pays 1, any other arm 0
+        target = np.array([0.0, 1.0])
+    for where, rewards in (("source", source), ("the labelled target", target)):
+        if rewards is not None and not (rewards.min() >= low and rewards.max() <= high):
+            raise InvalidInput(
+                f"{where} has rewards from {rewards.min():g} to {rewards.max():g}, outside reward_range "
+                f"({low:g}, {high:g}); pass a wider one, or reward_range='auto'"
+            )
+    return low, high
+
+
+def target_parts(
+    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
+) -> dict[str, Any]:
+    """The fields of a pair that a user gives of the target: contexts, what the evaluator holds, what pays later."""
+    passes = whole("target_passes", passes, least=1)
+    parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
+    parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
+    if target_test is not None:
+        parts["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
+    if target_labelled is not None:
+        parts["target_labelled"] = ArraySource(
+            *target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled"
+        )
+    return parts
+
+
+def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
+    """Raise where a part of a pair has contexts or arms unlike the source's."""
+    for what, domain in parts.items():
+        if domain is None:
+            continue
+        if domain.context_shape != shape:
+            raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {shape}")
+        if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
+            raise InvalidInput(f"{what} has rewards for {domain.n_arms} arms, expected {n_arms}")
+        if per_arm and domain.array_shape[1] != n_arms:
+            raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {domain.array_shape}")
+
+
+def checked_n_arms(n_arms: int, *, rows: int) -> int:
+    """The number of arms, if this machine can hold what they pay in a block of rounds."""
+    n_arms = whole("n_arms", n_arms, least=1)
+    check_memory(_bytes_of_rewards(n_arms, rows), f"n_arms={n_arms}")
+    return n_arms
+
+
+def _bytes_of_rewards(n_arms: int, rows: int) -> float:
+    return 8.0 * n_arms * min(rows, 4096)
+
+
+def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
+    array = as_numpy(contexts, name)
+    least = 3 if per_arm else 2
+    if array.ndim < least:
+        wanted = "(n, K, *C)" if per_arm else "(n, *C)"
+        raise InvalidInput(f"{name} must have shape {wanted}, got {array.shape}")
+    if len(array) == 0:
+        raise InvalidInput(f"{name} is empty: shape {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise InvalidInput(f"{name} has a NaN or infinite value, first in row {row}")
+    return array
+
+
+def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
+    array = as_numpy(table, name).astype(np.float64)
+    if array.ndim != 2 or len(array) != n or array.shape[1] < 1:
+        raise InvalidInput(f"{name} must have shape ({n}, K), got {array.shape}")
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} has a NaN or infinite value")
+    return array
+
+
+def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
+    """What arms pay, or labels, as numbers; names of arms are refused with a hint.
+
+    Whole numbers in one column are labels: nobody has a bandit of one arm.
+    """
+    values = pays.to_numpy() if hasattr(pays, "to_numpy") else pays  # a column or a frame
+    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1:
+        values = values.reshape(-1)
+        _refuse_one_arm(values, name)
+    first = next(iter(values), None) if isinstance(values, Sequence) or getattr(values, "ndim", 0) == 1 else None
+    if isinstance(first, str):
+        raise InvalidInput(
+            f"{name} labels must be integers, got names such as {str(first)!r}: names, labels = numpy.unique(labels, "
+            "return_inverse=True), and class_names=names; from_table takes names as they are"
+        )
+    array = as_numpy(values, f"{name} rewards")
+    if array.ndim == 2 and array.shape[1] == 1:  # nested lists
+        _refuse_one_arm(array, name)
+        return array[:, 0]
+    return array
+
+
+def _refuse_one_arm(column: AnyArray, name: str) -> None:
+    if "float" in str(column.dtype):
+        raise InvalidInput(
+            f"{name} rewards have one column, and a bandit has two arms or more: give a column for every arm, or "
+            "labels as whole numbers (n,)"
+        )
+
+
+def _checked_rewards(
+    rewards: ArrayLike, n: int, n_arms: int | None, name: str
+) -> tuple[FloatArray | None, IntArray | None]:
+    """Either a table (n, K) or labels (n,), whichever was given."""
+    array = _numbers_or_labels(rewards, name)
+    if array.ndim == 2:
+        return _checked_table(array, n, f"{name} rewards"), None
+    if array.shape != (n,):
+        raise InvalidInput(f"{name} needs labels ({n},) or rewards ({n}, K) for its {n} contexts, got {array.shape}")
+    if array.dtype.kind not in "biu":
+        raise InvalidInput(f"{name} labels must be integers, got {array.dtype}; a table of rewards has shape ({n}, K)")
+    if n_arms is None:
+        raise InvalidInput(f"{name} has labels, so n_arms must be given")
+    labels = array.astype(np.int64)
+    if labels.min() < 0 or labels.max() >= n_arms:
+        wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
+        raise InvalidInput(f"{name} has label {wrong}, outside 0..{n_arms - 1}")
+    return None, labels

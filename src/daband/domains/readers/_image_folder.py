@@ -1,0 +1,289 @@
+"""``from_image_folder``: a pair of folders of images, one sub-folder a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import whole
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._files import checked_path
+from daband._image_layout import imagenet_normalise
+from daband._shift import ShiftLike, as_shift
+from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains._mixtures import takes_several
+from daband.domains._splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
+from daband.domains.readers._image_store import Framing, ImageStore
+from daband.errors import DataError, InvalidInput
+
+_KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Files with the class of each, (n,)."""
+
+    paths: tuple[Path, ...]
+    labels: IntArray
+
+    def take(self, rows: IntArray) -> ImageList:
+        """Some of the files."""
+        return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How images are read.
+
+    ``workers`` threads (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
+    contexts normalised as for ImageNet instead of uint8.
+    """
+
+    workers: int | None = None
+    cache: bool = True
+    normalise: bool = False
+
+
+@takes_several()
+def from_image_folder(
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    sources: Mapping[str, str | Path] | None = None,
+    targets: Mapping[str, str | Path] | None = None,
+    target_test: Any = None,
+    source_test: Any = 0.1,
+    framing: Framing | int = 224,
+    reading: Reading | None = None,
+    passes: int = 1,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    name: str = "images",
+) -> Pair:
+    """A pair made of folders of images, decoded when they are first needed.
+
+    Args:
+        source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
+        target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
+            no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
+            every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
+        sources: several sources by name, in the place of ``source``; all have the same sub-folders.
+        targets: several targets by name, in the place of ``target``; ``target_test`` is then a folder for each by name.
+        target_test: a folder with the same sub-folders as the source, for the evaluator.
+        source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
+            out (a fixed split by class), or None.
+        framing: the side of a context in pixels, or a ``Framing`` to resize first and then crop.
+        reading: threads, cache and normalisation.
+        passes: how many times each source image may be shown.
+        target_passes: how many times each target image may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        name: what reports call the pair; it also fixes how source and target are split.
+
+    Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
+    class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
+
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> for number in range(40):
+    ...     for folder in (Path("rendered", ["day", "night"][number % 2]), Path("photographs")):
+    ...         folder.mkdir(parents=True, exist_ok=True)
+    ...         Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
+    >>> pair = daband.domains.from_image_folder(
+    ...     source="rendered", target="photographs", framing=8, reading=daband.domains.Reading(workers=1, cache=False))
+    >>> pair.context_shape, pair.class_names, pair.target_test
+    ((3, 8, 8), ('day', 'night'), None)
+    """
+    if source is None or target is None:
+        raise InvalidInput("from_image_folder needs a source and a target folder")
+    source, target = checked_path(source, "source"), checked_path(target, "target")
+    classes = _class_folders(source)
+    source_images = scan_classes(source, classes)
+    labelled: ImageList | None = None
+    test: ImageList | None = None
+    contexts = tuple(_images_below(Path(target)))
+    if target_test is not None:
+        test = scan_classes(checked_path(target_test, "target_test"), classes)
+        if all((Path(target) / label).is_dir() for label in classes):
+            labelled = scan_classes(Path(target), classes)
+            if labelled.paths != contexts:
+                labelled = None  # some images lie outside the class folders: nobody could say what they pay
+    elif any((Path(target) / label).is_dir() for label in classes):
+        others = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
+        if others:
+            raise DataError(
+                f"{Path(target) / others[0]} is no class of the source ({', '.join(classes)}). Rename it or move it "
+                "away; or put all images of the target into one folder, and they are used without labels"
+            )
+        target_images = scan_classes(Path(target), classes)
+        seen, held = split_half(target_images.labels, name=name)
+        labelled, test = target_images.take(seen), target_images.take(held)
+        contexts = labelled.paths
+    return pair_of_images(
+        source=source_images,
+        source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
+        target=contexts,
+        target_test=test,
+        target_labelled=labelled,
+        class_names=classes,
+        framing=framing if isinstance(framing, Framing) else Framing(framing, framing),
+        reading=reading or Reading(),
+        passes=passes,
+        target_passes=target_passes,
+        shift=shift,
+        name=name,
+    )
+
+
+def pair_of_images(
+    *,
+    source: ImageList,
+    source_test: ImageList | float | None,
+    target: Sequence[Path],
+    target_test: ImageList | None,
+    target_labelled: ImageList | None,
+    class_names: Sequence[str],
+    framing: Framing,
+    reading: Reading,
+    passes: int,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    name: str,
+) -> Pair:
+    """A pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
+    passes = whole("passes", passes, least=1)
+    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
+    require_classes(source.labels, class_names, where="the source")
+    if target_test is not None:
+        require_classes(target_test.labels, class_names, where="the target's test")
+    n_arms, normalise = len(class_names), reading.normalise
+
+    def store(paths: Sequence[Path]) -> ImageStore:
+        return ImageStore(paths, framing, workers=reading.workers, cache=reading.cache)
+
+    def rewarded(images: ImageList, passes: int = 1) -> ImageSource:
+        return ImageSource(store(images.paths), images.labels, n_arms=n_arms, passes=passes, normalise=normalise)
+
+    # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
+    rows = np.random.default_rng(len(target)).permutation(len(target))
+    seen = store([target[row] for row in rows])
+    later = None
+    if target_labelled is not None:
+        labels = target_labelled.labels[rows]
+        later = ImageSource(seen, labels, n_arms=n_arms, passes=target_passes, normalise=normalise)
+    train: RewardDomain = rewarded(source, passes)
+    held: EvaluationDomain | None
+    if isinstance(source_test, ImageList):
+        held = EvaluatedRewards(rewarded(source_test))
+    else:
+        train, held = hold_out_rewards(train, share=source_test, name=name)
+    return Pair(
+        name=name,
+        context_shape=framing.shape,
+        n_arms=n_arms,
+        class_names=tuple(class_names),
+        source=train,
+        source_test=held,
+        target=ImageContexts(seen, passes=target_passes, normalise=normalise),
+        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)),
+        target_labelled=later,
+        feedback="one_hot",
+        about=About(summary="folders of images given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=framing.shape),
+    )
+
+
+class ImageContexts(Contexts):
+    """Images of a store, (3, H, W): uint8, or float32 normalised as for ImageNet with ``normalise``."""
+
+    prefetches = True
+
+    def __init__(self, store: ImageStore, *, passes: int = 1, normalise: bool = False) -> None:
+        self._store = store
+        self._normalise = normalise
+        self.context_shape = store.framing.shape
+        self.passes = passes
+
+    @property
+    def framing(self) -> Framing:
+        """How an image of any size becomes a context."""
+        return self._store.framing
+
+    @property
+    def normalises(self) -> bool:
+        """Whether contexts are float32, normalised as for ImageNet."""
+        return self._normalise
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file of each context."""
+        return self._store.files
+
+    @property
+    def row_names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+        return {"file": self.files}
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        images = self._store.read(indices)
+        return imagenet_normalise(images) if self._normalise else images
+
+
+class ImageSource(ImageContexts, RewardDomain):
+    """Images of a store with labels (n,): the arm equal to the label pays 1, every other 0."""
+
+    def __init__(
+        self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1, normalise: bool = False
+    ) -> None:
+        super().__init__(store, passes=passes, normalise=normalise)
+        self._labels = labels
+        self.n_arms = n_arms
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        rewards = np.eye(self.n_arms)[self._labels[indices]]
+        return rewards, rewards
+
+
+def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
+    """The images below each class's sub-folder, in the order of classes and names."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, class_folder in enumerate(class_folders):
+        below = folder / class_folder
+        images = _list_images(below)
+        if not images:
+            raise DataError(
+                f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}. Images of a "
+                "target may also lie in one folder without classes, and are used without labels then"
+            )
+        paths += images
+        labels += [label] * len(images)
+    return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
+
+
+def _class_folders(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder")
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(classes) < 2:
+        raise DataError(f"{folder} should have one sub-folder per class, at least two; found {classes}")
+    return classes
+
+
+def _images_below(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder")
+    images = _list_images(folder)
+    if not images:
+        raise DataError(f"{folder} has no images ({', '.join(sorted(_KINDS))})")
+    return images
+
+
+def _list_images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())

@@ -1,0 +1,234 @@
+"""Logged bandit feedback as a source: what another policy saw, did and got."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import RewardRange, checked_class_names, one_of, whole
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
+from daband._shift import ShiftLike, as_shift
+from daband.domains._contract import About, LoggedDomain, Pair
+from daband.domains._mixtures import takes_several
+from daband.domains._splits import hold_out_log
+from daband.domains.readers._arrays import (
+    ArrayContexts,
+    check_agreement,
+    checked_n_arms,
+    resolve_reward_range,
+    target_parts,
+)
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import InvalidInput
+
+_SMALLEST_PROPENSITY = 0.01
+_FOLDS = 5
+
+
+class ArrayLog(ArrayContexts, LoggedDomain):
+    """Contexts (n, *C) with the arms that were chosen, their rewards and with which probability, each (n,).
+
+    Without propensities they are estimated from the log; ``propensities_estimated`` then says how.
+    """
+
+    def __init__(
+        self,
+        contexts: ArrayLike,
+        arms: ArrayLike,
+        rewards: ArrayLike,
+        propensities: ArrayLike | None = None,
+        *,
+        n_arms: int,
+        passes: int = 1,
+        name: str = "source",
+    ) -> None:
+        self.n_arms = whole("n_arms", n_arms, least=1)
+        super().__init__(contexts, passes=passes, name=f"{name} contexts")
+        self._arms = _column(arms, len(self), f"{name} arms")
+        if self._arms.dtype.kind not in "biu":
+            raise InvalidInput(f"{name} arms must be integers, got {self._arms.dtype}")
+        self._arms = self._arms.astype(np.int64)
+        if self._arms.min() < 0 or self._arms.max() >= n_arms:
+            raise InvalidInput(f"{name} arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
+        self._rewards = _column(rewards, len(self), f"{name} rewards").astype(np.float64)
+        self.propensities_estimated = ""
+        if propensities is None:
+            propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
+        self._propensities = _column(propensities, len(self), f"{name} propensities").astype(np.float64)
+        check_logged_propensities(self._propensities)
+
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        return self._arms[indices], self._rewards[indices], self._propensities[indices]
+
+
+@takes_several(by_target=("target_test", "target_labelled"))
+def from_log(
+    *,
+    source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
+    target: ArrayLike | None = None,
+    sources: Mapping[str, tuple[ArrayLike, ...] | str | Path | ParquetLog] | None = None,
+    targets: Mapping[str, ArrayLike] | None = None,
+    target_test: Any = None,
+    target_labelled: Any = None,
+    source_test: Any = 0.1,
+    n_arms: int,
+    class_names: Sequence[str] | None = None,
+    feedback: str = "bandit",
+    reward_range: RewardRange | None = None,
+    passes: int = 1,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
+    name: str = "log",
+) -> Pair:
+    """A pair whose source is a log of another policy's rounds: ``from_log(source=log, target=x_t, n_arms=5)``.
+
+    Args:
+        source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
+            glob of Parquet files (a ``ParquetLog`` where columns have other names), which may be larger than memory.
+            Without propensities (a tuple of three) they are estimated, with a warning that says how.
+        target: contexts of the target, (m, *C); training sees these and nothing else of the target.
+        sources: several logs by name, in the place of ``source``.
+        targets: several targets by name, in the place of ``target``; what follows of the target is then a mapping.
+        target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
+        target_labelled: target contexts with labels or rewards, for continued training.
+        source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
+            fixed split by arm; of Parquet files, by blocks of rows), or None.
+        n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been chosen.
+        class_names: a name per arm; by default "0", "1", ...
+        feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
+        reward_range: the smallest and largest reward, or "auto"; by default (0, 1) for a log within it, else "auto".
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
+        name: what reports call the pair; it also fixes which rounds are held out.
+
+    Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
+
+    >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
+    >>> log = (contexts, arms, rewards, [0.5] * 20)
+    >>> pair = daband.domains.from_log(source=log, target=[[0.0, 2.0]] * 20, n_arms=2)
+    >>> pair.n_arms
+    2
+    """
+    if source is None or target is None:
+        raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
+    one_of("feedback", feedback, ("bandit", "one_hot"))
+    log = _open_log(source, "source", n_arms=n_arms, passes=passes)
+    n_arms = checked_n_arms(n_arms, rows=len(log))
+    train: LoggedDomain = log
+    held: LoggedDomain | None
+    if isinstance(source_test, tuple | str | Path | ParquetLog):
+        held = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
+        if held.context_shape != log.context_shape:
+            raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
+    else:
+        hold_out = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out_log, log)
+        train, held = hold_out(share=source_test, name=name)
+    per_arm = isinstance(log, ParquetLog) and log.shared
+    of_target = target_parts(
+        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
+    )
+    check_agreement(of_target, log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
+    if reward_range is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
+        reward_range = "auto"
+    return Pair(
+        name=name,
+        context_shape=log.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=train,
+        source_test=held,
+        **of_target,
+        arms="shared" if per_arm else "disjoint",
+        feedback=feedback,
+        reward_range=resolve_reward_range(reward_range, logged, of_target["target_labelled"]),
+        about=About(summary="a log given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=log.context_shape, units=units),
+    )
+
+
+def _open_log(
+    log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
+) -> ArrayLog | ParquetLog:
+    if isinstance(log, ParquetLog):
+        return log
+    if isinstance(log, str | Path):
+        return ParquetLog(log, n_arms=n_arms, passes=passes)
+    if not (isinstance(log, tuple) and len(log) in (3, 4)):
+        raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
+    opened = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
+    if opened.propensities_estimated:
+        warn_of_estimated_propensities(opened.propensities_estimated, stacklevel=4)
+    return opened
+
+
+def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
+    """Tell the user what the propensities of a log rest on."""
+    warnings.warn(
+        f"the log has no propensities; they are {how}. What rests on them is as right as this model of the logging "
+        "policy",
+        stacklevel=stacklevel,
+    )
+
+
+def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
+    """With which probability each arm (n,) was chosen, estimated from the log itself, and a word how.
+
+    The arm's frequency, or a multinomial logistic model of the contexts where it predicts held-out rounds better. Each
+    round is predicted by a model that did not see it. No propensity is below 0.01.
+    """
+    counts = np.bincount(arms, minlength=n_arms)
+    frequencies = (counts / len(arms))[arms]
+    how = "estimated by the frequency of each arm"
+    best = np.clip(frequencies, _SMALLEST_PROPENSITY, 1.0)
+    if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
+        predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
+        if np.log(predicted).mean() > np.log(best).mean():
+            best, how = predicted, "estimated by a logistic model of the arm given the context"
+    return best, how
+
+
+def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
+    with warnings.catch_warnings():  # an arm that a fold was trained without is predicted with probability 0
+        warnings.filterwarnings("ignore", message="Number of classes in training fold")
+        table = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
+    columns = np.unique(arms, return_inverse=True)[1]
+    predicted: FloatArray = table[np.arange(len(arms)), columns]
+    return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
+
+
+def check_logged_propensities(propensities: FloatArray, column: str = "") -> None:
+    """Raise where one is no probability of an arm that was chosen; the error names the ``column``."""
+    wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
+    if len(wrong):
+        first = propensities[wrong[0]]
+        remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
+        where = f"column {column!r}: " if column else ""
+        raise InvalidInput(f"{where}propensities lie in (0, 1], row {wrong[0]} has {first} ({remedy})")
+
+
+def _column(values: ArrayLike, n: int, name: str) -> AnyArray:
+    array = as_numpy(values, name)
+    if array.shape != (n,):
+        raise InvalidInput(f"{name} must have shape ({n},), got {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InvalidInput(
+            f"{name} has a missing or infinite value, first in row {np.flatnonzero(~np.isfinite(array))[0]}"
+        )
+    return array

@@ -1,0 +1,334 @@
+"""Logs larger than memory: a folder of Parquet files, or a glob, read in batches and never as a whole.
+
+A log is cut into parts: a file, or a range of rows of a large one. Parts are what can be read by several machines, and
+what a run that was killed need not read again. What a file's footer tells (columns, types, rows) is checked for every
+file before the first row is read; what its rows hold is checked batch by batch. Errors name the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from daband._arguments import one_of, whole
+from daband._arguments import share as checked_share
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._lazy_polars import pl
+from daband._table_transform import TableTransform
+from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
+from daband.domains.readers import _parquet_files as files
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._parquet_files import LogFile, LogPart, UnusableFile, read_frames
+from daband.errors import DataError, InvalidInput
+
+BATCH_ROWS = 65536
+"""Rows read at a time; with 32 numbers each they take 8 MB."""
+_PART_ROWS = 4_194_304
+"""A larger file is cut into parts of at most so many rows."""
+_BLOCK_ROWS = 65_536
+"""``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
+
+
+class ParquetLog(LoggedDomain):
+    """The log of another policy in Parquet files.
+
+    Args:
+        log: a folder, a glob, or a list of files.
+        n_arms: the number of arms; 0..n_arms - 1 stand in the arm's column.
+        columns: which columns mean what; by default "arm", "reward" and "propensity", and every other column is a
+            number of the context. A context may also be one column of lists, all of one length.
+        transform: turns the context columns into contexts, where they are not all numbers.
+        context_shape: the shape of a context, where it is not flat; with ``shared`` arms a row has one per arm.
+        shared: whether a row holds one context per arm, one after the other.
+        on_damaged: "refuse" a log of which a file's footer cannot be read or does not fit, or "skip" such files; they
+            stand in ``damaged`` with the reason.
+        passes: how many times ``train`` may show each round.
+
+    ``batches`` streams a part. ``train`` takes the log as any other source: it is shown in the order of blocks that
+    the seed fixes, and within a block of 65,536 rows in an order that the seed fixes, so that memory holds a block.
+    """
+
+    prefetches = True
+
+    def __init__(
+        self,
+        log: str | Path | Sequence[str | Path],
+        *,
+        n_arms: int,
+        columns: Columns | None = None,
+        transform: TableTransform | None = None,
+        context_shape: Sequence[int] | None = None,
+        shared: bool = False,
+        on_damaged: str = "refuse",
+        passes: int = 1,
+    ) -> None:
+        one_of("on_damaged", on_damaged, ("refuse", "skip"))
+        self.n_arms = whole("n_arms", n_arms, least=1)
+        self.passes = whole("passes", passes, least=1)
+        self.shared = shared
+        self._transform = transform
+        self.files: list[LogFile] = []
+        self.damaged: dict[str, str] = {}
+        """The files that were skipped, and why."""
+        first: dict[str, Any] | None = None
+        self.columns: Columns
+        for path in files.log_files(log):
+            try:
+                schema, rows = files.read_footer(path)
+                resolved = files.resolve_columns(columns, schema, path) if first is None else self.columns
+                files.check_schema(path, schema, resolved, first or schema, implied=columns is None)
+                if first is None:
+                    first, self.columns = schema, resolved
+                    self._names, numbers_per_row = self._layout(schema, path)
+            except UnusableFile as error:
+                if on_damaged == "refuse":
+                    raise DataError(f"{error}; on_damaged='skip' leaves it out") from None
+                self.damaged[str(path)] = str(error)
+                continue
+            stat = path.stat()
+            self.files.append(LogFile(str(path), rows, f"{stat.st_size}-{stat.st_mtime_ns}"))
+        if not sum(file.rows for file in self.files):
+            why = f" (e.g. {next(iter(self.damaged.values()))})" if self.damaged else ""
+            raise DataError(f"log: none of its files has a row that can be read{why}")
+        per_context, left = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
+        self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
+        if left or math.prod(self.context_shape) != per_context:
+            each = f" for each of {self.n_arms} arms" if shared else ""
+            raise InvalidInput(
+                f"log: a row of {self.files[0].path} has {numbers_per_row} numbers of context, expected contexts of "
+                f"shape {self.context_shape}{each}; name the context columns with columns=daband.domains.Columns(...)"
+            )
+        self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
+        self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
+        rows = int(self._starts[-1])
+        self._block_rows = max(1, min(_BLOCK_ROWS, math.ceil(rows / 64)))
+        self._take_blocks(np.arange(math.ceil(rows / self._block_rows)))
+        self._block = lru_cache(maxsize=2)(self._read_block)
+
+    def _take_blocks(self, blocks: IntArray) -> None:
+        """Be the log of these blocks of rows; a position is one among their rows."""
+        self._blocks = blocks
+        starts = blocks * self._block_rows
+        self._lengths = np.minimum(starts + self._block_rows, int(self._starts[-1])) - starts
+        self._ends = np.cumsum(self._lengths)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def hold_out(self, share: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
+        """The log without about ``share`` of its blocks of rows, and those; the split depends on ``name``.
+
+        Blocks, because whoever streams a log larger than memory skips ranges of rows, not rows.
+        """
+        share = 0.0 if share is None else checked_share("source_test", share)
+        n_held = min(round(share * len(self._blocks)), len(self._blocks) - 1)
+        if n_held < 1:
+            return self, None
+        generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
+        chosen = np.zeros(len(self._blocks), np.bool_)
+        chosen[generator.permutation(len(self._blocks))[:n_held]] = True
+        kept, held = copy.copy(self), copy.copy(self)
+        for part, blocks in ((kept, self._blocks[~chosen]), (held, self._blocks[chosen])):
+            part._take_blocks(blocks)
+        held.passes = 1
+        return kept, held
+
+    def reward_bounds(self) -> FloatArray:
+        """The smallest and the largest reward of the files, (2,): one column is read."""
+        bounds = []
+        for part in self.parts():
+            for frame in read_frames(part, [self._logged("reward")], 8 * BATCH_ROWS):
+                column = frame[self._logged("reward")].to_numpy()
+                bounds += [column.min(), column.max()]
+        return np.array([min(bounds), max(bounds)], dtype=np.float64)
+
+    def _logged(self, role: str) -> str:
+        name = getattr(self.columns, role)
+        assert isinstance(name, str)
+        return name
+
+    # The log as a stream.
+
+    def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
+        """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
+        parts = []
+        breaks = np.flatnonzero(np.diff(self._blocks) != 1) + 1
+        for run in np.split(self._blocks, breaks):
+            first, last = int(run[0]) * self._block_rows, (int(run[-1]) + 1) * self._block_rows
+            for file, at in zip(self.files, self._starts[:-1].tolist(), strict=True):
+                start, stop = max(0, first - at), min(file.rows, last - at)
+                parts += [LogPart(file.path, begin, min(begin + rows, stop)) for begin in range(start, stop, rows)]
+        return parts
+
+    def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
+        """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
+        at = part.start
+        for frame in read_frames(part, self._names, rows):
+            yield self._rounds(frame, part.path, at)
+            at += len(frame)
+        if at != part.stop:
+            raise DataError(f"{part.path} has {at} rows where its footer says {part.stop} or more: it is damaged")
+
+    def sample(self, rows: int) -> AnyArray:
+        """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
+        chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
+        chosen = [file for file in chosen if file.rows]
+        each = math.ceil(rows / max(1, len(chosen)))
+        parts = [LogPart(file.path, 0, min(each, file.rows)) for file in chosen]
+        return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
+
+    # The log as a domain.
+
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
+        """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
+        n = len(self)
+        blocks = np.random.default_rng([seed, number, n, self._order_key]).permutation(len(self._blocks))
+        lengths = self._lengths[blocks]
+        ends = np.cumsum(lengths)
+        pieces = []
+        for place in range(int(np.searchsorted(ends, start, side="right")), len(blocks)):
+            first = int(ends[place] - lengths[place])
+            if first >= stop:
+                break
+            rows = np.random.default_rng([seed, number, n, self._order_key, int(blocks[place])])
+            within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
+            pieces.append(int(self._ends[blocks[place]] - lengths[place]) + within)
+        return np.concatenate(pieces)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self._gather(indices).contexts
+
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        rounds = self._gather(indices)
+        return rounds.arms, rounds.rewards, rounds.propensities
+
+    def _gather(self, indices: IntArray) -> LoggedRounds:
+        blocks = np.searchsorted(self._ends, indices, side="right")
+        place = indices - (self._ends - self._lengths)[blocks]
+
+        def read(block: int, rows: IntArray) -> list[AnyArray]:
+            return [column[place[rows]] for column in _columns_of(self._block(int(self._blocks[block])))]
+
+        return LoggedRounds(*gather_rows(blocks, read))
+
+    def _read_block(self, block: int) -> LoggedRounds:
+        start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))
+        columns = []
+        for file, first in zip(self.files, self._starts[:-1], strict=True):
+            part = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
+            if part.start < part.stop:
+                columns += [_columns_of(batch) for batch in self.batches(part)]
+        return LoggedRounds(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._block = lru_cache(maxsize=2)(self._read_block)
+
+    # From a frame to rounds.
+
+    def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
+        """The columns to read, and how many numbers of context a row has."""
+        columns = self.columns
+        logged = [name for name in (columns.arm, columns.reward, columns.propensity) if name is not None]
+        names = list(dict.fromkeys([*columns.context, *logged]))
+        if self._transform is not None:
+            return names, len(self._transform.feature_names)
+        if len(columns.context) > 1 or not files.is_list(schema[columns.context[0]]):
+            return names, len(columns.context)
+        for frame in read_frames(LogPart(str(path), 0, 1), [columns.context[0]], 1):
+            row = frame[columns.context[0]].to_list()[0]
+            return names, 0 if row is None else len(row)
+        raise UnusableFile(f"{path} has no row that tells the length of its lists")
+
+    def _rounds(self, frame: pl.DataFrame, path: str, at: int) -> LoggedRounds:
+        arm, reward, propensity = logged = [self._logged(role) for role in ("arm", "reward", "propensity")]
+        files.refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
+        arms = frame[arm].to_numpy().astype(np.int64)
+        files.refuse_where((arms < 0) | (arms >= self.n_arms), arms, arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
+        rewards = frame[reward].to_numpy().astype(np.float64)
+        files.refuse_where(~np.isfinite(rewards), rewards, reward, "rewards are finite numbers", path, at)
+        propensities = frame[propensity].to_numpy().astype(np.float64)
+        wrong = ~((propensities > 0) & (propensities <= 1))
+        files.refuse_where(wrong, propensities, propensity, "propensities lie in (0, 1]", path, at)
+        return LoggedRounds(self._contexts(frame, path, at), arms, rewards, propensities)
+
+    def _contexts(self, frame: pl.DataFrame, path: str, at: int) -> AnyArray:
+        columns = self.columns
+        try:
+            if self._transform is not None:
+                flat = self._transform.apply(frame.select(columns.context))
+            elif len(columns.context) == 1 and files.is_list(frame.schema[columns.context[0]]):
+                flat = files.lists_as_rows(frame[columns.context[0]], math.prod(self._row_shape), path, at)
+            else:
+                flat = frame.select(columns.context).to_numpy()
+        except (InvalidInput, DataError) as error:
+            raise DataError(f"{path}, near row {at}: {error}") from None
+        every = flat.ravel(order="K")
+        if flat.dtype.kind == "f" and not np.isfinite(np.dot(every, every)):  # a square may also be too large
+            wrong = ~np.isfinite(flat)
+            if wrong.any():
+                row, column = (int(place) for place in np.argwhere(wrong)[0])
+                name = columns.context[column] if len(columns.context) == flat.shape[1] else columns.context[0]
+                raise DataError(f"{path} has {flat[row, column]} in row {at + row} of {name!r}; drop or fill such rows")
+        return flat.reshape(len(frame), *self._row_shape)
+
+
+def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
+    return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
+
+
+class ReadsLogs(Protocol):
+    """What is to be known of a policy to read a log for it."""
+
+    n_arms: int
+    context_shape: tuple[int, ...]
+    arms: str
+    table: TableTransform | None
+
+
+def open_log(
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    policy: ReadsLogs,
+    *,
+    columns: Columns | None,
+    table: TableTransform | None,
+    on_damaged: str,
+) -> ParquetLog:
+    """The log that a policy is given, by the names of its files or opened before.
+
+    The policy's own table reads files of raw rows where nothing else is said.
+    """
+    shared = policy.arms == "shared"
+    if not isinstance(log, ParquetLog):
+        if columns is None:
+            table = table or policy.table
+        if columns is None and table is not None:
+            names = tuple(column.name for column in table.columns)
+            columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
+        return ParquetLog(
+            log,
+            n_arms=policy.n_arms,
+            columns=columns,
+            transform=table,
+            context_shape=policy.context_shape,
+            shared=shared,
+            on_damaged=on_damaged,
+        )
+    if columns is not None or table is not None:
+        raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
+    if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
+        raise InvalidInput(
+            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
+            f"{policy.context_shape} and {policy.n_arms}"
+        )
+    return log

@@ -1,0 +1,426 @@
+"""``from_table``: a pair of what stands in Parquet or CSV files, or in pandas, polars or arrow tables."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import RewardRange
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._lazy_polars import pl
+from daband._shift import ShiftLike, as_shift
+from daband._table_transform import TableTransform, category_text, category_texts, find_name, moments, numbers
+from daband.domains._contract import About, Pair
+from daband.domains._mixtures import read_several
+from daband.domains._splits import split_half, split_share
+from daband.domains.readers._arrays import from_arrays, resolve_reward_range
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._logs import (
+    check_logged_propensities,
+    estimate_propensities,
+    from_log,
+    warn_of_estimated_propensities,
+)
+from daband.domains.readers._parquet_files import long_row, scan_csv
+from daband.errors import DataError, InvalidInput
+
+_SHORT = 40
+"""A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
+
+
+def from_table(
+    *,
+    source: Any,
+    target: Any = None,
+    domain: str | None = None,
+    targets: Sequence[str] = (),
+    target_test: Any = None,
+    source_test: Any = 0.1,
+    columns: Columns,
+    transform: TableTransform | None = None,
+    reward_range: RewardRange | None = None,
+    passes: int = 1,
+    target_passes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[str] | None = None,
+    name: str = "table",
+) -> Pair:
+    """A pair made of tables.
+
+    Args:
+        source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
+            arrow table.
+        target: the same, of the target; training sees its context columns only. A target without the label or reward
+            columns, or without labels there, is unlabelled: the pair then has no ``target_test``. One with them, where
+            ``target_test`` is not given, is split, and one half, the same in every run, is kept for the evaluator.
+        domain: the column that names the domain of a row, where ``source`` has the rows of several domains.
+        targets: the values of ``domain`` that are targets; all others are sources. Without ``target``.
+        target_test: a table with the label or reward columns, for the evaluator.
+        source_test: a table of source rounds that training does not use, or the share of ``source`` to hold out (a
+            fixed split), or None.
+        columns: which columns mean what.
+        transform: a fitted transform, to treat new data as before; by default one is fitted on the context columns of
+            the source that training uses and of the target that training sees.
+        reward_range: the smallest and largest reward, or "auto"; by default as in ``from_arrays`` and ``from_log``.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        class_names: the arms in their order, by the names that the label or arm column has for them, with arms that the
+            source never tried; by default those it has, sorted. With ``columns.rewards`` the arms are these columns.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        units: the numeric context columns in other units in the target, by name; implies ``shift="units"``.
+        name: what reports call the pair; it also fixes how source and target are split.
+
+    ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
+    the numbers of a context are.
+
+    >>> import polars as pl
+    >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
+    >>> new = pl.DataFrame({"age": [35, 55] * 20, "city": ["Oslo", "Lima"] * 20})
+    >>> columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    >>> pair = daband.domains.from_table(source=old, target=new, columns=columns)
+    >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
+    (2, True)
+    """
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
+    if domain is not None or targets:
+        options: dict[str, Any] = {"columns": columns, "transform": transform, "reward_range": reward_range}
+        options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
+        options |= {"shift": shift, "units": units, "source_test": source_test, "name": name}
+        if target is not None or target_test is not None:
+            raise InvalidInput("domain splits one table, source: leave target and target_test out")
+        return _from_domains(read_table(source), domain, tuple(targets), **options)
+    if target is None:
+        raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
+    source_frame, target_frame = read_table(source), read_table(target)
+    for what, frame in (("source", source_frame), ("target", target_frame)):
+        _refuse_renamed(frame, columns, what)
+    classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
+    logged = _checked_log(source_frame, columns)
+    if logged is not None and reward_range is None and 0 < len(logged) < _SHORT:
+        reward_range = resolve_reward_range(None, logged)
+    answers = {columns.label} if columns.label else set(columns.rewards)
+    test_frame = None if target_test is None else read_table(target_test)
+    advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
+    labelled = bool(answers) and answers <= set(target_frame.columns) and _has_labels(target_frame, columns, advice)
+    if test_frame is None and labelled:
+        seen, held = split_half(_strata(target_frame, columns), name=name)
+        test_frame, target_frame = target_frame[held], target_frame[seen]
+    if test_frame is not None and not answers:
+        raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
+    if source_test is None or isinstance(source_test, Real):
+        part = None if source_test is None else float(source_test)
+        used, held_rows = split_share(_strata(source_frame, columns, columns.arm), share=part, name=name)
+        held_frame = source_frame[held_rows] if len(held_rows) else None
+        source_frame = source_frame[used]
+    else:
+        held_frame = read_table(source_test)
+    frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_frame}
+    for what, rows in frames.items():
+        if rows is not None and not len(rows):
+            raise DataError(f"the {what} table has no rows")
+    if all(name in target_frame and not target_frame[name].count() for name in columns.context):
+        raise DataError("the target table has no value in any context column")
+    if transform is None:
+        both = _stack_contexts(source_frame, target_frame, columns)
+        transform = TableTransform.fit(
+            both, context=columns.context, categorical=columns.categorical, dates=columns.dates, ids=columns.id
+        )
+    names = transform.feature_names
+    assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
+    # A column in units of each domain's own has gaps of its own too: a price in euros is no guess of one in zloty.
+    marked = assumed.own_statistics(len(names))
+    of_source, transform = (transform.with_medians(frame, marked) for frame in (source_frame, target_frame))
+    _warn_of_disjoint_categories(source_frame, target_frame, columns)
+    contexts = transform.apply(target_frame)
+    test = None
+    if test_frame is not None:
+        test = (transform.apply(test_frame), _answers(test_frame, columns, classes, "target_test"))
+    labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
+    rest: dict[str, Any] = {
+        "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
+        "class_names": classes, "reward_range": reward_range, "passes": passes, "target_passes": target_passes,
+        "name": name,
+    }  # fmt: skip
+    rounds = _rounds if columns.arm is None else _log
+    parts: dict[str, Any] = {
+        what: None if frame is None else rounds(frame, of_source, columns, classes, what)
+        for what, frame in (("source", source_frame), ("source_test", held_frame))
+    }
+    if columns.arm is not None and columns.propensity is None:
+        _estimate_propensities(parts, len(classes))
+    pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
+    ids = [name for name in columns.id if name in target_frame.columns]
+    pair.target.table = target_frame.select([*ids, *columns.context])
+    pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
+    about = About(summary="tables given by the user", licence="the user's own")
+    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed)
+
+
+def _from_domains(
+    frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **rest: Any
+) -> Pair:
+    """The pair of a table whose column ``domain`` names the domain of each row."""
+    if domain is None or not targets or isinstance(targets, str):
+        raise InvalidInput('domain and targets go together: domain="country", targets=["pl"]')
+    if domain in columns.context:
+        raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
+    values = np.array([str(value) for value in _values(frame, domain)])
+    present = _sorted_values(values.tolist())
+    unknown = next((str(one) for one in targets if str(one) not in present), None)
+    if unknown is not None:
+        raise InvalidInput(f"targets has {unknown!r}, which column {domain!r} has not ({', '.join(present)})")
+    wanted = [str(one) for one in targets]
+    sources = [one for one in present if one not in wanted]
+    if not sources:
+        raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
+    every = frame.filter(~np.isin(values, wanted)), frame.filter(np.isin(values, wanted))
+    pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
+    if columns.label is not None and pooled.target_test is None:  # of some targets alone they are not used either
+        unlabelled = pl.when(pl.Series(np.isin(values, wanted))).then(None).otherwise(pl.col(columns.label))
+        frame = frame.with_columns(unlabelled.alias(columns.label))
+    if columns.rewards == ():
+        rest["class_names"] = pooled.class_names
+    several = {f"{role}s": {one: frame.filter(values == one) for one in names}
+               for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
+    arguments = {"source": None, "target": None, **several, "name": name, "columns": columns, **rest}
+    pair = read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
+    return replace(pair, reward_range=pooled.reward_range)
+
+
+def read_table(table: Any) -> pl.DataFrame:
+    """Any of the supported tables as a polars frame."""
+    if isinstance(table, pl.DataFrame):
+        return table
+    if isinstance(table, pl.LazyFrame):
+        return table.collect()
+    if isinstance(table, (str, Path)):
+        return _read_file(Path(table))
+    kind = type(table).__module__.partition(".")[0]
+    try:
+        if kind == "pandas":
+            _refuse_twice([str(name) for name in table.columns])
+            return pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
+        if kind == "pyarrow":
+            _refuse_twice(table.schema.names)
+            frame = pl.from_arrow(table)
+            assert isinstance(frame, pl.DataFrame)
+            return frame
+    except ImportError as error:
+        raise DataError(
+            f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
+        ) from None
+    raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
+
+
+def _from_pandas(column: Any, name: str) -> pl.Series:
+    try:
+        return pl.Series(name, pl.from_pandas(column))
+    except (TypeError, ValueError):  # arrow's errors are both, and name no column
+        kinds = sorted({type(value).__name__ for value in column})
+        raise InvalidInput(
+            f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
+            f"frame[{name!r}].astype(str), or drop it"
+        ) from None
+
+
+def _refuse_twice(names: Sequence[Any]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"the table has two columns named {twice!r}: which one is meant? Rename or drop one")
+
+
+def _refuse_renamed(frame: pl.DataFrame, columns: Columns, where: str) -> None:
+    """Raise where a column that is used stood twice in a file: polars renames the second."""
+    used = (*columns.context, *columns.rewards, columns.label, columns.arm, columns.reward, columns.propensity)
+    twice = next((name for name in used if f"{name}_duplicated_0" in frame.columns), None)
+    if twice is not None:
+        raise InvalidInput(f"the {where} file has two columns named {twice!r}: which one is meant? Rename or drop one")
+
+
+def _read_file(path: Path) -> pl.DataFrame:
+    readers: dict[str, Any] = {
+        ".parquet": pl.read_parquet,
+        ".arrow": pl.read_ipc,
+        ".feather": pl.read_ipc,
+        ".jsonl": pl.read_ndjson,
+        **dict.fromkeys((".csv", ".tsv"), lambda at: scan_csv(at).collect()),
+    }
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
+    if kind not in readers:
+        raise InvalidInput(f"{path} is not of a known kind ({', '.join(readers)}); save a spreadsheet as CSV")
+    try:
+        frame: pl.DataFrame = readers[kind](path)
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there") from None
+    except DataError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason += "; save it as UTF-8" if "utf-8" in reason else ""
+        reason = long_row(path) if "more fields" in reason else reason
+        raise DataError(f"{path} cannot be read as a table: {reason}") from None
+    return frame
+
+
+def _classes(frame: pl.DataFrame, columns: Columns) -> list[str]:
+    name = columns.arm or columns.label
+    return list(columns.rewards) if columns.rewards or name is None else _sorted_values(_values(frame, name))
+
+
+def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
+    if isinstance(names, str):
+        raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
+    if columns.rewards:
+        raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
+    classes = [_name(name) for name in names]
+    if len(classes) < 2 or len(set(classes)) < len(classes):
+        raise InvalidInput(f"class_names must be at least two names, none of them twice, got {classes}")
+    return classes
+
+
+def _sorted_values(values: list[Any]) -> list[str]:
+    try:
+        return [_name(value) for value in sorted(set(values))]
+    except TypeError:
+        return sorted({_name(value) for value in values})
+
+
+def _name(value: Any) -> str:
+    """An arm or a domain by its name: 1.0 is arm 1, as a column of whole numbers with gaps has it."""
+    return category_text(value) if isinstance(value, float) else str(value)
+
+
+def _values(frame: pl.DataFrame, name: str) -> list[Any]:
+    if name not in frame.columns:
+        raise InvalidInput(f"the table has no column {name!r} (its columns: {', '.join(frame.columns)})")
+    values = frame[name].to_list()
+    if any(value is None for value in values):
+        row = next(at for at, value in enumerate(values) if value is None)
+        raise DataError(f"column {name!r} has no value in row {row}; drop such rows first")
+    return values
+
+
+def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
+    """What a split balances: the arm of every row that a log chose, in column ``arm``, else the best one."""
+    name = arm or columns.label
+    if name is None:
+        return np.asarray(_reward_table(frame, columns, "target").argmax(axis=1))
+    return np.unique([str(value) for value in _values(frame, name)], return_inverse=True)[1]
+
+
+def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
+    """Whether rows of the target have labels; in a table of all domains they often have none."""
+    missing = 0 if columns.label is None else target[columns.label].null_count()
+    if 0 < missing < len(target):
+        warnings.warn(
+            f"{missing:,} of {len(target):,} target rows have no {columns.label}: labels of the others are not used."
+            f"{advice}",
+            stacklevel=3,
+        )
+    return missing == 0
+
+
+def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
+    if columns.rewards:
+        return _reward_table(frame, columns, where)
+    assert columns.label is not None
+    return _positions(_values(frame, columns.label), classes, columns.label, where)
+
+
+def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
+    place = {name: at for at, name in enumerate(classes)}
+    found = {value: find_name(value, place) for value in values}
+    unknown = next((_name(value) for value, at in found.items() if at is None), None)
+    if unknown is not None:
+        raise DataError(
+            f"{where} has {unknown!r} in column {column!r}, which is none of the arms ({', '.join(classes)})"
+        )
+    return np.array([found[value] for value in values], dtype=np.int64)
+
+
+def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
+    table = np.stack([numbers(frame, name, where=where, is_context=False) for name in columns.rewards], axis=1)
+    if np.isnan(table).any():
+        row, arm = np.argwhere(np.isnan(table))[0]
+        raise DataError(f"{where} has no reward in row {row} of column {columns.rewards[arm]!r}")
+    return table
+
+
+def _rounds(
+    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
+) -> tuple[AnyArray, ...]:
+    return transform.apply(frame), _answers(frame, columns, classes, where)
+
+
+def _log(
+    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
+) -> tuple[AnyArray, ...]:
+    assert columns.arm is not None
+    arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
+    numeric = [name for name in (columns.reward, columns.propensity) if name is not None]
+    return transform.apply(frame), arms, *(_logged(frame, name, where) for name in numeric)
+
+
+def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
+    """Add what the logging policy's propensities seem to be, from all rounds of the log: training's and those held."""
+    given = {what: part for what, part in parts.items() if part is not None}
+    contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
+    propensities, how = estimate_propensities(contexts, arms, n_arms)
+    warn_of_estimated_propensities(how, stacklevel=4)
+    for what, part in given.items():
+        parts[what] = (*part, propensities[: len(part[1])])
+        propensities = propensities[len(part[1]) :]
+
+
+def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
+    """The rewards of a log, checked before rows are held out: errors name rows of the file."""
+    if columns.reward is None:
+        return None
+    if columns.propensity is not None:
+        check_logged_propensities(_logged(frame, columns.propensity, "source"), columns.propensity)
+    return _logged(frame, columns.reward, "source")
+
+
+def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+    values = numbers(frame, name, where=where, is_context=False)
+    if np.isnan(values).any():
+        row = int(np.flatnonzero(np.isnan(values))[0])
+        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
+    return values
+
+
+def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
+    """Warn of a column that has no category common to both domains: it tells nothing about the target."""
+    for name in columns.categorical:
+        in_source, in_target = (set(category_texts(frame, name)) - {None} for frame in (source, target))
+        if in_source and in_target and not in_source & in_target:
+            examples = f"{min(map(str, in_source))!r} and {min(map(str, in_target))!r}"
+            warnings.warn(
+                f"column {name!r} has no category that source and target share ({examples}): what the source tells of "
+                "it says nothing about the target. Give both the same spelling, or leave it out",
+                stacklevel=3,
+            )
+
+
+def _stack_contexts(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+    """The context columns of both, one below the other, of a type that holds both."""
+
+    def series(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
+        if name in columns.categorical:
+            return pl.Series(name, category_texts(frame, name, where=where), dtype=pl.String)
+        if name in columns.dates:
+            dates = (moment and moment.isoformat() for moment in moments(frame, name, where=where))
+            return pl.Series(name, list(dates), dtype=pl.String)  # which holds dates and times of day
+        return pl.Series(name, numbers(frame, name, where=where))
+
+    parts = (("source", source), ("target", target))
+    return pl.concat(pl.DataFrame([series(frame, name, where) for name in columns.context]) for where, frame in parts)

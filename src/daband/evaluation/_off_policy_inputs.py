@@ -1,0 +1,126 @@
+"""What ``evaluate_log`` takes, checked: a log's rounds, a target's contexts, and a policy's probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
+from daband.errors import InvalidInput
+from daband.policies._incoming_rounds import check_arms, check_propensities, check_rewards
+from daband.policies._policy import Policy
+
+_BATCH = 1024
+_SUM = 1e-6
+
+Log: TypeAlias = (
+    LoggedDomain
+    | LoggedRounds
+    | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]
+    | str
+    | Path
+    | Sequence[str | Path]
+)
+"""What a log may be; without propensities only the direct method can use it. Names are those of Parquet files."""
+Probabilities: TypeAlias = Policy | Callable[[AnyArray], ArrayLike]
+"""A policy, or a function from contexts (B, *C) to probabilities of arms (B, K)."""
+
+
+class CheckedLog(NamedTuple):
+    """Contexts (n, *C), arms, rewards and propensities (n,)."""
+
+    contexts: AnyArray
+    arms: IntArray
+    rewards: FloatArray
+    propensities: FloatArray | None
+
+
+def read_log(log: Log, n_arms: int | None) -> CheckedLog:
+    """The checked rounds of a log."""
+    contexts: ArrayLike
+    arms: ArrayLike
+    rewards: ArrayLike
+    propensities: ArrayLike | None
+    if isinstance(log, LoggedDomain):
+        rows = np.arange(len(log))
+        if not len(rows):
+            raise InvalidInput("log is empty")
+        contexts, (arms, rewards, propensities) = log.read(rows), log.read_log(rows)
+        if n_arms is not None and log.n_arms != n_arms:
+            raise InvalidInput(f"log has {log.n_arms} arms, the policy {n_arms}")
+    elif isinstance(log, LoggedRounds):
+        contexts, arms, rewards, propensities = log.contexts, log.arms, log.rewards, log.propensities
+    elif isinstance(log, tuple) and len(log) == 4:
+        contexts, arms, rewards, propensities = log
+    else:
+        raise InvalidInput(
+            "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
+            f"got {type(log).__name__}"
+        )
+    checked = as_numpy(contexts, "log's contexts")
+    if checked.ndim < 2 or not len(checked):
+        raise InvalidInput(f"log is empty or its contexts are no array (n, *C), got shape {checked.shape}")
+    _check_finite(checked, "log's contexts have")
+    n = len(checked)
+    try:
+        given = check_rewards(rewards, (n,))
+        played = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
+        shares = None if propensities is None else check_propensities(propensities, n)
+    except InvalidInput as error:
+        raise InvalidInput(f"log: {error}") from None
+    if not np.isfinite(given).all():
+        raise InvalidInput(f"log: reward in row {int(np.argmin(np.isfinite(given)))} is not a finite number")
+    return CheckedLog(checked, played, given, shares)
+
+
+def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
+    """Contexts of the target, (m, *C), of the shape of the logged ones."""
+    if isinstance(target, RewardDomain | LoggedDomain):
+        raise InvalidInput("target must be contexts alone, e.g. pair.target; its rewards have no use here")
+    contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
+    if contexts.shape[1:] != logged.shape[1:] or not len(contexts):
+        raise InvalidInput(
+            f"target must hold contexts of the log's shape, (m, {', '.join(map(str, logged.shape[1:]))}), got "
+            f"{contexts.shape}"
+        )
+    _check_finite(contexts, "target has")
+    return contexts
+
+
+def probabilities(
+    policy: Probabilities, contexts: AnyArray, domain: str, rule: str | None, name: str, *, first: int = 0
+) -> FloatArray:
+    """The policy's probability of every arm, (n, K); errors count the rows of ``name`` from ``first`` on."""
+    parts = []
+    for start in range(0, len(contexts), _BATCH):
+        part = contexts[start : start + _BATCH]
+        if isinstance(policy, Policy):
+            parts.append(policy.probabilities(part, domain, rule=rule))
+        else:
+            parts.append(as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False))
+    if isinstance(policy, Policy):
+        return np.concatenate(parts)
+    if rule is not None:
+        raise InvalidInput("rule is for a daband policy; a function says its own probabilities")
+    if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
+        raise InvalidInput("policy must return probabilities of shape (B, K)")
+    shares = np.concatenate(parts)
+    if len(shares) != len(contexts):
+        raise InvalidInput(
+            f"policy must return one row per context, got {len(shares)} for the {len(contexts)} of {name}"
+        )
+    wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) <= _SUM))
+    if wrong.any():
+        raise InvalidInput(
+            f"policy's probabilities must sum to 1, those of row {first + int(np.argmax(wrong))} of {name} do not"
+        )
+    return shares
+
+
+def _check_finite(contexts: AnyArray, who: str) -> None:
+    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+        raise InvalidInput(f"{who} a NaN or infinite value, first in row {np.argwhere(~np.isfinite(contexts))[0][0]}")

@@ -1,0 +1,175 @@
+"""The target-regret bound as numbers: its observable terms while training.
+
+    R_T <= R_S + 2 eps_S + N d + predicted rewards + C + psi
+
+While training, only what can be observed is computed: the divergence is the discriminator's, ``2 max_a width`` stands
+in for kappa (whose best arm is unknown), and psi is left out: it needs target rewards, which the evaluator alone has.
+A term that is not known (no discriminator, no expected rewards in the source) is missing, and so is every sum over it:
+no term counts as 0.
+
+All rewards, means, widths and regrets must be in one unit, rewards lying in [0, 1]. A bound above N says nothing about
+the regret of N rounds; whether it does is a field, not a warning, because a confident and right policy has predicted
+rewards near N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from daband._arrays import BoolArray, FloatArray
+from daband.errors import InvalidInput
+from daband.linear._exploration import Decision
+
+_OBSERVABLE = (
+    "source_regret",
+    "regression_error",
+    "divergence",
+    "predicted_reward_target",
+    "predicted_reward_source",
+    "exploration",
+)
+
+
+@dataclass(frozen=True)
+class BoundTerms:
+    """Every term over ``rounds`` rounds, as in the theorem; None where a term is not known. No term is negative."""
+
+    rounds: int
+    source_regret: float | None
+    """R_S."""
+    regression_error: float | None
+    """2 eps_S."""
+    divergence: float | None
+    """N d."""
+    predicted_reward_target: float | None
+    predicted_reward_source: float | None
+    exploration: float | None
+    """C, with 2 max_a width in place of kappa."""
+    psi: float | None = None
+    """The least joint error; known to the evaluator alone."""
+
+    @property
+    def total(self) -> float | None:
+        """The sum of the observable terms, and of psi where it is known; None where an observable term is not known."""
+        parts = [getattr(self, name) for name in _OBSERVABLE]
+        return None if None in parts else math.fsum([*parts, self.psi or 0.0])
+
+    @property
+    def informative(self) -> bool | None:
+        """Whether the bound is below what any policy has, a regret of ``rounds``; None where that cannot be told.
+
+        The known terms alone may reach ``rounds``: then it is not, whatever the others are. It is true only where every
+        term is known, psi among them.
+        """
+        parts = [*(getattr(self, name) for name in _OBSERVABLE), self.psi]
+        if math.fsum(part for part in parts if part is not None) >= self.rounds:
+            return False
+        return None if None in parts else True
+
+    def as_dict(self) -> dict[str, float | bool | None]:
+        """All fields, the total, and whether the bound is informative."""
+        return {**asdict(self), "total": self.total, "informative": self.informative}
+
+
+def observable_bound(
+    *,
+    source: Decision,
+    reward: FloatArray,
+    wrong: BoolArray | FloatArray,
+    target: Decision,
+    alpha: float,
+    divergence: float | None = None,
+    source_regret: float | None = None,
+) -> BoundTerms:
+    """The terms over the N source rounds given, rewards in [0, 1].
+
+    Args:
+        source: the decisions in the source.
+        reward: the reward of each chosen arm, (N,).
+        wrong: whether each was not the best: ``reward < 1`` where one arm is right, else the shortfall ``1 - reward``.
+        target: decisions on any number of target contexts; their sums are scaled to N rounds.
+        alpha: the exploration weight.
+        divergence: d, e.g. from ``discriminator_divergence``; None where it is not known.
+        source_regret: the sum of expected regrets; None where it is not known.
+    """
+    n, m = len(source.arm), len(target.arm)
+    divergence = _known(divergence)
+    if n == 0 or m == 0:
+        raise InvalidInput("the bound needs at least one source round and one target context")
+    if reward.shape != (n,) or np.shape(wrong) != (n,):
+        raise InvalidInput(f"reward and wrong must have shape ({n},), got {reward.shape} and {np.shape(wrong)}")
+    share = np.asarray(wrong, np.float64)
+    chosen = _chosen_mean(source)
+    scale = n / m
+    exploration = scale * float(2 * target.width.max(axis=1).sum()) + float(share @ (2 * source.width.max(axis=1)))
+    return BoundTerms(
+        rounds=n,
+        source_regret=_known(source_regret),
+        regression_error=2 * float(np.abs(reward - chosen).sum()),
+        divergence=None if divergence is None else n * divergence,
+        predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
+        predicted_reward_source=float(share @ np.abs(chosen)),
+        exploration=alpha * exploration,
+    )
+
+
+class LiveBound:
+    """The observable terms summed over episodes, as the fields ``bound_*`` of a training record.
+
+    A term that is not known in some episode is missing from that record and from all later ones. ``bound_total``, the
+    sum, is there only where every observable term is. ``bound_informative`` is 0 once the known terms reach the number
+    of rounds and missing before: psi is not known while training, so nothing can make it 1.
+    """
+
+    def __init__(self, *, alpha: float, last_record: Mapping[str, float] | None = None) -> None:
+        self.alpha = alpha
+        # A resumed run continues from its last record with these fields. A term that is missing there stays unknown.
+        nothing = dict.fromkeys((f"bound_{name}" for name in ("rounds", *_OBSERVABLE)), 0.0)
+        before = nothing if last_record is None else last_record
+        self._rounds = int(before["bound_rounds"])
+        self._sums = {name: before.get(f"bound_{name}") for name in _OBSERVABLE}
+
+    def add(
+        self, *, source: Decision, reward: FloatArray, regret: FloatArray, target: Decision, accuracy: float | None
+    ) -> dict[str, float]:
+        """Add an episode and return the sums so far.
+
+        Source decisions come with rewards in [0, 1] and regrets, both (N,), regrets NaN where they are not known;
+        ``accuracy`` is the discriminator's, None where there is no discriminator.
+        """
+        terms = observable_bound(
+            source=source,
+            reward=reward,
+            wrong=np.clip(1.0 - reward, 0.0, 1.0),  # an estimated range may be exceeded
+            target=target,
+            alpha=self.alpha,
+            divergence=None if accuracy is None else discriminator_divergence(accuracy),
+            source_regret=float(regret.sum()),
+        )
+        self._rounds += terms.rounds
+        for name, before in self._sums.items():
+            here = getattr(terms, name)
+            self._sums[name] = None if before is None or here is None else before + here
+        so_far = BoundTerms(rounds=self._rounds, **self._sums)
+        fields = {**so_far.as_dict(), "rounds": float(self._rounds)}
+        return {f"bound_{name}": float(value) for name, value in fields.items() if value is not None}
+
+
+def discriminator_divergence(accuracy: float) -> float:
+    """The divergence that a discriminator of this balanced accuracy shows: 0 at chance, 2 when it is never wrong."""
+    if not 0.0 <= accuracy <= 1.0:
+        raise InvalidInput(f"accuracy must lie in [0, 1], got {accuracy}")
+    return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
+
+
+def _chosen_mean(decision: Decision) -> FloatArray:
+    """The predicted reward of each chosen arm, (B,)."""
+    return decision.mean[np.arange(len(decision.arm)), decision.arm]
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)

@@ -1,0 +1,220 @@
+"""Evaluation of a fixed policy by expected rewards that it never sees; without them, which arms it chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import one_of, whole
+from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
+from daband.errors import InvalidInput
+from daband.linear._exploration import Decision
+from daband.policies._budget_pacing import Paced
+from daband.policies._policy import Policy
+
+_TIE = 1e-9
+"""Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms."""
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+"""The same as a share of the largest reward, for arms that differ by rounding alone."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a fixed policy is worth on some contexts, rewards in the unit in which the domain gives them.
+
+    >>> pair = daband.domains.from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.0]] * 40,
+    ...                                   target_test=([[0.0], [1.0]], [0, 1]))
+    >>> constant = daband.Constant.for_pair(pair, seed=0)
+    >>> found = daband.evaluate(constant, pair.target_test)
+    >>> found.best_value, found.constant_value, found.contexts
+    (1.0, 0.5, 2)
+    """
+
+    value: float
+    """The mean expected reward of the arms that the policy chose."""
+    best_value: float
+    """The mean expected reward of the best arm of each context."""
+    constant_value: float
+    """The mean expected reward of the best constant arm: the one that pays most over all these contexts."""
+    regret: float
+    """R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's."""
+    accuracy: float
+    """The share of contexts whose chosen arm is a best one. Where exactly one arm pays 1, this is 1 - R_T / N."""
+    accuracy_macro: float
+    """The mean of ``per_class`` over classes that have contexts."""
+    per_class: list[float | None]
+    """For each arm, the accuracy on contexts of which it is a best arm, (K,); None where there are none."""
+    contexts: int
+    """How many contexts there were, N."""
+    arm_counts: list[int]
+    """How often each arm was chosen, (K,)."""
+    rule: str
+    cost: float | None = None
+    """The mean cost of the chosen arms, where arms cost something."""
+
+    @property
+    def net_value(self) -> float:
+        """``value`` less ``cost``."""
+        return self.value - (self.cost or 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them; with costs ``net_value`` too."""
+        fields = asdict(self)
+        if self.cost is None:
+            del fields["cost"]
+            return fields
+        return {**fields, "net_value": self.net_value}
+
+
+def evaluate(
+    policy: Policy,
+    domain: EvaluationDomain | LoggedDomain | None,
+    *,
+    rule: str = "ucb",
+    as_domain: str = "target",
+    batch_size: int = 1024,
+    observe: Callable[[AnyArray, FloatArray, Decision], None] | None = None,
+    cost: ArrayLike | None = None,
+    budget: float | None = None,
+) -> Evaluation:
+    """Evaluate a policy as it stands; it is the same afterwards.
+
+    Args:
+        policy: the policy.
+        domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
+        rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
+        as_domain: which domain the policy takes the contexts for, where they do not say it: those of several domains
+            (``pair.target_test`` with several targets) do.
+        batch_size: contexts at a time.
+        observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
+        cost: what arms cost, by arm (K,) or by row (N, K), in the unit of rewards: they are chosen by net value
+            (``daband.policies.Paced``), and the evaluation has ``cost`` and ``net_value``.
+        budget: the mean cost of a round that is allowed.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+    >>> found = daband.evaluate(policy, pair.target_test)
+    >>> found.regret >= 0 and found.value <= found.best_value
+    True
+    """
+    _check(policy, rule, batch_size)
+    if domain is None:
+        raise InvalidInput(
+            "domain is None: this pair has no labels of the target, so nothing can be evaluated there; "
+            "give target_test=(contexts, labels or rewards) where some exist"
+        )
+    if not isinstance(domain, EvaluationDomain):
+        logged = isinstance(domain, LoggedDomain)
+        missing = (
+            ": a log holds the reward of the logged arm alone; daband.evaluate_log(policy, log) estimates from it"
+            if logged
+            else ""
+        )
+        raise InvalidInput(
+            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
+        )
+    if domain.n_arms != policy.n_arms:
+        raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
+    if len(domain) == 0:
+        raise InvalidInput("domain has no context to evaluate on")
+    paced = None
+    if cost is not None or budget is not None:
+        costs = as_numpy([0.0] * policy.n_arms if cost is None else cost, "cost")
+        if costs.shape not in ((policy.n_arms,), (len(domain), policy.n_arms)):
+            raise InvalidInput(
+                f"cost must have shape ({policy.n_arms},) or ({len(domain)}, {policy.n_arms}), got {costs.shape}"
+            )
+        paced = Paced(policy, budget=budget)
+        costs = np.broadcast_to(costs, (len(domain), policy.n_arms))
+    arms: list[IntArray] = []
+    chosen: list[FloatArray] = []
+    best: list[FloatArray] = []
+    right: list[BoolArray] = []
+    per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
+    batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
+    for name, contexts, expected in batches:
+        first = sum(map(len, arms))
+        if paced is None:
+            decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=first)
+        else:
+            cost_of_rows = costs[first : first + len(contexts)]
+            decision = paced.select(contexts, name or as_domain, cost=cost_of_rows, rule=rule)
+        rows = np.arange(len(decision.arm))
+        are_best = best_arms(expected)
+        arms.append(decision.arm)
+        chosen.append(expected[rows, decision.arm])
+        best.append(expected.max(axis=1))
+        right.append(are_best[rows, decision.arm])
+        per_arm += expected.sum(axis=0), are_best.sum(axis=0), are_best[right[-1]].sum(axis=0)
+        if observe is not None:
+            observe(contexts, expected, decision)
+    value, best_value = np.concatenate(chosen), np.concatenate(best)
+    totals, of_class, right_of_class = per_arm
+    per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
+    return Evaluation(
+        value=float(value.mean()),
+        best_value=float(best_value.mean()),
+        constant_value=float(totals.max() / len(value)),
+        regret=float((best_value - value).sum()),
+        accuracy=float(np.concatenate(right).mean()),
+        accuracy_macro=float(np.mean([share for share in per_class if share is not None])),
+        per_class=per_class,
+        contexts=len(value),
+        arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
+        rule=rule,
+        cost=None if paced is None else paced.spent / paced.rounds,
+    )
+
+
+def best_arms(expected: FloatArray) -> BoolArray:
+    """Which arms are best, (B, K), by expected rewards (B, K); ties count, rounding aside."""
+    highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
+    slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
+    return expected >= highest - slack
+
+
+def count_arms(
+    policy: Policy,
+    target: Contexts,
+    *,
+    rule: str = "ucb",
+    seed: int = 0,
+    contexts: int = 2000,
+    batch_size: int = 1024,
+    observe: Callable[[AnyArray, None, Decision], None] | None = None,
+) -> list[int]:
+    """How often a policy chooses each arm, (K,), on target contexts whose rewards nobody knows. It is unchanged.
+
+    Args:
+        policy: the policy.
+        target: the target's contexts, e.g. ``pair.target``.
+        rule: "ucb" or "greedy", as in ``evaluate``.
+        seed: the order in which contexts are taken.
+        contexts: how many contexts at most.
+        batch_size: contexts at a time.
+        observe: called with every batch in turn: contexts (B, *C), None, and the decision on them.
+    """
+    _check(policy, rule, batch_size)
+    if not isinstance(target, Contexts):
+        raise InvalidInput(f"target must be a stream of contexts, e.g. pair.target, got {type(target).__name__}")
+    n = min(contexts, len(target))
+    counts = np.zeros(policy.n_arms, np.int64)
+    for start in range(0, n, batch_size):
+        for name, batch in target.by_domain(start, min(start + batch_size, n), seed=seed):
+            decision = policy.decide(batch, name or "target", rule=rule, round_offset=start)
+            counts += np.bincount(decision.arm, minlength=policy.n_arms)
+            if observe is not None:
+                observe(batch, None, decision)
+    return counts.tolist()
+
+
+def _check(policy: Policy, rule: str, batch_size: int) -> None:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+    one_of("rule", rule, ("ucb", "greedy"))
+    whole("batch_size", batch_size, least=1)

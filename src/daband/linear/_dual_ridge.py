@@ -1,0 +1,378 @@
+"""Ridge statistics in the space of rounds, for contexts of more dimensions than there are rounds.
+
+With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
+from v = T X x: its mean is v . (T r), its variance (x.x - v.v) / ridge, and the covariance of two contexts
+(x.y - v_x.v_y) / ridge. T grows by rows; a row once written never changes, so nothing drifts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
+from daband.errors import InvalidInput
+from daband.linear._primal_ridge import PrimalRidge, check_norm, squared_norms
+
+# Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole.
+
+
+_ROWS = 256
+_EXACT = 1 << 24
+"""Whole numbers up to here have no rounding error in float32."""
+_WIDE_COLUMNS = 2048
+_CHUNK_BYTES = 32 << 20
+
+
+def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: bytes count as 0..1.
+
+    Values are widened tile by tile, into one small buffer. Bytes, and sums of bytes on the left, are multiplied
+    exactly: as float32 over so few dimensions at a time that the whole numbers fit, those on the right less 128 for
+    that, and summed in float64, with the scale last. That is faster than products in float64 as well.
+    """
+    exact = left.dtype.kind == right.dtype.kind == "u"
+    kind: type[np.floating[Any]] = np.float32 if exact else np.float64
+    wide = left.astype(kind)
+    total = np.zeros((len(left), len(right)))
+    columns = _WIDE_COLUMNS
+    if exact:
+        columns = _EXACT // (128 * int(left.max(initial=1)))
+        total += 128.0 * wide.sum(axis=1, dtype=np.float64)[:, None]
+    dim = left.shape[1]
+    rows, columns = min(_ROWS, len(right)), min(columns, dim)
+    buffer = np.empty((rows, columns), kind)
+    for top in range(0, len(right), rows):
+        for start in range(0, dim, columns):
+            part = right[top : top + rows, start : start + columns]
+            tile = buffer[: part.shape[0], : part.shape[1]]
+            np.copyto(tile, part)
+            if exact:
+                tile -= 128.0
+            total[:, top : top + rows] += wide[:, start : start + columns] @ tile.T
+    for side in (left, right):
+        if side.dtype.kind == "u":
+            total /= 255.0
+    return total
+
+
+class ContextStore:
+    """Contexts in the type they came in, in chunks, so that growing never copies what is stored.
+
+    Of images in grey, as long as all are, one of the three equal channels is stored: a third to keep and to multiply.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._chunks: list[AnyArray] = []
+        self._filled = 0  # rows in the last chunk
+        self._rows_per_chunk = 0
+        self._channels: int | None = None  # the axis of equal channels in (n, 3, d / 3) or (n, d / 3, 3)
+
+    def __len__(self) -> int:
+        return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
+
+    def append(self, rows: AnyArray) -> None:
+        """Add rows (B, d). A second type turns the store into float64."""
+        rows = rows.reshape(len(rows), self.dim)
+        if rows.dtype not in (np.uint8, np.float32, np.float64):
+            rows = rows.astype(np.float64)
+        if not self._chunks:
+            self._channels = next((axis for axis in (1, 2) if self._is_grey(rows, axis)), None)
+        elif rows.dtype != self._chunks[0].dtype:
+            self._replace(unit_scale(self.array()))
+            rows = unit_scale(rows)
+        elif self._channels is not None and not self._is_grey(rows, self._channels):
+            self._replace(self.array())
+        if self._channels is not None:
+            rows = self._by_channel(rows, self._channels).take(0, axis=self._channels)
+        self._add(rows)
+
+    def _add(self, rows: AnyArray) -> None:
+        if not self._chunks:
+            self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, rows.shape[1] * rows.dtype.itemsize))
+        while len(rows):
+            if not self._chunks or self._filled == self._rows_per_chunk:
+                self._chunks.append(np.empty((self._rows_per_chunk, rows.shape[1]), rows.dtype))
+                self._filled = 0
+            n = min(len(rows), self._rows_per_chunk - self._filled)
+            self._chunks[-1][self._filled : self._filled + n] = rows[:n]
+            self._filled += n
+            rows = rows[n:]
+
+    def products(self, contexts: AnyArray) -> FloatArray:
+        """Products of contexts (B, d) with everything stored, (B, n)."""
+        if not self._chunks:
+            return np.zeros((len(contexts), 0))
+        if self._channels is not None:
+            kind = np.uint16 if contexts.dtype == np.uint8 else np.float64
+            contexts = self._by_channel(contexts, self._channels).sum(axis=self._channels, dtype=kind)
+        return np.concatenate([inner_products(contexts, chunk) for chunk in self._filled_chunks()], axis=1)
+
+    def truncate(self, n: int) -> None:
+        """Drop all rows but the first ``n``."""
+        keep = -(-n // self._rows_per_chunk) if n else 0
+        self._chunks = self._chunks[:keep]
+        self._filled = n - (keep - 1) * self._rows_per_chunk if keep else 0
+
+    def array(self) -> AnyArray:
+        """All rows as one array (a copy)."""
+        if not self._chunks:
+            return np.zeros((0, self.dim))
+        rows = np.concatenate(self._filled_chunks())
+        if self._channels is None:
+            return rows
+        return np.repeat(np.expand_dims(rows, self._channels), 3, axis=self._channels).reshape(-1, self.dim)
+
+    def _filled_chunks(self) -> list[AnyArray]:
+        return [*self._chunks[:-1], self._chunks[-1][: self._filled]]
+
+    def _by_channel(self, rows: AnyArray, axis: int) -> AnyArray:
+        third = self.dim // 3
+        return rows.reshape((-1, 3, third) if axis == 1 else (-1, third, 3))
+
+    def _is_grey(self, rows: AnyArray, axis: int) -> bool:
+        if rows.dtype != np.uint8 or self.dim % 3:
+            return False
+        channels = np.moveaxis(self._by_channel(rows, axis), axis, 0)
+        return np.array_equal(channels[0], channels[1]) and np.array_equal(channels[0], channels[2])
+
+    def _replace(self, rows: AnyArray) -> None:
+        self._chunks, self._filled, self._channels = [], 0, None
+        self._add(rows)
+
+
+_BLOCK = 256
+"""Rows of T per block: each block is as wide as its last row is long, so half of the square is never stored."""
+
+
+class _InverseFactor:
+    """T = L^-1 of one head, lower triangular, in blocks of rows; and w = T r."""
+
+    def __init__(self) -> None:
+        self.blocks: list[FloatArray] = []
+        self.n = 0
+        self.members: list[int] = []
+        self.weights = np.zeros(0)
+
+    def apply(self, products: FloatArray) -> FloatArray:
+        """V = T k for products k (n, B)."""
+        out = np.empty((self.n, products.shape[1]))
+        for index, block in enumerate(self.blocks):
+            start = index * _BLOCK
+            stop = min(start + _BLOCK, self.n)
+            out[start:stop] = block[: stop - start, :stop] @ products[:stop]
+        return out
+
+    def extension(self, v: FloatArray, inner: FloatArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The rows of T and the weights that m more rounds add; nothing changes yet.
+
+        v (n, m) is that of their contexts, inner (m, m) their products plus the ridge.
+        """
+        corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
+        left = -corner @ self.transposed_apply(v)
+        return np.concatenate([left, np.tril(corner)], axis=1), corner @ (rewards - v.T @ self.weights)
+
+    def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
+        """Append what ``extension`` returned."""
+        self.weights = np.concatenate([self.weights, weights])
+        self.members.extend(int(index) for index in members)
+        old = self.n
+        self.n += len(rows)
+        for offset in range(len(rows)):
+            block, row = divmod(old + offset, _BLOCK)
+            if block == len(self.blocks):
+                self.blocks.append(np.zeros((_BLOCK, (block + 1) * _BLOCK)))
+            width = min(rows.shape[1], (block + 1) * _BLOCK)
+            self.blocks[block][row, :width] = rows[offset, :width]
+
+    def truncate(self, n: int) -> None:
+        """Drop all rounds but the first ``n``."""
+        self.n = n
+        self.members, self.weights = self.members[:n], self.weights[:n]
+        self.blocks = self.blocks[: -(-n // _BLOCK)]
+        if n % _BLOCK:
+            self.blocks[-1][n % _BLOCK :] = 0.0
+
+    def transposed_apply(self, v: FloatArray) -> FloatArray:
+        """(T' v)' for v (n, m), that is (m, n)."""
+        out = np.zeros((v.shape[1], self.n))
+        for index, block in enumerate(self.blocks):
+            start = index * _BLOCK
+            stop = min(start + _BLOCK, self.n)
+            out[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
+        return out
+
+
+class DualRidge:
+    """The same regressions as ``PrimalRidge``, at a cost that grows with rounds instead of dimensions."""
+
+    def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
+        self.dim = dim
+        self.ridge = ridge
+        self.store = ContextStore(dim)
+        self._heads: list[int] = []
+        self._rewards: list[float] = []
+        self._factors: list[_InverseFactor] = []
+        self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
+        """Contexts of the last ``products``, the products between them and v of every head, for the next ``update``."""
+        self.add_heads(n_heads)
+
+    @property
+    def n_heads(self) -> int:
+        """How many regressions there are."""
+        return len(self._factors)
+
+    @property
+    def counts(self) -> IntArray:
+        """Rounds of each head, (heads,)."""
+        return np.array([factor.n for factor in self._factors], np.int64)
+
+    @property
+    def theta(self) -> FloatArray:
+        """The coefficients of every head, (heads, d)."""
+        contexts = unit_scale(self.store.array())
+        rows = [
+            factor.transposed_apply(factor.weights[:, None])[0] @ contexts[factor.members] for factor in self._factors
+        ]
+        return np.stack(rows)
+
+    def add_heads(self, n: int) -> None:
+        """Append ``n`` heads without rounds."""
+        self._last = None
+        self._factors.extend(_InverseFactor() for _ in range(n))
+
+    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+        mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
+        for start in range(0, len(contexts), 256):
+            part = contexts[start : start + 256]
+            square = squared_norms(part)
+            products = self.store.products(part).T
+            for head, factor in enumerate(self._factors):
+                v = factor.apply(products[factor.members])
+                mean[start : start + 256, head] = factor.weights @ v
+                if widths:
+                    variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
+        return mean, np.maximum(variance, 0.0)
+
+    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
+        """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
+        between = inner_products(contexts, contexts)
+        stored = self.store.products(contexts).T
+        applied = [factor.apply(stored[factor.members]) for factor in self._factors]
+        self._last = (contexts, between, applied)
+        covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
+        mean = np.empty((len(contexts), self.n_heads))
+        for head, (factor, v) in enumerate(zip(self._factors, applied, strict=True)):
+            covariance[head] = (between - v.T @ v) / self.ridge
+            mean[:, head] = factor.weights @ v
+        return covariance, mean, True
+
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
+        """Means and variances (B, heads) from what ``products`` returned."""
+        assert direct
+        diagonal = np.einsum("hbb->bh", products)
+        return contexts.copy(), np.maximum(np.ascontiguousarray(diagonal), 0.0)
+
+    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
+        check_norm(contexts, self.ridge)
+        last, self._last = self._last, None
+        before, sizes = len(self.store), [factor.n for factor in self._factors]
+        try:
+            if last is not None and last[0] is contexts:
+                self._update_block(contexts, heads, rewards, *last[1:])
+                return
+            for start in range(0, len(contexts), _BLOCK):
+                block = slice(start, start + _BLOCK)
+                stored, between = (
+                    self.store.products(contexts[block]).T,
+                    inner_products(contexts[block], contexts[block]),
+                )
+                applied = [factor.apply(stored[factor.members]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], rewards[block], between, applied)
+        except np.linalg.LinAlgError:
+            self._truncate(before, sizes)
+            raise InvalidInput(
+                f"contexts are too large against ridge={self.ridge:g} for exact arithmetic (the largest has squared "
+                f"norm {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
+            ) from None
+
+    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Drop everything learned and fit these rounds, each counted once."""
+        self._truncate(0, [0] * self.n_heads)
+        self.update(contexts, heads, rewards)
+
+    def to_primal(self) -> PrimalRidge:
+        """The same regressions in the space of contexts."""
+        primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
+        primal.fit(self.store.array(), np.array(self._heads, np.int64), np.array(self._rewards))
+        return primal
+
+    def cost_per_round(self) -> float:
+        """Multiplications that one more decision costs now: products with every round, and T k per head."""
+        return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
+
+    def state(self) -> dict[str, AnyArray]:
+        """The arrays from which ``restore`` continues bit for bit."""
+        arrays: dict[str, AnyArray] = {
+            "contexts": self.store.array(),
+            "heads": np.array(self._heads, np.int64),
+            "rewards": np.array(self._rewards, np.float64),
+            "n_heads": np.array([self.n_heads], np.int64),
+        }
+        for head, factor in enumerate(self._factors):
+            arrays[f"weights.{head}"] = factor.weights
+            for index, block in enumerate(factor.blocks):
+                arrays[f"factor.{head}.{index}"] = block
+        return arrays
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        n = len(state["heads"])
+        heads = restored_array(state, "heads", np.zeros(n, np.int64))
+        if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
+            raise ValueError(f"the rounds must belong to heads 0..{self.n_heads - 1}")
+        rewards = restored_array(state, "rewards", np.zeros(n))
+        store = ContextStore(self.dim)
+        if n:
+            store.append(restored_array(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
+        factors = []
+        for head in range(self.n_heads):
+            factor = _InverseFactor()
+            factor.members = np.flatnonzero(heads == head).tolist()
+            factor.n = len(factor.members)
+            factor.weights = restored_array(state, f"weights.{head}", np.zeros(factor.n))
+            factor.blocks = [
+                restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
+                for index in range(-(-factor.n // _BLOCK))
+            ]
+            factors.append(factor)
+        self._heads, self._rewards, self._last = heads.tolist(), rewards.tolist(), None
+        self.store, self._factors = store, factors
+
+    def _update_block(
+        self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, between: FloatArray, applied: list[FloatArray]
+    ) -> None:
+        first = len(self.store)
+        grown = []
+        for head in np.unique(heads):
+            rows = np.flatnonzero(heads == head)
+            factor = self._factors[head]
+            inner = between[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
+            grown.append((factor, factor.extension(applied[head][:, rows], inner, rewards[rows]), first + rows))
+        for factor, extension, members in grown:
+            factor.extend(*extension, members)
+        self.store.append(contexts)
+        self._heads.extend(int(head) for head in heads)
+        self._rewards.extend(float(reward) for reward in rewards)
+
+    def _truncate(self, n: int, sizes: list[int]) -> None:
+        """Drop all rounds but the first ``n``, ``sizes`` of them in each head."""
+        self._last = None
+        for factor, size in zip(self._factors, sizes, strict=True):
+            factor.truncate(size)
+        self._heads, self._rewards = self._heads[:n], self._rewards[:n]
+        self.store.truncate(n)

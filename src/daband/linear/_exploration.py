@@ -1,0 +1,241 @@
+"""How arms are chosen from predicted means and widths, and with which probability: for training and for serving."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daband._arguments import one_of
+from daband._arrays import BoolArray, FloatArray, IntArray, Mask
+from daband.errors import InvalidInput
+from daband.linear import _kernels_numpy as kernels_numpy
+from daband.linear._kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
+
+# The probability that an arm has the largest of K independent Gaussian draws, by quadrature.
+
+
+_REACH = 9.0
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_KNOTS = np.array([-_REACH, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _REACH])
+_SMALLEST = 1e-13
+
+
+def gaussians(uniform: FloatArray) -> FloatArray:
+    """Standard normal numbers (B, K) from uniform ones (B, 2 K), each from a pair of its own (Box-Muller)."""
+    first, second = uniform[:, 0::2], uniform[:, 1::2]
+    radius = np.sqrt(-2.0 * np.log1p(-first))
+    return radius * np.cos(2.0 * np.pi * second)
+
+
+def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
+    """P(draw of ``arms`` is the largest among the available) for each row; mean, deviation (B, K) to (B,).
+
+    The integral of the arm's density times the other arms' distribution functions is cut where any of these bends (at
+    fixed multiples of its deviation), and each piece gets twelve Gauss-Legendre nodes. A deviation of zero counts as
+    a very small one, so that two certain arms of equal mean share evenly, as ties do.
+    """
+    loops = sys.modules.get("daband.linear._kernels_numba", kernels_numpy)  # serving alone loads none
+    out = np.empty(len(mean))
+    for row in range(len(mean)):
+        arm = int(arms[row])
+        rivals = np.flatnonzero(available[row])
+        rivals = rivals[rivals != arm]
+        out[row] = _one(mean[row], deviation[row], arm, rivals, loops)
+    return out
+
+
+def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, loops: Any) -> float:
+    if len(rivals) == 0:
+        return 1.0
+    floor = _SMALLEST * (1.0 + np.abs(mean).max())
+    unit = max(float(deviation[arm]), floor)
+    others = np.maximum(deviation[rivals], floor)
+    # In units of the arm's own deviation: its draw is t, a rival's is centre + deviation * N(0, 1).
+    centre, rival_deviation = (mean[rivals] - mean[arm]) / unit, others / unit
+    lowest = max(-_REACH, float((centre - _REACH * rival_deviation).max()))  # below, some rival is larger for certain
+    if lowest >= _REACH:
+        return 0.0
+    knots = np.concatenate([_KNOTS, (centre[:, None] + rival_deviation[:, None] * _KNOTS).ravel()])
+    knots = np.unique(np.concatenate([[lowest], knots[(knots > lowest) & (knots < _REACH)], [_REACH]]))
+    half = 0.5 * np.diff(knots)
+    t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
+    density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
+    for c, s in zip(centre, rival_deviation, strict=True):
+        density *= loops.normal_cdf((t - c) / s)
+    return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
+
+
+_RESOLUTION = 2.0**-53
+_FEW = 4
+"""Rows up to which a call of a compiled loop costs more than it saves."""
+
+UniformDraws = Callable[[int, int], FloatArray]
+"""Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals."""
+
+
+def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
+    """The draws of the rounds from ``first_round`` on; they depend on the key and the round alone."""
+    return functools.partial(uniforms, key, first_round)
+
+
+def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
+    """Draws of the operating system: there is no state that threads or forked processes would share."""
+    bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
+    return (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
+
+
+_LARGEST_ALPHA = 1e100
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How arms are chosen from predicted means and widths.
+
+    ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
+    the width times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
+    ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
+    """
+
+    rule: str = "ucb"
+    alpha: float = 0.15
+    epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
+        if not (np.isfinite(self.alpha) and self.alpha >= 0):
+            raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
+        if self.alpha > _LARGEST_ALPHA:
+            raise InvalidInput(f"alpha must be at most {_LARGEST_ALPHA:g}, got {self.alpha:g}: scores would overflow")
+        if not 0 <= self.epsilon <= 1:
+            raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
+
+    @property
+    def optimism(self) -> float:
+        """The factor of a width in the score of an arm, random draws aside."""
+        return self.alpha if self.rule == "ucb" else 0.0
+
+    def by_rule(self, rule: str | None) -> Exploration:
+        """``rule`` without epsilon in place of its own; the same exploration for None."""
+        return self if rule is None else Exploration(rule, self.alpha)
+
+    def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
+        """The factor of each width in the score, (n, K)."""
+        if self.rule != "thompson":
+            return np.full((n, n_arms), self.optimism)
+        return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
+
+    def choose(
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
+    ) -> tuple[IntArray, FloatArray]:
+        """An arm for each row of means and widths (B, K), and its propensity: (B,) each.
+
+        ``available`` (B, K) has at least one arm a row. Compiled loops are used where they are loaded; without them
+        nothing is drawn as long as every row's best arm is certain. The choices are the same.
+        """
+        loops = sys.modules.get("daband.linear._kernels_numba")  # serving alone loads none
+        if loops is None or len(mean) <= _FEW:
+            chosen = self.choose_rows(mean, width, draws, available=available)
+            return np.array([arm for arm, _ in chosen], np.int64), np.array([propensity for _, propensity in chosen])
+        arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        scores = self._scores(mean, width, draws)
+        loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
+        return arms, self.propensities(arms, propensities, mean, width, available)
+
+    def decide(self, mean: FloatArray, width: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
+        """``choose``, with the means and widths."""
+        return Decision(*self.choose(mean, width, draws, available=available), mean, width)
+
+    def choose_rows(
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
+    ) -> list[tuple[int, float]]:
+        """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
+        scores = self._scores(mean, width, draws)
+        n, n_arms = scores.shape
+        every, epsilon, drawn = range(n_arms), self.epsilon, None
+        chosen: list[tuple[int, float]] = []
+        for row, values in enumerate(scores.tolist()):
+            among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
+            tied = tied_arms(values, among)
+            if epsilon == 0.0 and len(tied) == 1:
+                chosen.append((tied[0], 1.0))
+                continue
+            if drawn is None:
+                drawn = draws(n, 2).tolist()
+            chosen.append(drawn_arm(among, tied, epsilon, *drawn[row]))
+        if self.rule == "thompson":
+            arms = np.array([arm for arm, _ in chosen], np.int64)
+            exact = self.propensities(arms, np.empty(n), mean, width, available)
+            return list(zip(arms.tolist(), exact.tolist(), strict=True))
+        return chosen
+
+    def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
+        """What arms are compared by, (B, K)."""
+        if self.rule == "thompson":
+            return mean + self.multiplier(len(mean), mean.shape[1], draws) * width
+        return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
+
+    def propensities(
+        self, arms: IntArray, propensities: FloatArray, mean: FloatArray, width: FloatArray, available: Mask
+    ) -> FloatArray:
+        """Those given, (B,); with Thompson's draws the probability that the arm's own was the largest instead."""
+        if self.rule != "thompson":
+            return propensities
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        best = probability_of_best(mean, self.alpha * width, mask, arms)
+        return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
+
+    def probabilities(self, mean: FloatArray, width: FloatArray, *, available: Mask = None) -> FloatArray:
+        """The probability with which ``choose`` chooses each arm, (B, K)."""
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        if self.rule == "thompson":
+            best = np.empty_like(mean)
+            for arm in range(mean.shape[1]):
+                best[:, arm] = probability_of_best(mean, self.alpha * width, mask, np.full(len(mean), arm))
+            best = np.where(mask, best, 0.0)
+            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
+        else:
+            best = shared_evenly(mean + self.optimism * width, mask)
+        return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
+
+
+def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
+    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
+    masked = np.where(available, scores, -np.inf)
+    best = masked.max(axis=1, keepdims=True)
+    tied = available & (masked >= best - TIE * (1.0 + np.abs(best)))
+    return tied / tied.sum(axis=1, keepdims=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at.
+
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
+    >>> decision = policy.select([[1.0]], available=[False, True])
+    >>> decision.arm.tolist(), decision.propensity.tolist()
+    ([1], [1.0])
+    """
+
+    arm: IntArray
+    propensity: FloatArray
+    mean: FloatArray
+    width: FloatArray
+
+
+AnyDecision = TypeVar("AnyDecision", bound=Decision)
+
+
+def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
+    """The rounds of all parts in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    kind = type(parts[0])
+    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])

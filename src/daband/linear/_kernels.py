@@ -1,0 +1,60 @@
+"""Which inner loops run on this machine: compiled ones where numba is installed, numpy ones otherwise.
+
+``DABAND_KERNELS=numpy`` selects the numpy ones, e.g. where compiling is not wanted. They are loaded when the first
+loop runs: numba takes more than a second to import, and who only decides with an exported policy needs none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import one_of
+from daband._arrays import FloatArray
+
+
+@functools.cache
+def kernels_are_compiled() -> bool:
+    """Whether numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
+    asked = os.environ.get("DABAND_KERNELS", "auto")
+    one_of("DABAND_KERNELS", asked, ("auto", "numba", "numpy"))
+    return asked == "numba" or (asked == "auto" and importlib.util.find_spec("numba") is not None)
+
+
+class _LoadedOnUse:
+    """The module of loops, imported when the first of them is called; afterwards an attribute like any other."""
+
+    is_loaded = False
+
+    def __getattr__(self, name: str) -> Any:
+        kind = "numba" if kernels_are_compiled() else "numpy"
+        loop = getattr(importlib.import_module(f"daband.linear._kernels_{kind}"), name)
+        setattr(self, name, loop)
+        self.is_loaded = True
+        return loop
+
+
+kernels: Any = _LoadedOnUse()
+
+
+# Seeded random numbers without a generator: each is a hash (splitmix64) of a key, a round number and a slot.
+#
+# A batch therefore equals its single rounds, rounds can be drawn in any order, and there is no generator state to save.
+# The numbers are the same with numba and without, on every processor.
+
+
+def draw_key(seed: int) -> np.uint64:
+    """The key that stands for ``seed``: seeds that differ in one bit give unrelated keys."""
+    key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+    return key
+
+
+def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
+    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    numbers: FloatArray = kernels.uniforms(key, first_round, n_rounds, n_slots)
+    return numbers

@@ -1,0 +1,364 @@
+"""The inner loops, compiled. ``kernels_numpy`` has the same functions in numpy; tests compare the two.
+
+Reassociation is allowed so that dot products use vector instructions; nothing here relies on NaN or signed zeros, since
+``Policy`` checks its input. Compiled code does not check indices: every index that comes from an argument (a head, a
+number of pending rows) is checked here before anything is written.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+
+from daband.linear._kernels_numpy import MIX_1, MIX_2, STEP_ROUND, STEP_SLOT
+
+# How the loops are compiled: with numba, and its cache where one can be written.
+#
+# numba writes compiled loops beside the package or below the user's home. A container whose file system is read-only,
+# with a user who has no home, offers neither: there every process compiles anew, which takes some seconds.
+
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+class UncachedKernelsWarning(UserWarning):
+    """Compiled loops cannot be kept on disk, so that this process compiles them anew."""
+
+
+def compiled(**options: Any) -> Callable[[Loop], Loop]:
+    """``numba.njit`` with a cache on disk, or without where numba finds no place to write one."""
+
+    def compile_loop(loop: Loop) -> Loop:
+        try:
+            jitted: Loop = njit(cache=True, **options)(loop)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            _say_uncached()
+            jitted = njit(**options)(loop)
+        return jitted
+
+    return compile_loop
+
+
+@functools.cache
+def _say_uncached() -> None:
+    """Warn, once a process."""
+    warnings.warn(
+        "numba can write its cache neither beside the package nor below a home directory, so this process compiles "
+        "daband's loops anew (some seconds). Point NUMBA_CACHE_DIR to a folder that can be written, or set "
+        "DABAND_KERNELS=numpy",
+        UncachedKernelsWarning,
+        stacklevel=2,
+    )
+
+
+# The seeded uniforms of ``kernels``, compiled; bit for bit those of ``kernels_numpy``.
+
+
+_ONE = np.uint64(1)
+
+
+@compiled()
+def _mix(x):
+    x = (x ^ (x >> np.uint64(30))) * MIX_1
+    x = (x ^ (x >> np.uint64(27))) * MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled()
+def uniform(key, round_number, slot):
+    """The uniform number in [0, 1) of one round and slot."""
+    bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
+    bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@compiled()
+def uniforms(key, first_round, n_rounds, n_slots):
+    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    out = np.empty((n_rounds, n_slots))
+    for i in range(n_rounds):
+        for j in range(n_slots):
+            out[i, j] = uniform(key, first_round + i, j)
+    return out
+
+
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+TIE = 1e-12
+
+
+@compiled(fastmath=FAST)
+def _dot(x, y):
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@compiled(fastmath=FAST)
+def diagonal(left, right):
+    """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
+    n_heads, n, _ = left.shape
+    out = np.empty((n, n_heads))
+    for a in range(n_heads):
+        for i in range(n):
+            out[i, a] = max(_dot(left[a, i], right[i]), 0.0)
+    return out
+
+
+@compiled()
+def choose(scores, available, epsilon, coin, pick):
+    """The arm of one round, and its probability under ties and epsilon.
+
+    Scores within ``TIE`` of the best are tied: rounding alone must not decide. ``pick`` decides among equals.
+    """
+    n_available = 0
+    best = -np.inf
+    for a in range(scores.shape[0]):
+        if available[a]:
+            n_available += 1
+            best = max(best, scores[a])
+    floor = best - TIE * (1.0 + abs(best))
+    n_ties = 0
+    for a in range(scores.shape[0]):
+        if available[a] and scores[a] >= floor:
+            n_ties += 1
+    explored = coin < epsilon
+    wanted = int(pick * (n_available if explored else n_ties))
+    arm = -1
+    seen = 0
+    for a in range(scores.shape[0]):
+        if available[a] and (explored or scores[a] >= floor):
+            if seen == wanted:
+                arm = a
+                break
+            seen += 1
+    if arm < 0:
+        raise ValueError("no arm is available, or a score is NaN")
+    probability = epsilon / n_available
+    if scores[arm] >= floor:
+        probability += (1.0 - epsilon) / n_ties
+    return arm, probability
+
+
+@compiled()
+def choose_batch(scores, available, epsilon, draws, arms, probability):
+    """``choose`` for every row."""
+    for i in range(scores.shape[0]):
+        arms[i], probability[i] = choose(scores[i], available[i], epsilon, draws[i, 0], draws[i, 1])
+
+
+@compiled(fastmath=FAST)
+def _rank_one(matrix, theta, z, reward, u, variance):
+    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
+    d = z.shape[0]
+    root = 1.0 / math.sqrt(1.0 + variance)
+    residual = (reward - _dot(theta, z)) * root
+    for i in range(d):
+        u[i] *= root
+        theta[i] += residual * u[i]
+    for i in range(d):
+        c = u[i]
+        row = matrix[i]
+        for j in range(d):
+            row[j] -= c * u[j]  # u_i u_j = u_j u_i: the matrix stays symmetric
+
+
+@compiled(fastmath=FAST)
+def update_rounds(inverse, theta, heads, contexts, rewards):
+    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+    n_rounds, d = contexts.shape
+    if theta.shape[1] != d or heads.shape[0] != n_rounds or rewards.shape[0] != n_rounds:
+        raise ValueError("contexts, heads, rewards and coefficients differ in length")
+    for n in range(n_rounds):
+        if heads[n] < 0 or heads[n] >= theta.shape[0]:
+            raise IndexError("head out of range")
+    u = np.empty(d)
+    largest = 0.0
+    for n in range(n_rounds):
+        matrix = inverse[heads[n]]
+        for i in range(d):
+            u[i] = _dot(matrix[i], contexts[n])
+        variance = max(_dot(u, contexts[n]), 0.0)
+        largest = max(largest, variance)
+        _rank_one(matrix, theta[heads[n]], contexts[n], rewards[n], u, variance)
+    return largest
+
+
+@compiled(fastmath=FAST)
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
+    """One round of one head: Sherman-Morrison and the bookkeeping; returns the variance z'A^-1 z.
+
+    The arrays are those of ``PrimalRidge``; context (d,). ``pending`` must have a free row. A context whose squared
+    norm exceeds ``largest`` changes nothing, and -1 is returned.
+    """
+    d = context.shape[0]
+    if head < 0 or head >= theta.shape[0]:
+        raise IndexError("head out of range")
+    if theta.shape[1] != d:
+        raise ValueError("context and coefficients differ in length")
+    filled = n_pending[head]
+    if filled < 0 or filled >= pending.shape[1]:
+        raise IndexError("no free pending row")
+    if not _dot(context, context) <= largest:
+        return -1.0
+    matrix, u = inverse[head], np.empty(d)
+    for i in range(d):
+        u[i] = _dot(matrix[i], context)
+    variance = max(_dot(u, context), 0.0)
+    _rank_one(matrix, theta[head], context, reward, u, variance)
+    sums, row = moment[head], pending[head, filled]
+    for j in range(d):
+        sums[j] += reward * context[j]
+        row[j] = context[j]
+    n_pending[head] = filled + 1
+    counts[head] += 1
+    since_refresh[head] += 1
+    return variance
+
+
+@compiled(fastmath=FAST)
+def _quadratic(matrix, z):
+    """Z' M z of a symmetric matrix, from its lower half alone: many dimensions are limited by memory.
+
+    Four rows at a time, up to the 4 x 4 block on the diagonal, so that each z_j is loaded once for four products.
+    """
+    d = z.shape[0]
+    whole = d - d % 4
+    total = 0.0
+    for i in range(0, whole, 4):
+        row0, row1, row2, row3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        z0, z1, z2, z3 = z[i], z[i + 1], z[i + 2], z[i + 3]
+        left = 0.0
+        for j in range(i):
+            left += z[j] * (z0 * row0[j] + z1 * row1[j] + z2 * row2[j] + z3 * row3[j])
+        left += z1 * z0 * row1[i] + z2 * (z0 * row2[i] + z1 * row2[i + 1])
+        left += z3 * (z0 * row3[i] + z1 * row3[i + 1] + z2 * row3[i + 2])
+        diagonal = z0 * z0 * row0[i] + z1 * z1 * row1[i + 1] + z2 * z2 * row2[i + 2] + z3 * z3 * row3[i + 3]
+        total += 2.0 * left + diagonal
+    for i in range(whole, d):
+        total += z[i] * (z[i] * matrix[i, i] + 2.0 * _dot(matrix[i, :i], z[:i]))
+    return total
+
+
+@compiled(fastmath=FAST)
+def decide_one(inverse, theta, context, available, alpha, epsilon, key, round_number, mean, width, arm, propensity):
+    """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice.
+
+    ``alpha`` 0 is greedy.
+    """
+    n_arms = theta.shape[0]
+    z = context[0]
+    if mean.shape[1] != n_arms or width.shape[1] != n_arms or theta.shape[1] != z.shape[0]:
+        raise ValueError("contexts, coefficients and results differ in shape")
+    scores = np.empty(n_arms)
+    for position in range(n_arms):
+        # Even rounds read the heads forwards, odd ones backwards: what was read last is still in the cache.
+        a = n_arms - 1 - position if round_number & 1 else position
+        mean[0, a] = _dot(theta[a], z)
+        width[0, a] = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
+        scores[a] = mean[0, a] + alpha * width[0, a]
+    coin, pick = uniform(key, round_number, 0), uniform(key, round_number, 1)
+    arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
+
+
+@compiled(fastmath=FAST)
+def play_episode(covariances, predicted, rule, rewards, chosen):
+    """Every round of an episode, exactly as if played one by one, without touching the inverses.
+
+    ``predicted``, mean and variance (H, K), hold the values before the episode and are corrected for the rounds still
+    to come; row i ends as the values at which round i was decided. ``rule`` has the factors of widths (H, K), the
+    available arms (H, K), epsilon, and draws (H, 2); ``chosen`` gets the arms (H,) and their probabilities (H,).
+
+    ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
+    its head starts from products: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
+    (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H contexts, or
+    where arms are ``shared`` one head and C = H K contexts.
+    """
+    products, contexts, direct, shared = covariances
+    mean, variance = predicted
+    multiplier, available, epsilon, draws = rule
+    arms, probability = chosen
+    n, n_arms = mean.shape
+    per_round = n_arms if shared else 1  # contexts of a round
+    n_contexts = n * per_round
+    flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
+    rows = np.empty((n, n_contexts))
+    scale = np.empty(n)
+    scores = np.empty(n_arms)
+    for i in range(n):
+        for a in range(n_arms):
+            scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
+        arm, chosen_with = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        arms[i] = arm
+        probability[i] = chosen_with
+        head = 0 if shared else arm
+        context = i * per_round + arm if shared else i
+        first = (i + 1) * per_round
+        row, chosen = rows[i], products[head, context]
+        if direct:
+            for j in range(first, n_contexts):
+                row[j] = chosen[j]
+        else:
+            for j in range(first, n_contexts):
+                row[j] = _dot(chosen, contexts[j])
+        for r in range(i):
+            if shared or arms[r] == arm:
+                earlier = rows[r]
+                c = earlier[context] * scale[r]
+                for j in range(first, n_contexts):
+                    row[j] -= c * earlier[j]
+        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
+        residual = (rewards[i, arm] - mean[i, arm]) * scale[i]
+        if shared:
+            for j in range(first, n_contexts):
+                flat_mean[j] += row[j] * residual
+                flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * scale[i], 0.0)
+        else:
+            for j in range(first, n):
+                mean[j, arm] += row[j] * residual
+                variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * scale[i], 0.0)
+
+
+@compiled()
+def normal_cdf(x):
+    """The standard normal distribution function of every entry of a matrix."""
+    out = np.empty_like(x)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = 0.5 * math.erfc(-x[i, j] / math.sqrt(2.0))
+    return out
+
+
+@compiled(fastmath=FAST)
+def sum_of_squares(x):
+    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    return _dot(x, x)
+
+
+@compiled(nogil=True)
+def _gather_columns(columns, order, factor, out):
+    for row in range(columns.shape[0]):
+        for i in range(order.shape[0]):
+            out[row, i] = columns[row, order[i]] * factor[i]
+
+
+def gather_columns(columns, order, factor, out):
+    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
+    n = len(order)
+    if (
+        factor.shape != (n,)
+        or out.shape != (len(columns), n)
+        or (n and not 0 <= order.min() <= order.max() < columns.shape[1])
+    ):
+        raise ValueError("order, factor and out must fit columns")
+    _gather_columns(columns, order, factor, out)

@@ -1,0 +1,154 @@
+"""The inner loops in numpy: the functions of ``kernels_numba``, for serving and for machines without numba."""
+
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, thread_scratch
+
+TIE = 1e-12
+"""Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide."""
+
+
+def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
+    return np.ascontiguousarray(np.maximum(np.einsum("khd,hd->hk", left, right), 0.0))
+
+
+def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+    """The arm of one round, and its probability under ties and epsilon."""
+    among = available.nonzero()[0].tolist()
+    return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
+
+
+def tied_arms(scores: list[float], among: Sequence[int]) -> list[int]:
+    """The arms within ``TIE`` of the best."""
+    best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
+    floor = best - TIE * (1.0 + abs(best))
+    return [arm for arm in among if scores[arm] >= floor]
+
+
+def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+    """One of the tied arms, or of all with probability epsilon (``coin``), and its probability; ``pick`` chooses."""
+    drawn_from = among if coin < epsilon else tied
+    arm = drawn_from[int(pick * len(drawn_from))]
+    return arm, epsilon / len(among) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
+
+
+def _rank_one(
+    matrix: FloatArray, theta: FloatArray, z: FloatArray, reward: float, u: FloatArray, variance: float
+) -> None:
+    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u."""
+    scaled = u / math.sqrt(1.0 + variance)
+    theta += (reward - theta @ z) / math.sqrt(1.0 + variance) * scaled
+    matrix -= np.outer(scaled, scaled)
+
+
+def update_rounds(
+    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, rewards: FloatArray
+) -> float:
+    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+    if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
+        raise IndexError("head out of range")
+    largest = 0.0
+    for head, z, reward in zip(heads, contexts, rewards, strict=True):
+        u = inverse[head] @ z
+        variance = max(float(u @ z), 0.0)
+        largest = max(largest, variance)
+        _rank_one(inverse[head], theta[head], z, reward, u, variance)
+    return largest
+
+
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
+    """One round of one head: Sherman-Morrison and the bookkeeping; see ``kernels_numba.update_one``."""
+    if not 0 <= head < len(theta):
+        raise IndexError("head out of range")
+    filled = int(n_pending[head])
+    if not 0 <= filled < pending.shape[1]:
+        raise IndexError("no free pending row")
+    if not float(context @ context) <= largest:
+        return -1.0
+    u = inverse[head] @ context
+    variance = max(float(u @ context), 0.0)
+    _rank_one(inverse[head], theta[head], context, reward, u, variance)
+    moment[head] += reward * context
+    pending[head, filled] = context
+    n_pending[head] = filled + 1
+    counts[head] += 1
+    since_refresh[head] += 1
+    return variance
+
+
+def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: FloatArray, chosen: Any) -> None:
+    """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
+    (products, contexts, direct, shared), (mean, variance) = covariances, predicted
+    (multiplier, available, epsilon, draws), (arms, probability) = rule, chosen
+    n, n_arms = mean.shape
+    per_round = n_arms if shared else 1
+    rows = np.zeros((n, n * per_round))
+    scale = np.empty(n)
+    for i in range(n):
+        scores = mean[i] + multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
+        arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        arms[i] = arm
+        head, context = (0, i * n_arms + arm) if shared else (arm, i)
+        later = slice((i + 1) * per_round, n * per_round)
+        row = products[head, context, later] if direct else contexts[later] @ products[head, context]
+        earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
+        row = rows[i, later] = row - (rows[earlier, context] * scale[earlier]) @ rows[earlier, later]
+        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
+        means, variances = (values.reshape(-1) if shared else values[:, arm] for values in (mean, variance))
+        means[later] += row * (rewards[i, arm] - mean[i, arm]) * scale[i]
+        variances[later] = np.maximum(variances[later] - row**2 * scale[i], 0.0)
+
+
+def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:
+    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
+    taken = thread_scratch("taken columns", out.shape, columns.dtype)
+    np.take(columns, order, axis=1, out=taken, mode="clip")  # "raise" would copy ``out``
+    np.multiply(taken, factor, out=out)
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def normal_cdf(x: FloatArray) -> FloatArray:
+    """The standard normal distribution function of every entry of a matrix."""
+    values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
+    return values
+
+
+def sum_of_squares(x: FloatArray) -> float:
+    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.dot(x, x))
+
+
+# The seeded uniforms of ``kernels``.
+
+
+STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
+STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(x: Any) -> Any:
+    x = (x ^ (x >> np.uint64(30))) * MIX_1
+    x = (x ^ (x >> np.uint64(27))) * MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
+    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
+    slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
+    bits = _mix(_mix(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
+    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
+    return numbers

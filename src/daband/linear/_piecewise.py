@@ -1,0 +1,184 @@
+"""Numbers of a context cut into pieces, so that a linear regression on them follows what is not linear in a number.
+
+A number that lies between the knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with
+the knots at quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in
+tabular deep learning", 2022). A ridge on their coefficients, which are the rises over each piece, prefers functions
+that change little. Beyond the outer knots such a function is constant: it does not extrapolate a line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, restored_array, unit_scale
+from daband.errors import NotFitted
+from daband.linear._pca import flat_batches
+from daband.linear._standardise import Standardise, feature_scale
+
+_MOST_FEATURES, _MOST_PIECES = 128, 8
+"""Of a context, unless it has more numbers; and of one number."""
+_MOST_ROWS = 4096
+"""Contexts of a domain from which knots are taken: quantiles of more change little."""
+_GRID = 1024.0
+"""Knots lie on a grid of so many to a deviation: a number of training is in no file, and no piece is too short."""
+PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
+
+
+@dataclass(frozen=True)
+class PiecewiseStep:
+    """Flat contexts (n, d) to (n, m + 1): a constant 1, then m features, each a ramp between two knots of a number."""
+
+    column: IntArray
+    """Whose number each feature has, (m,)."""
+    start: FloatArray
+    width: FloatArray
+    """The ramp begins at ``start`` and ends ``width`` later, (m,) each."""
+    centre: FloatArray
+    scale: FloatArray
+    """What is subtracted from a number in [0, 1], and what it is multiplied by then, (m,) each."""
+    n_inputs: int
+    """Numbers of a context."""
+    kind: ClassVar[str] = "piecewise"
+
+    def __post_init__(self) -> None:
+        parts = self.start, self.width, self.centre, self.scale
+        if self.column.ndim != 1 or any(part.shape != self.column.shape for part in parts):
+            raise ValueError(f"{self.column.shape} columns, and arrays of {[part.shape for part in parts]}")
+        if self.column.dtype.kind != "i" or not ((self.column >= 0) & (self.column < self.n_inputs)).all():
+            raise ValueError(f"columns must be whole numbers in 0..{self.n_inputs - 1}")
+        if not all(np.isfinite(part).all() for part in parts) or not (self.width > 0).all():
+            raise ValueError("numbers of pieces must be finite, and widths positive")
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that a context becomes."""
+        return len(self.column) + 1
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Features of rows."""
+        out = np.ones((len(rows), self.n_features))
+        inner = out[:, 1:]
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            np.subtract(rows[:, self.column], self.start, out=inner)
+            inner /= self.width
+        np.clip(inner, 0.0, 1.0, out=inner)
+        inner -= self.centre
+        inner *= self.scale
+        return out
+
+    def settings(self) -> dict[str, Any]:
+        """What a file's header says of it."""
+        return {"kind": self.kind, "inputs": self.n_inputs}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        return {name: getattr(self, name) for name in PIECEWISE_ARRAYS}
+
+
+class Piecewise:
+    """Cuts every number of a context into pieces: a transform for a ridge regression, as ``Standardise`` is.
+
+    Numbers are standardised at first, by ``standardise``: all domains alike, or each by its own statistics, as that
+    says. Knots are common to all domains, at quantiles of all contexts. A number that takes two values has one piece;
+    others have at most eight, and so many that there are at most 128 features, as long as each has one. The features
+    of a number have together the variance that it has behind a ``Standardise``. Features that are left over are 0.
+
+    >>> import numpy as np
+    >>> from daband.linear import Piecewise, Standardise
+    >>> piecewise = Piecewise(Standardise()).fit(np.arange(9.0)[:, None])
+    >>> features = piecewise(np.array([[2.0], [100.0]]))
+    >>> features.shape, bool((features[1] == piecewise(np.array([[8.0]]))).all())
+    ((2, 9), True)
+    """
+
+    components = None
+
+    def __init__(self, standardise: Standardise) -> None:
+        self.standardise = standardise
+        self._steps: list[PiecewiseStep] = []
+        """What it does to contexts of each domain, or of all; empty before ``fit``."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has been called."""
+        return bool(self._steps)
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """How many features a context of this shape becomes, those that are left over among them."""
+        size = math.prod(context_shape)
+        return max(size, min(_MOST_FEATURES, size * _MOST_PIECES)) + 1
+
+    def fit(self, *contexts: ArrayLike) -> Piecewise:
+        """Fit on batches of contexts (n_i, *C), of each domain in turn."""
+        flat, dim = flat_batches(contexts)
+        flat = [unit_scale(batch[:: max(1, len(batch) // _MOST_ROWS)]) for batch in flat]
+        fitted = Standardise(**self.standardise.settings()).fit(*flat)
+        units = [fitted.frozen(domain) for domain in range(len(flat) if fitted.by_domain else 1)]
+        parts = [(units[min(domain, len(units) - 1)], batch) for domain, batch in enumerate(flat) if len(batch)]
+        rows = np.concatenate([unit(batch)[:, :-1] / unit.scale for unit, batch in parts])
+        numbers = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
+        free = self.n_features((dim,)) - 1 - int((~numbers).sum())
+        most = max(1, min(_MOST_PIECES, free // max(1, int(numbers.sum()))))
+        pieces = [_pieces(rows[:, place], most if numbers[place] else 1) for place in range(dim)]
+        column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
+        start, width, centre, scale = np.concatenate(pieces, axis=1)
+        scale = scale * feature_scale(dim)
+        self._steps = [
+            PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
+            for mean, deviation in ((unit.mean[column], unit.deviation[column]) for unit in units)
+        ]
+        return self
+
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Features (n, m + 1) of contexts (n, *C) of a domain."""
+        step = self.frozen(domain)
+        features = step(unit_scale(contexts.reshape(-1, step.n_inputs)))
+        left_over = self.n_features((step.n_inputs,)) - step.n_features
+        return np.pad(features, ((0, 0), (0, left_over))) if left_over else features
+
+    def frozen(self, domain: int = 0) -> PiecewiseStep:
+        """What it does to contexts of a domain, without the features that are left over."""
+        if not self._steps:
+            raise NotFitted("Piecewise is not fitted: give unlabelled contexts to policy.prepare(...)")
+        return self._steps[min(domain, len(self._steps) - 1)]
+
+    def settings(self) -> dict[str, Any]:
+        """What ``Piecewise(**settings)`` needs to make the same, unfitted."""
+        return {"standardise": Standardise(**self.standardise.settings())}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The fitted arrays, those of every domain beneath each other; empty before ``fit``."""
+        if not self._steps:
+            return {}
+        by_domain = [step.arrays() for step in self._steps]
+        stacked = {name: np.stack([arrays[name] for arrays in by_domain]) for name in by_domain[0]}
+        return {**stacked, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take what ``state`` returned."""
+        if state:
+            shape = state["column"].shape
+            column = restored_array(state, "column", np.zeros(shape, np.int64))
+            numbers = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
+            inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
+            self._steps = [
+                PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in numbers.items()})
+                for domain, row in enumerate(column)
+            ]
+            if self._steps[0].n_features > self.n_features((inputs,)):
+                raise ValueError(f"{self._steps[0].n_features} features of {inputs} numbers are too many")
+
+
+def _pieces(numbers: FloatArray, most: int) -> FloatArray:
+    """Start, width, centre and scale of the pieces of a number (n,), (4, m): together they have a variance of 1."""
+    knots = np.unique(np.round(_GRID * np.quantile(numbers, np.linspace(0.0, 1.0, most + 1))) / _GRID)
+    start, width = knots[:-1], np.diff(knots)
+    ramps = np.clip((numbers[:, None] - start) / width, 0.0, 1.0)
+    variance = float(ramps.var(axis=0).sum())
+    if not variance > 0.0:
+        return np.zeros((4, 0))
+    return np.stack([start, width, ramps.mean(axis=0), np.full(len(start), 1.0 / math.sqrt(variance))])

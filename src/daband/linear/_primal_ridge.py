@@ -1,0 +1,550 @@
+"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'r, for one head or for many."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, thread_scratch, unit_scale
+from daband.errors import InvalidInput
+from daband.linear import _kernels_numpy as kernels_numpy
+from daband.linear._kernels import kernels
+
+# From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
+
+
+_WIDE, _MANY = 16, 1024
+"""Features and rows from which on single precision pays."""
+_MOST_ROUNDING = 1e-4
+_BLOCK = 131_072
+"""Numbers of a block's products: about 1 MB, which stays in the cache."""
+
+
+def ridge_scores(
+    theta: FloatArray, inverse: FloatArray | None, z: FloatArray, loops: Any
+) -> tuple[FloatArray, FloatArray]:
+    """Mean z.theta and variance z'A^-1 z of features (B, d) under every regression, (B, heads) each.
+
+    theta is (heads, d), inverse (heads, d, d): without one variances are 0. ``loops`` is the module of kernels that
+    runs. Variances of large batches are computed in single precision where contexts are not too large for it: widths
+    were off by less than 3e-6.
+    """
+    n_heads, dim = theta.shape
+    if len(z) == 1:  # products with a vector
+        row = z[0]
+        mean = theta.dot(row)[None]
+        if inverse is None:
+            return mean, np.zeros_like(mean)
+        variance = inverse.reshape(-1, dim).dot(row).reshape(n_heads, dim).dot(row)
+        np.maximum(variance, 0.0, out=variance)
+        return mean, variance[None]
+    if dim >= _WIDE and len(z) >= max(_MANY, 4 * dim):
+        single = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
+        if single is not None:
+            return z @ theta.T, single
+    mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
+    rows = max(64, _BLOCK // (dim * n_heads))
+    for start in range(0, len(z), rows):
+        part = z[start : start + rows]
+        mean[start : start + rows] = part @ theta.T
+        if inverse is not None:
+            variance[start : start + rows] = loops.diagonal(np.matmul(part, inverse), part)
+    return mean, variance
+
+
+def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
+    """Variances (B, heads) in single precision: |R'z|^2, A^-1 = R R', R lower triangular. None where they may be off.
+
+    A row of R has the norm of the root of A^-1's diagonal. Rounding one factor of |R'| |z| moves its norm, the width,
+    by at most the unit of rounding times |z| times these norms; up to 1e-4 is accepted. That estimates the whole error
+    and is no bound: d products are summed. Their errors cancel for the most part (measured: a twentieth of the
+    estimate), and would be some 1.5 d times the estimate if none did.
+    """
+    largest = np.abs(z).max(axis=0)
+    reach = float((largest @ np.sqrt(np.abs(inverse.diagonal(axis1=1, axis2=2)).T)).max())
+    if not np.finfo(np.float32).eps / 2 * reach <= _MOST_ROUNDING:
+        return None
+    try:
+        root = np.linalg.cholesky(inverse).astype(np.float32)
+    except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
+        return None
+    heads, dim, _ = inverse.shape
+    # Blocks of columns leave out most of the zeros. One product has those of all heads beside each other.
+    columns = max(16, dim // 4)
+    blocks = [
+        (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
+    ]
+    variance = np.zeros((len(z), heads))
+    rows = max(64, 2 * _BLOCK // (heads * columns))
+    for start in range(0, len(z), rows):
+        part = z[start : start + rows].astype(np.float32)
+        for at, block in blocks:
+            products = (part[:, at:] @ block).reshape(len(part), heads, -1)
+            variance[start : start + rows] += np.einsum("nhd,nhd->nh", products, products)
+    return variance
+
+
+def mixed_scores(
+    scores: Sequence[tuple[FloatArray, FloatArray]], shares: Sequence[float], width_shares: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """The weighted mean of several predictions, each of means and widths (B, K).
+
+    The error of a mean is at most the mean of the errors: so the same mean of the widths is a width of it.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    mean, width = shares[0] * scores[0][0], width_shares[0] * scores[0][1]
+    for (one_mean, one_width), share, width_share in zip(scores[1:], shares[1:], width_shares[1:], strict=True):
+        mean += share * one_mean
+        width += width_share * one_width
+    return mean, width
+
+
+# How large a context may be against the ridge before rounding errors reach the predictions.
+#
+# The largest eigenvalue of A is at least |z|^2 of any context learned, the smallest may be the ridge: what double
+# precision leaves of means and widths shrinks with the ratio of the two.
+
+
+LARGEST_SQUARE = 1e10
+"""The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
+in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise."""
+
+
+def squared_norms(contexts: AnyArray) -> FloatArray:
+    """The squared norm of every row of contexts (B, d), (B,); uint8 counts as 0..1."""
+    wide = contexts.astype(np.float64, copy=False)
+    norms: FloatArray = np.einsum("bd,bd->b", wide, wide)
+    return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
+
+
+def check_norm(contexts: AnyArray, ridge: float) -> None:
+    """Refuse contexts (..., d) of which one is too large against the ridge."""
+    limit = LARGEST_SQUARE * ridge
+    if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:
+        return
+    if contexts.dtype == np.float64 and kernels.sum_of_squares(contexts.reshape(-1)) <= limit:  # all rows at once
+        return
+    norms = squared_norms(contexts.reshape(-1, contexts.shape[-1]))
+    if not (norms <= limit).all():
+        raise_too_large(norms, ridge)
+
+
+def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
+    """Name the largest of the contexts with these squared norms (B,)."""
+    row = int(np.argmax(norms))
+    raise InvalidInput(
+        f"contexts are too large against ridge={ridge:g} for accurate arithmetic: row {row} has squared norm "
+        f"{float(norms[row]):.3g}, and at most {LARGEST_SQUARE:g} times the ridge is accepted. Look for an outlier, "
+        "scale the contexts down, or raise the ridge"
+    )
+
+
+# What some rounds teach a ridge regression, as sums: Z'Z, Z'r and how many there are.
+#
+# Sums of parts add up to those of the whole, in any order and on any machine, which is what learns from logs larger
+# than memory. Everything is summed in double precision, whatever the type of the contexts.
+
+
+_TILE_BYTES = 1 << 22
+"""Rows are sorted by head and summed in tiles of about this size, which stay in the cache."""
+_APART = 8
+"""Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache."""
+
+
+class RidgeSums:
+    """``gram`` (heads, d, d), ``moment`` (heads, d) and ``counts`` (heads,) of the rounds that were added.
+
+    Contexts whose columns lie one after the other (Fortran order), as tables give them, are summed fastest.
+    """
+
+    def __init__(self, n_heads: int, dim: int) -> None:
+        self.dim = dim
+        self.gram: FloatArray = np.zeros((n_heads, dim, dim))
+        self.moment: FloatArray = np.zeros((n_heads, dim))
+        self.counts: IntArray = np.zeros(n_heads, np.int64)
+        self._tile = max(64, _TILE_BYTES // (8 * dim))
+
+    def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
+        """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
+        for start in range(0, len(contexts), self._tile):
+            tile = slice(start, start + self._tile)
+            self._add_tile(contexts[tile], heads[tile], rewards[tile], None if weights is None else weights[tile])
+
+    def merge(self, other: RidgeSums) -> None:
+        """Add the sums of other rounds."""
+        self.gram += other.gram
+        self.moment += other.moment
+        self.counts += other.counts
+
+    def state(self) -> dict[str, AnyArray]:
+        """The sums as arrays."""
+        return {"gram": self.gram, "moment": self.moment, "counts": self.counts}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        for name, array in self.state().items():
+            setattr(self, name, restored_array(state, name, array))
+
+    def __getstate__(self) -> dict[str, AnyArray]:
+        return self.state()
+
+    def __setstate__(self, state: dict[str, AnyArray]) -> None:
+        RidgeSums.__init__(self, *state["moment"].shape)
+        self.__dict__.update(state)
+
+    def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
+        n, n_heads, dim = len(contexts), len(self.counts), self.dim
+        small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
+        order = np.argsort(small, kind="stable")  # a radix sort for small integers
+        # A row times the root of its weight counts by its weight in every product of two rows.
+        root = np.ones(n) if weights is None else np.sqrt(weights[order])
+        columns = thread_scratch("tile of rounds", (dim + 1, self._tile + _APART))[:, :n]
+        # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
+        loops = kernels if kernels.is_loaded else kernels_numpy
+        loops.gather_columns(contexts.T, order, root, columns[:dim])
+        np.multiply(rewards[order], root, out=columns[dim])
+        counts = np.bincount(heads, minlength=n_heads)
+        stop = np.cumsum(counts)
+        for head in np.flatnonzero(counts):
+            rows = columns[:, stop[head] - counts[head] : stop[head]]
+            products = rows @ rows.T  # rewards stand in the last row: Z'Z and Z'r in one product
+            self.gram[head] += products[:dim, :dim]
+            self.moment[head] += products[dim, :dim]
+        self.counts += counts
+
+
+_LARGE_VARIANCE = 1e6
+"""A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once."""
+_LARGEST_CONDITION = 1e10
+"""Of A scaled to a unit diagonal. Its inverse is off by up to 2e-16 times this; above, rank-one updates lose less."""
+_PENDING = 32
+"""Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product."""
+_SEQUENTIAL_DIM = 96
+"""Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products)."""
+
+
+class PrimalRidge:
+    """``n_heads`` ridge regressions of dimension ``dim``; every update changes the inverses.
+
+    ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, d) the coefficients, ``counts`` (heads,) the
+    rounds learned. Rounding errors of rank-one updates add up. So A itself is kept as well (summed in blocks, which
+    keeps its own error small), and after ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. That
+    costs an eighth of dim^2 multiplications an update, a small part of the update itself.
+
+    Updates change the arrays in place: readers and writers must not overlap. Statistics that replace others while these
+    are still read are built with ``fit`` on a new object.
+    """
+
+    counts: IntArray
+    theta: FloatArray
+    inverse: FloatArray
+    _gram: FloatArray
+    _moment: FloatArray
+    _pending: FloatArray
+    _n_pending: IntArray
+    _since_refresh: IntArray
+
+    def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
+        self.dim = dim
+        self.ridge = ridge
+        self.refresh_after = max(1024, 16 * dim)
+        self._set_heads(n_heads)
+
+    def _set_heads(self, n: int) -> None:
+        for name, array in self._heads_without_rounds(n).items():
+            setattr(self, name, array)
+
+    def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
+        """The arrays of ``n`` heads, by the names of attributes."""
+        dim, eye = self.dim, np.eye(self.dim)
+        return {
+            "counts": np.zeros(n, np.int64), "theta": np.zeros((n, dim)),
+            "inverse": np.tile(eye / self.ridge, (n, 1, 1)), "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
+            "_moment": np.zeros((n, dim)), "_pending": np.zeros((n, _PENDING, dim)),
+            "_n_pending": np.zeros(n, np.int64), "_since_refresh": np.zeros(n, np.int64),
+        }  # fmt: skip
+
+    @property
+    def n_heads(self) -> int:
+        """How many regressions there are."""
+        return len(self.counts)
+
+    def add_heads(self, n: int) -> None:
+        """Append ``n`` heads without rounds."""
+        for name, more in self._heads_without_rounds(n).items():
+            setattr(self, name, np.concatenate([getattr(self, name), more]))
+
+    def gram(self, head: int) -> FloatArray:
+        """A = ridge I + the sum of z z' of this head, (d, d)."""
+        rows = self._pending[head, : self._n_pending[head]]
+        return self._gram[head] + rows.T @ rows
+
+    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        inverse = self.inverse if widths else None
+        return ridge_scores(self.theta, inverse, contexts if usual else unit_scale(contexts), kernels)
+
+    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
+        """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""
+        z = unit_scale(contexts)
+        return np.matmul(z, self.inverse), z, False
+
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
+        """Means and variances (B, heads) from what ``products`` returned."""
+        assert not direct
+        return contexts @ self.theta.T, kernels.diagonal(products, contexts)
+
+    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
+        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        z = contexts if usual else unit_scale(contexts)
+        if len(z) == 1:
+            self._update_one(z[0], int(heads[0]), float(rewards[0]))
+            return
+        check_norm(z, self.ridge)
+        if self.dim > _SEQUENTIAL_DIM:
+            for head in np.unique(heads):
+                rows = heads == head
+                self._update_head(int(head), z[rows], rewards[rows])
+            return
+        largest = kernels.update_rounds(self.inverse, self.theta, heads, z, rewards)
+        for head in np.unique(heads):
+            rows = heads == head
+            self._record(int(head), z[rows], rewards[rows])
+            if largest > _LARGE_VARIANCE:
+                self._invert(int(head))
+
+    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Drop everything learned and fit these rounds, each counted once."""
+        z = unit_scale(contexts)
+        self._set_heads(self.n_heads)
+        for head in range(self.n_heads):
+            self._sum_and_invert(head, z[heads == head], rewards[heads == head])
+
+    def add_sums(self, sums: RidgeSums) -> None:
+        """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
+        before = {name: array.copy() for name, array in self.state().items()}
+        for head in np.flatnonzero(sums.counts):
+            self._gram[head] += sums.gram[head]
+            self._moment[head] += sums.moment[head]
+            self.counts[head] += sums.counts[head]
+            if not self._invert(int(head)):
+                self.restore(before)
+                raise InvalidInput(
+                    f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
+                    "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
+                )
+
+    def discounted(self, discount: float, *, plus: PrimalRidge | None = None) -> PrimalRidge:
+        """A copy whose rounds count ``discount`` times each, and with the rounds of ``plus``, each once."""
+        if discount == 1.0 and plus is None:
+            return copy.deepcopy(self)
+        other = PrimalRidge(self.n_heads, self.dim, self.ridge)
+        for head in range(self.n_heads):
+            penalty = self.ridge * np.eye(self.dim)
+            other._gram[head] = penalty + discount * (self.gram(head) - penalty)
+            other._moment[head] = discount * self._moment[head]
+            other.counts[head] = round(discount * float(self.counts[head]))
+            if plus is not None:
+                other._gram[head] += plus.gram(head) - penalty
+                other._moment[head] += plus._moment[head]
+                other.counts[head] += plus.counts[head]
+            if not other._invert(head):
+                raise InvalidInput("the statistics are too ill-conditioned to be discounted; raise the ridge")
+        return other
+
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""
+        arrays = {name.lstrip("_"): getattr(self, name) for name in self._heads_without_rounds(0)}
+        if not rounds:
+            arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
+            arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
+        return arrays
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        for name in self._heads_without_rounds(0):
+            setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
+        if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
+            raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
+
+    def _update_one(self, z: FloatArray, head: int, reward: float) -> None:
+        """One round in one compiled call; what is due once in a while only follows it."""
+        if self._n_pending[head] == _PENDING:
+            self._sum(head, np.zeros((0, self.dim)), np.zeros(0))
+        variance = kernels.update_one(
+            self.inverse,
+            self.theta,
+            self._moment,
+            self._pending,
+            self._n_pending,
+            self.counts,
+            self._since_refresh,
+            z,
+            head,
+            reward,
+            LARGEST_SQUARE * self.ridge,
+        )
+        if variance < 0.0:
+            raise_too_large(np.array([z @ z]), self.ridge)
+        if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
+            self._invert(head)
+
+    def _update_head(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Woodbury's identity for the rows of one head, or a new inverse where that is cheaper or more accurate."""
+        inverse = self.inverse[head]
+        if 2 * len(z) < self.dim:
+            u = z @ inverse
+            inner = np.eye(len(z)) + u @ z.T
+            if inner.diagonal().max() <= _LARGE_VARIANCE:
+                whiten = np.linalg.inv(np.linalg.cholesky(inner))
+                root = whiten @ u
+                self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
+                inverse -= root.T @ root  # a matrix times its own transpose: exactly symmetric
+                self._record(head, z, rewards)
+                return
+        self._sum_and_invert(head, z, rewards)
+
+    def _record(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Count rows that the inverse already holds, and add them to A and Z'r."""
+        n = len(z)
+        filled = int(self._n_pending[head])
+        if filled + n <= _PENDING:
+            self._pending[head, filled : filled + n] = z
+            self._n_pending[head] = filled + n
+            self._moment[head] += rewards @ z
+            self.counts[head] += n
+        else:
+            self._sum(head, z, rewards)
+        self._since_refresh[head] += n
+        if self._since_refresh[head] >= self.refresh_after:
+            self._invert(head)
+
+    def _sum(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Add the pending rows and these to A, Z'r and the count."""
+        rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
+        self._gram[head] += rows.T @ rows
+        self._n_pending[head] = 0
+        self._moment[head] += rewards @ z
+        self.counts[head] += len(z)
+
+    def _sum_and_invert(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Learn rows by inverting A; where A is too ill-conditioned for that, by one rank-one update per row."""
+        self._sum(head, z, rewards)
+        if not self._invert(head):
+            kernels.update_rounds(self.inverse, self.theta, np.full(len(z), head), z, rewards)
+
+    def _invert(self, head: int) -> bool:
+        """Compute A^-1 and theta from A; where that is less accurate than what is there, keep it and return False.
+
+        A is scaled to a unit diagonal first, so that features of unlike size do not count as ill-conditioning.
+        """
+        self._since_refresh[head] = 0
+        gram = self.gram(head)
+        scale = 1.0 / np.sqrt(gram.diagonal())
+        both = np.outer(scale, scale)
+        scaled = gram * both
+        try:
+            inverse = np.linalg.inv(scaled)
+        except np.linalg.LinAlgError:
+            return False
+        if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _LARGEST_CONDITION:
+            return False
+        self.inverse[head] = 0.5 * (inverse + inverse.T) * both
+        self.theta[head] = self.inverse[head] @ self._moment[head]
+        return True
+
+
+# Prior trust: how much statistics of the source count once rewards arrive in the target.
+#
+# Statistics of the source are a prior for the target. Where the hand-over was good they are worth as many rounds as
+# they rest on; where it was bad, as many rounds have to be played before the target's rewards outweigh them.
+# Warm-start bandits (Zhang et al. 2019; Oetomo et al. 2023) therefore discount them, and choose the discount by what
+# is observed.
+#
+# Here several regressions run beside each other. All learn every target round; they differ in the discount g of the
+# source: A = ridge I + g Z_s'Z_s + Z_t'Z_t. Each predicts the reward of every round before it learns it, and the one
+# with the smallest sum of squared errors so far acts. Full trust acts at first, and another takes its place only when
+# it is ahead by ``MARGIN``.
+
+
+DISCOUNTS = (1.0, 0.1, 0.01, 0.0)
+"""From full trust in the source to none."""
+MARGIN = 1.0
+"""By how much the acting regression's squared errors must exceed another's before that takes over: rewards lie in
+[0, 1], so these are a few rounds in which it was certain and wrong. Without a margin luck would decide at first."""
+
+
+class PriorTrust:
+    """Regressions with different discounts of ``prior``, and which of them acts.
+
+    Args:
+        prior: the source's statistics; not changed.
+        discounts: how much of them each regression starts with, full trust first.
+    """
+
+    def __init__(self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS) -> None:
+        self.discounts = discounts
+        self.candidates = [prior.discounted(discount) for discount in discounts]
+        self.losses: FloatArray = np.zeros(len(discounts))
+        """The sum of squared errors of each, of predictions before learning."""
+        self.acting = 0
+        """Which of them acts."""
+
+    @property
+    def statistics(self) -> PrimalRidge:
+        """What decisions rest on now."""
+        return self.candidates[self.acting]
+
+    @property
+    def discount(self) -> float:
+        """How much of the source counts now."""
+        return self.discounts[self.acting]
+
+    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Learn rounds (B, d) one after the other: predict, compare, learn."""
+        for z, head, reward in zip(np.asarray(contexts, np.float64), heads, rewards, strict=True):
+            for place, candidate in enumerate(self.candidates):
+                self.losses[place] += (float(z @ candidate.theta[head]) - reward) ** 2
+                candidate.update(z[None], np.array([head]), np.array([reward]))
+            best = int(np.argmin(self.losses))
+            if self.losses[best] + MARGIN < self.losses[self.acting]:
+                self.acting = best
+
+    def refit(self, prior: PrimalRidge, target: PrimalRidge) -> None:
+        """Start anew from statistics of the source and of the target's rounds alone; errors so far still count."""
+        self.candidates = [prior.discounted(discount, plus=target) for discount in self.discounts]
+
+    def add_heads(self, n: int) -> None:
+        """Append ``n`` heads without rounds."""
+        for candidate in self.candidates:
+            candidate.add_heads(n)
+
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
+        arrays: dict[str, AnyArray] = {
+            "discounts": np.array(self.discounts),
+            "losses": self.losses,
+            "acting": np.array([self.acting], np.int64),
+        }
+        for place, candidate in enumerate(self.candidates):
+            arrays |= {f"{place}.{name}": array for name, array in candidate.state(rounds=rounds).items()}
+        return arrays
+
+    @classmethod
+    def restored(cls, state: dict[str, AnyArray], like: PrimalRidge) -> PriorTrust:
+        """What ``state`` returned; ``like`` has the sizes and the ridge."""
+        discounts = tuple(float(discount) for discount in state["discounts"])
+        trust = cls(PrimalRidge(like.n_heads, like.dim, like.ridge), discounts)
+        trust.losses = restored_array(state, "losses", trust.losses)
+        trust.acting = int(state["acting"][0])
+        if not 0 <= trust.acting < len(discounts):
+            raise ValueError(f"acting must lie in 0..{len(discounts) - 1}")
+        for place, candidate in enumerate(trust.candidates):
+            candidate.restore(below(f"{place}.", state))
+        return trust

@@ -1,0 +1,315 @@
+"""Contexts of any scale and offset, made alike: centred, scaled, clipped, with a constant added."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daband._arguments import one_of, whole
+from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
+from daband.errors import InvalidInput, NotFitted
+from daband.linear._pca import PCA, flat_batches
+
+_SMALLEST_DEVIATION = 1e-200
+"""No number that a policy accepts overflows when it is divided by a larger one."""
+
+
+@dataclass(frozen=True)
+class StandardiseStep:
+    """Flat contexts (n, d) to (n, d + 1): centred, divided by deviations, clipped, scaled; and a constant 1.
+
+    With ``axes`` (m, d) the standardised numbers are projected on them, which gives (n, m + 1).
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    axes: FloatArray | None
+    clip: float
+    scale: float
+    kind: ClassVar[str] = "standardise"
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or self.deviation.shape != self.mean.shape:
+            raise ValueError(f"mean has shape {self.mean.shape}, deviation {self.deviation.shape}")
+        if self.axes is not None and (self.axes.ndim != 2 or self.axes.shape[1] != len(self.mean)):
+            raise ValueError(f"axes have shape {self.axes.shape}, there are {len(self.mean)} means")
+        if not ((self.deviation > 0).all() and np.isfinite(self.deviation).all() and np.isfinite(self.mean).all()):
+            raise ValueError("means must be finite and deviations positive")
+        if not (0 < self.clip < np.inf and 0 < self.scale < np.inf):
+            raise ValueError(f"clip and scale must be positive, got {self.clip} and {self.scale}")
+
+    @property
+    def n_inputs(self) -> int:
+        """Numbers of a context."""
+        return len(self.mean)
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that a context becomes."""
+        return len(self.mean if self.axes is None else self.axes) + 1
+
+    def __call__(self, rows: FloatArray, watch: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
+        """Features of rows; ``watch`` sees the rows, and what they are in deviations before these are clipped."""
+        dimensions = len(self.mean)
+        out = np.empty((len(rows), dimensions + 1))
+        out[:, -1] = 1.0
+        inner = out[:, :-1]
+        np.subtract(rows, self.mean, out=inner)
+        if self._may_overflow:
+            with np.errstate(over="ignore"):  # what overflows is clipped
+                inner /= self.deviation
+        else:
+            inner /= self.deviation
+        if watch is not None:
+            watch(rows, inner)
+        lowest, highest, scale = self._bounds
+        np.maximum(inner, lowest, out=inner)
+        np.minimum(inner, highest, out=inner)
+        inner *= scale
+        if self.axes is None:
+            return out
+        return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Lowest and highest deviation and the scale, as arrays: numpy converts numbers anew in every call."""
+        return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
+
+    @functools.cached_property
+    def _may_overflow(self) -> bool:
+        return bool(self.deviation.min() < _SMALLEST_DEVIATION)
+
+    def settings(self) -> dict[str, Any]:
+        """What a file's header says of it."""
+        return {"kind": self.kind, "clip": self.clip, "scale": self.scale}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        arrays = {"mean": self.mean, "deviation": self.deviation}
+        return arrays if self.axes is None else {**arrays, "axes": self.axes}
+
+
+CLIP = 5.0
+"""Deviations at which standardised numbers are clipped."""
+_OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
+_TAIL = 0.001
+_SMALLEST_SCALE = 1.0 / 4.0
+_COLUMNS = 64
+_MOST_ALIGNED = 2048
+
+
+class OutlierWarning(UserWarning):
+    """A context lies so far from the others that it was clipped."""
+
+
+class Standardise:
+    """Standardises every number of a context by what source and target contexts show: ``transform=Standardise()``.
+
+    Each number loses its mean and is divided by its deviation, clipped at five deviations, and scaled by
+    ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows slowly beyond; a
+    constant 1 is appended. Against ridge 1 that leaves one ``alpha`` sensible for contexts of any unit, offset and
+    dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
+    the standardised numbers are kept, besides the constant.
+
+    Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
+    count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
+    a row is clipped like any other, with an ``OutlierWarning``.
+
+    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is
+    for domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
+    ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
+    order, and a domain without contexts borrows the statistics of the first.
+
+    ``align`` also turns the first domain, the source, towards the last, each standardised by itself. "coral" (Sun,
+    Feng, Saenko 2016) gives its numbers the covariance of the target: whitened, then coloured anew, both with a ridge
+    of 1. "subspace" (Fernando et al. 2013) maps its ``components`` principal components, half of the numbers unless
+    given, to those of the target. Both have a closed form, and need no reward.
+
+    ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
+    >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
+    >>> policy.feature_shape  # the constant is the third
+    (3,)
+    """
+
+    def __init__(
+        self, *, components: int | None = None, by_domain: bool | Sequence[int] = False, align: str | None = None
+    ) -> None:
+        one_of("align", align, ("coral", "subspace", None))
+        if align == "coral" and components is not None:
+            raise InvalidInput("align='coral' keeps all numbers: leave components out")
+        self.align = align
+        by_domain = True if align else by_domain
+        self.components = None if components is None else whole("components", components, least=1)
+        places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
+        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
+        self._steps: list[StandardiseStep] = []
+        """What it does to contexts of each domain, or of all; empty before ``fit``."""
+
+    def __repr__(self) -> str:
+        given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
+        return f"Standardise({', '.join(given)})"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has been called."""
+        return bool(self._steps)
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """One more than a context has numbers, or than there are components: the constant."""
+        size = math.prod(context_shape)
+        if self.align is not None and size > _MOST_ALIGNED:
+            raise InvalidInput(f"align takes contexts of at most {_MOST_ALIGNED:,} numbers, these have {size:,}")
+        whole_size = max(1, size // 2) if self.align == "subspace" else size
+        return (whole_size if self.components is None else self.components) + 1
+
+    def fit(self, *contexts: ArrayLike) -> Standardise:
+        """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
+        flat, dim = flat_batches(contexts)
+        filled = [batch for batch in flat if len(batch)]
+        if not filled:
+            raise InvalidInput("Standardise needs at least one context")
+        by_place = np.full(dim, self.by_domain is True)
+        if not isinstance(self.by_domain, bool):
+            if max(self.by_domain, default=0) >= dim:
+                raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
+            by_place[list(self.by_domain)] = True
+        domains = len(flat) if by_place.any() else 1
+        mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
+        for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
+            part = slice(start, start + _COLUMNS)
+            columns = [unit_scale(batch[:, part]) for batch in flat]
+            if not all(np.isfinite(batch).all() for batch in columns):
+                raise InvalidInput("contexts have a NaN or infinite value")
+            mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
+            if by_place[part].any():
+                first = next(batch for batch in columns if len(batch))
+                for domain, batch in enumerate(columns):
+                    moments = _robust_moments(batch if len(batch) else first)
+                    for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
+                        all_domains[domain, part][by_place[part]] = of_domain[by_place[part]]
+        axes = None
+        if self.components is not None and self.align is None:
+            steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
+            pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
+            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in pairs]).axes
+        turns = [axes] * domains
+        if self.align is not None and domains > 1 and len(filled) == domains:
+            turns = self._aligning_axes([_step(*rows) for rows in zip(mean, deviation, strict=True)], flat)
+        elif self.align == "subspace":
+            turns = [np.eye(self.n_features((dim,)) - 1, dim)] * domains
+        self._steps = [_step(m, d, axes) for m, d, axes in zip(mean, deviation, turns, strict=True)]
+        return self
+
+    def _aligning_axes(self, steps: Sequence[StandardiseStep], flat: Sequence[AnyArray]) -> list[FloatArray | None]:
+        """For each domain, what its standardised numbers are multiplied by; the last is the target."""
+        rows = [step(unit_scale(batch))[:, :-1] / step.scale for step, batch in zip(steps, flat, strict=True)]
+        covariances = [part.T @ part / max(1, len(part)) for part in rows]
+        dim = len(covariances[-1])
+        axes: list[FloatArray | None] = []
+        if self.align == "coral":
+            coloured = _power(covariances[-1] + np.eye(dim), 0.5)
+            axes = [(_power(covariance + np.eye(dim), -0.5) @ coloured).T for covariance in covariances[:-1]]
+            return [*axes, np.eye(dim)]
+        kept = self.n_features((dim,)) - 1
+        bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in covariances]
+        return [(basis @ basis.T @ bases[-1]).T for basis in bases[:-1]] + [bases[-1].T]
+
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Features (n, d + 1) of contexts (n, *C) of a domain."""
+        step = self.frozen(domain)
+
+        def watch(rows: FloatArray, deviations: FloatArray) -> None:
+            _warn_of_outlier(rows, deviations, step.mean)
+
+        rows = contexts.reshape(-1, len(step.mean))
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
+
+    def frozen(self, domain: int = 0) -> StandardiseStep:
+        """What it does to contexts of a domain, as fitted."""
+        if not self._steps:
+            raise NotFitted(
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+            )
+        return self._steps[min(domain, len(self._steps) - 1)]
+
+    def settings(self) -> dict[str, Any]:
+        """What ``Standardise(**settings)`` needs to make the same, unfitted."""
+        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        if self.align is not None:
+            return {"components": self.components, "align": self.align}
+        return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The fitted arrays; empty before ``fit``."""
+        if len(self._steps) < 2:  # a file of one domain's statistics has vectors
+            return self._steps[0].arrays() if self._steps else {}
+        first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
+        by_domain = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in by_domain if name in first}}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take what ``state`` returned."""
+        if state:
+            mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
+            deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
+            kept = self.n_features((mean.shape[1],)) - 1
+            axes: Sequence[FloatArray | None] = [None] * len(mean)
+            if self.align is not None and "axes" in state:
+                shape = (len(mean), kept, mean.shape[1])
+                axes = list(
+                    restored_array(state, "axes", np.zeros(shape if len(mean) > 1 else shape[1:])).reshape(shape)
+                )
+            elif self.components is not None:
+                axes = [restored_array(state, "axes", np.zeros((kept, mean.shape[1])))] * len(mean)
+            self._steps = [_step(*parts) for parts in zip(mean, deviation, axes, strict=True)]
+
+
+def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+    if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER:
+        return
+    row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+    warnings.warn(
+        f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations from "
+        f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        OutlierWarning,
+        stacklevel=7,
+    )
+
+
+def _power(matrix: FloatArray, exponent: float) -> FloatArray:
+    """A power of a symmetric positive matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
+
+
+def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+    return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
+
+
+def feature_scale(dimensions: int) -> float:
+    """The factor of standardised numbers, by how many of them a context has."""
+    return max(1.0 / math.sqrt(dimensions), _SMALLEST_SCALE)
+
+
+def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation (d,) of columns (n, d) after winsorising; a deviation that rounding alone made becomes 1."""
+    n = len(columns)
+    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
+    ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
+    low, high = ordered[tail], ordered[n - 1 - tail]
+    reach = high - low
+    # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
+    kept = np.where(reach > 0, np.clip(columns, low - reach, high + reach), columns)
+    with np.errstate(over="ignore"):
+        mean = low + (kept - low).mean(axis=0)  # rounding goes by the reach of a column, not by its offset
+        deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
+    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
+    return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

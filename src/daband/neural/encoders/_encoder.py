@@ -1,0 +1,327 @@
+"""What every encoder is: contexts in; a unit-norm latent, and wider features for alignment, out.
+
+A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. By
+default the features before those layers are aligned: that moves target accuracy far more than aligning the small latent
+does (``benchmarks/records/recipe-research.md``).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daband._arguments import one_of
+from daband._arrays import AnyArray, FloatArray
+from daband._domain_names import DomainNames
+from daband._image_layout import image_layout
+from daband._registry import Registry
+from daband.errors import InvalidInput, did_you_mean
+from daband.neural.encoders._domain_norm import DomainNorm
+
+
+class Encoded(NamedTuple):
+    """What an encoder gives for B contexts."""
+
+    latent: torch.Tensor
+    """(B, d), each row of unit norm."""
+    alignment: torch.Tensor
+    """(B, w), the features that alignment works on."""
+
+
+class Features(nn.Module):
+    """The part of an encoder that differs between networks: (B, *context_shape) to (B, width)."""
+
+    context_shape: tuple[int, ...]
+    width: int
+    stackable: ClassVar[bool] = False
+    """Whether ``forward`` takes ``runs``: then contexts are (B, runs, *context_shape), every parameter has the runs'
+    own one after another along its first dimension, and features are (B, runs * width). All parameters must be trained,
+    and all buffers be those of ``DomainNorm``; ``daband.checks.check_encoder`` tells whether runs are kept apart."""
+
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        """Features of contexts: ``domain_rows[0]`` rows of the first domain come first, then those of the second..."""
+        raise NotImplementedError
+
+
+def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
+    """``layer`` over (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
+    if runs == 1:
+        return layer(rows)
+    weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
+    apart = rows.view(len(rows), runs, -1).transpose(0, 1)
+    out = torch.baddbmm(layer.bias.view(runs, 1, -1), apart, weight.transpose(1, 2))
+    return out.transpose(0, 1).reshape(len(rows), -1)
+
+
+@dataclass(frozen=True)
+class LatentSettings:
+    """The two dense layers that every encoder ends in."""
+
+    dimension: int = 64
+    hidden: int = 100
+    normalise_hidden: bool = False
+    """Whether the hidden layer is batch-normalised, by the statistics that the network's norms go by."""
+    alignment: str = "features"
+    """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
+
+    def __post_init__(self) -> None:
+        for name in ("dimension", "hidden"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"latent {name} must be at least 1, got {getattr(self, name)}")
+        one_of("latent alignment", self.alignment, ("features", "latent"))
+
+
+class Encoder(nn.Module):
+    """A network, two dense layers, and a latent of unit norm."""
+
+    def __init__(
+        self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None, statistics: str = "own"
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.latent = latent
+        self.first = nn.Linear(features.width, latent.hidden)
+        norm = DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
+        self.normalise = norm if latent.normalise_hidden else None
+        self.second = nn.Linear(latent.hidden, latent.dimension)
+
+    @property
+    def context_shape(self) -> tuple[int, ...]:
+        """The shape of one context."""
+        return self.features.context_shape
+
+    @property
+    def dimension(self) -> int:
+        """The width d of the latent."""
+        return self.latent.dimension
+
+    @property
+    def alignment_width(self) -> int:
+        """The width w of the alignment."""
+        return self.features.width if self.latent.alignment == "features" else self.latent.dimension
+
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
+        """Encode (B, *context_shape), ``domain_rows[i]`` of them of domain i; None: all are of the first.
+
+        With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers are those of all runs (see
+        ``Features.stackable``), and the encoded are (B, runs, ...).
+        """
+        lead = () if runs == 1 else (runs,)
+        if tuple(contexts.shape[1:]) != (*lead, *self.context_shape):
+            raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
+        domain_rows = (len(contexts),) if domain_rows is None else domain_rows
+        more = {} if runs == 1 else {"runs": runs}
+        wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
+        wide, kind = wide.to(self.first.weight.dtype), wide.device.type
+        # The dense layers are too small to gain from another type of numbers.
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            hidden = dense(self.first, wide, runs=runs)
+            if self.normalise is not None:
+                hidden = self.normalise(hidden, domain_rows=domain_rows)
+            latent = dense(self.second, functional.relu(hidden), runs=runs)
+            if runs > 1:
+                latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
+            latent = unit_norm(latent)
+        return Encoded(latent, wide if self.latent.alignment == "features" else latent)
+
+
+def unit_norm(rows: torch.Tensor) -> torch.Tensor:
+    """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
+    return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
+
+
+class _UnitNorm(torch.autograd.Function):
+    """The gradient is what is orthogonal to the unit vector; autograd takes three times the operations for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
+        unit: torch.Tensor = rows / norm
+        ctx.save_for_backward(unit, norm)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        unit, norm = ctx.saved_tensors
+        along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
+
+
+def unit_range(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    if contexts.dtype == torch.uint8:
+        return contexts / _BYTE  # in one pass, to float32 whatever torch's default type is
+    return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
+
+
+_BYTE = torch.tensor(255.0, dtype=torch.float32)
+
+BuildFeatures = Callable[..., Features]
+encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
+
+
+# The encoder that acts: a copy that training does not touch, so that threads may encode while another one trains.
+
+
+_ROWS = 2048
+_NUMBERS = 1 << 18
+"""How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
+
+
+def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
+    """How many rows each domain has, up to the last that has any, where all are of one domain."""
+    return (0,) * domain + (rows,)
+
+
+class InferenceEncoder:
+    """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
+
+    def __init__(self, network: Encoder | Callable[[], Encoder], *, shared: bool, device: torch.device) -> None:
+        self._network = _frozen(network) if isinstance(network, Encoder) else network
+        self.shared = shared
+        self.device = device
+        self.ahead: dict[int, tuple[AnyArray, FloatArray]] = {}
+        """By domain, contexts that were encoded before anybody asked, and their latents."""
+
+    @property
+    def network(self) -> Encoder:
+        """The network; one that is given as a function is made when it is first asked for."""
+        if not isinstance(self._network, Encoder):
+            self._network = _frozen(self._network())
+        return self._network
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_network": self.network}
+
+    def encode(self, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
+        """Latents for the head of contexts of a domain, float64: (B, d), or (B, K, d) for shared arms."""
+        if domain in self.ahead and contexts is self.ahead[domain][0]:
+            return self.ahead[domain][1]
+        tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
+        if tensor.dtype != torch.uint8:
+            tensor = tensor.to(torch.float32)
+        lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
+        flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
+        return latents_of_head(self.encode_on_device(flat, domain)).reshape(*lead, -1)
+
+    def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
+        """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
+        rows = _ROWS
+        if self.device.type == "cpu":
+            rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
+        pieces = []
+        with torch.no_grad():
+            for start in range(0, len(flat), rows):
+                part = flat[start : start + rows].to(self.device)
+                given = _filled_up(part) if self.device.type == "cuda" else part
+                latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
+                pieces.append(latent[: len(part)])
+        return torch.cat(pieces)
+
+
+def _frozen(network: Encoder) -> Encoder:
+    for module in network.modules():
+        if isinstance(module, DomainNorm):
+            module.frozen = {}
+    return network.requires_grad_(False).eval()
+
+
+def latents_of_head(rows: torch.Tensor) -> FloatArray:
+    """Latents (..., d) in float64 with norms of exactly one, also behind float32: the head's algebra counts on it."""
+    latents: FloatArray = rows.cpu().numpy().astype(np.float64)
+    latents /= np.maximum(np.linalg.norm(latents, axis=-1, keepdims=True), 1e-12)
+    return latents
+
+
+def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts and copies of the first up to a power of two: a GPU's libraries plan anew for every number of rows."""
+    more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
+    return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
+
+
+# An encoder from the name of a network, or around a custom module.
+
+
+def build_encoder(
+    network: str | nn.Module,
+    *,
+    context_shape: tuple[int, ...],
+    latent: LatentSettings | None = None,
+    domains: DomainNames | None = None,
+    **options: object,
+) -> Encoder:
+    """The encoder with the network of this registered name, or around a custom module, for contexts of one shape.
+
+    "auto" is "conv" for images (channels, height, width) and "mlp" for everything else. The other keywords are the
+    network's own settings. ``domains`` are those that statistics are kept for: a source and a target by default.
+    """
+    latent = LatentSettings() if latent is None else latent
+    if isinstance(network, nn.Module):
+        features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
+    else:
+        if network == "auto":
+            network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
+        kind = encoders.get(network)
+        takes = inspect.signature(kind).parameters
+        offered = [option for option in takes if option not in ("context_shape", "domains")]
+        for option in options:
+            if option not in offered:
+                hint = f"{did_you_mean(option, offered)} (its options: {', '.join(offered)})"
+                raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
+        if "domains" in takes:
+            options["domains"] = domains
+        features = kind(context_shape=context_shape, **options)
+    statistics = str(options.get("statistics", "own"))
+    return Encoder(features=features, latent=latent, domains=domains, statistics=statistics)
+
+
+class CustomFeatures(Features):
+    """A copy of any module from (B, *context_shape) to (B, ...), flattened; its normalisation layers stay as they are.
+
+    With ``trainable=False`` the module is held in evaluation mode and receives no gradient. A trainable module with
+    batch norm of its own would make a batch differ from its singles while training, so its norms are always held to
+    their running statistics.
+    """
+
+    def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
+        super().__init__()
+        module = copy.deepcopy(module)  # policies that are given one network must not train one another's
+        self.module = module
+        self.trainable = trainable
+        self.context_shape = tuple(context_shape)
+        if not trainable:
+            module.requires_grad_(False)
+        module.eval()  # a trial must leave no trace in statistics that the module keeps
+        reference = next(iter(module.parameters()), torch.zeros(()))
+        with torch.no_grad():
+            probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)
+            try:
+                features = module(probe)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise InvalidInput(f"the encoder cannot take contexts of shape {self.context_shape}: {error}") from None
+        if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
+            raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
+        self.width = features[0].numel()
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> CustomFeatures:
+        super().train(mode)
+        if not self.trainable:
+            self.module.eval()
+        for module in self.module.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        return self.module(contexts).flatten(1)

@@ -1,0 +1,230 @@
+"""Where the batches of gradient steps come from: replay buffers on the device, or on the host.
+
+What the coming steps draw (rows of the buffers, numbers for the augmentation) is drawn before the first of them, so a
+step itself uses no random generator and has one shape: it can be recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from daband.neural.encoders._augmentation import Augmentation, augment
+from daband.neural.learning._replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
+
+BLOCK = 64
+"""The most steps that are drawn for at once."""
+_MOST_AHEAD = 1 << 27
+"""Numbers of contexts that are prepared before the steps that use them."""
+_MOST_AUGMENTED = 1 << 26
+"""Numbers of contexts that are augmented at once, which takes several times their memory for a moment."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What every batch of a stack of runs has in common."""
+
+    rounds: int
+    """Rounds, or unlabelled contexts, drawn from each buffer."""
+    contexts_per_round: int
+    context_shape: tuple[int, ...]
+    augmentation: Augmentation
+    latest: bool
+    """Whether steps take the latest rounds; else they draw evenly with replacement."""
+    uses_target: bool
+    """Whether steps look at unlabelled target contexts."""
+
+    @property
+    def augmentation_draws(self) -> int:
+        """Random numbers that the augmentation takes per context."""
+        return self.augmentation.draws(self.context_shape)
+
+
+class DrawnBatch(NamedTuple):
+    """One step's batch of all runs: R contexts, segment by segment (``Batches.segments``)."""
+
+    contexts: torch.Tensor
+    """(runs, R, *context_shape), as they were stored."""
+    augmented: torch.Tensor
+    """The same, augmented; contexts that are no images are left as they are."""
+    arm: torch.Tensor
+    """(runs, rounds): of the labelled segments."""
+    reward: torch.Tensor
+    """(runs, rounds)."""
+
+
+class Batches:
+    """The draws of the coming steps in tables whose places in memory never change.
+
+    On the CPU a step gathers its own contexts. On a GPU, where a step's time goes by the number of its operations,
+    those of all coming steps are gathered and augmented at once, also from buffers on the host.
+    """
+
+    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
+        self.shape = shape
+        self._generators = generators
+        self._device = generators[0].device
+        runs, rows = len(buffers), shape.rounds
+        self.segments = [
+            segment
+            for segment, part in buffers[0].parts().items()
+            if len(part) and (shape.uses_target or segment.labelled)
+        ]
+        """What every batch consists of, domain by domain."""
+        self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
+        """The buffers that steps draw from, for each run."""
+        places = list(enumerate(self.segments))
+        self.labelled = [place for place, segment in places if segment.labelled]
+        """The places of segments that have rewards, and below of those that have none, and of the sources'."""
+        self.unlabelled = [place for place, segment in places if not segment.labelled]
+        self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]
+        self.segment_rows = rows * shape.contexts_per_round
+        """Contexts of each segment."""
+        self.n_contexts = self.segment_rows * len(self.segments)
+        labelled = rows * len(self.labelled)
+        device = self._device
+        domains = [self.segments[place].domain for place in self.labelled if any(own.weights for own in buffers)]
+        counts = [[own.weights[domain] if own.weights else 1.0 for domain in domains] for own in buffers]
+        self.counts = torch.tensor(counts, dtype=torch.float32, device=device).repeat_interleave(rows, dim=1)
+        """(runs, rounds): how much each round counts in gradients; (runs, 0) where all count as much."""
+        self._lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
+        self._augmentation = torch.zeros(
+            BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
+        )
+        self._arm = torch.zeros(BLOCK, runs, labelled, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(BLOCK, runs, labelled, dtype=torch.float32, device=device)
+        types = {part.contexts.dtype for own in self._parts for part in own}
+        self._type = types.pop() if len(types) == 1 else torch.float32
+        stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
+        self._on_host = device.type == "cuda" and any(part.on_host for own in self._parts for part in own)
+        fit = max(1, min(BLOCK, _MOST_AHEAD // math.prod(stored_shape)))
+        self.block = fit if self._on_host else BLOCK
+        """For how many steps at most is drawn at once."""
+        self.ahead = self.prepares_ahead(fit)
+        lead = (self.block,) if self.ahead else ()
+        self._gathered = torch.zeros(*lead, *stored_shape, dtype=self._type, device=device)
+        self._prepared = self._gathered[:0]
+        if self.ahead and shape.augmentation_draws:
+            sizes = (self.block, runs, self.n_contexts, *shape.context_shape)
+            self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
+
+    def prepares_ahead(self, fit: int) -> bool:
+        """Whether contexts of the coming steps are gathered at once, if those of ``fit`` steps fit in memory."""
+        return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
+
+    @property
+    def recordable(self) -> bool:
+        """Whether ``draw`` for a whole block does the same operations every time, on a GPU alone."""
+        weighted = any(isinstance(part, RoundBuffer) and part.weighted for own in self._parts for part in own)
+        return self.ahead and not (self._on_host or self.shape.latest or weighted)
+
+    def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
+        """Draw for the coming steps, at most ``block``; ``recorded`` is a ``draw`` for as many from a recording."""
+        lengths = torch.tensor([[len(part) for part in own] for own in self._parts])
+        self._lengths.copy_(lengths[:, :, None], non_blocking=True)
+        self.draw(steps) if recorded is None else recorded()
+
+    def draw(self, steps: int) -> None:
+        """What ``load`` does, with buffers as long as it has noted; each run draws from its own generator."""
+        rows, augmentation = self._rows[:steps], self._augmentation[:steps]
+        n_rows = 0 if self.shape.latest else rows[0, 0].numel()
+        sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
+        drawn = torch.empty(sizes, device=self._device, dtype=torch.float32)
+        for own_draws, generator in zip(drawn, self._generators, strict=True):
+            torch.rand(own_draws.shape, generator=generator, out=own_draws)
+        drawn = drawn.transpose(0, 1)
+        augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
+        evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
+        if n_rows:
+            torch.minimum((evenly * self._lengths).long(), self._lengths - 1, out=rows)
+        for run, own in enumerate(self._parts):
+            if self.shape.latest:
+                rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
+            for place, part in enumerate(own):
+                if n_rows and isinstance(part, RoundBuffer) and part.weighted:
+                    rows[:, run, place] = _by_weight(part, evenly[:, run, place])
+            for place, segment in enumerate(self.labelled):
+                part, own_rows = own[segment], rows[:, run, segment]
+                assert isinstance(part, RoundBuffer)
+                columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
+                self._arm[:steps, run, columns] = part.arms[own_rows]
+                self._reward[:steps, run, columns] = part.rewards[own_rows].to(torch.float32)
+        if self.ahead:
+            self._prepare(steps)
+
+    def _prepare(self, steps: int) -> None:
+        """Gather and augment the contexts of the coming steps."""
+        size = self.shape.rounds
+        for run, own in enumerate(self._parts):
+            for place, part in enumerate(own):
+                rows = self._rows[:steps, run, place]
+                drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
+                contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
+                columns = slice(place * size, (place + 1) * size)
+                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
+        at_once = max(1, _MOST_AUGMENTED // math.prod(self._gathered.shape[1:]))
+        for start in range(0, steps if len(self._prepared) else 0, at_once):
+            block = slice(start, min(start + at_once, steps))
+            stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
+            augmented = self._augment(stored, self._augmentation[block].flatten(0, 1))
+            self._prepared[block] = augmented.view(self._prepared[block].shape)
+
+    def domain_rows(self, places: Sequence[int] | None = None) -> tuple[int, ...]:
+        """How many contexts of each domain the segments at these places have, all by default."""
+        domains = [self.segments[place].domain for place in (range(len(self.segments)) if places is None else places)]
+        return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
+
+    def labelled_apart(self) -> int:
+        """How many contexts the labelled segments have, where all others follow and are of other domains; else 0."""
+        domains = [{self.segments[at].domain for at in places} for places in (self.labelled, self.unlabelled)]
+        apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
+        return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
+
+    def at(self, position: torch.Tensor) -> DrawnBatch:
+        """The batch of the step at ``position`` (1,), a number on the device."""
+
+        def now(table: torch.Tensor) -> torch.Tensor:
+            return table.index_select(0, position).squeeze(0)
+
+        if self.ahead:
+            stored = now(self._gathered)
+        else:
+            stored = self._gathered
+            self._gather(now(self._rows), stored)
+        contexts = stored.view(len(self._parts), self.n_contexts, *self.shape.context_shape)
+        augmented = now(self._prepared) if len(self._prepared) else self._augment(contexts, now(self._augmentation))
+        return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
+
+    def _augment(self, contexts: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """Contexts (a, b, ...) augmented by draws (a, b, draws)."""
+        flat = augment(contexts.flatten(0, 1), self.shape.augmentation, draws.flatten(0, 1))
+        return flat.view(*contexts.shape[:2], *flat.shape[1:])
+
+    def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
+        size = self.shape.rounds
+        for own, own_rows, place in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
+            for part, some, start in zip(own, own_rows.unbind(), range(0, len(place), size), strict=True):
+                contexts, there = part.contexts, place[start : start + size]
+                if contexts.dtype == there.dtype and contexts.device == there.device:
+                    torch.index_select(contexts, 0, some, out=there)
+                else:
+                    there.copy_(as_float(contexts.index_select(0, some.to(contexts.device))))
+
+
+def _by_weight(part: RoundBuffer, evenly: torch.Tensor) -> torch.Tensor:
+    """The rows that even draws from [0, 1) pick with probabilities in proportion to the rounds' weights."""
+    shares = part.weights[: len(part)].cumsum(0)
+    rows = torch.searchsorted(shares, evenly.to(shares.dtype).contiguous() * shares[-1], right=True)
+    return rows.clamp(max=len(part) - 1)
+
+
+def _latest(part: ContextBuffer, size: int) -> torch.Tensor:
+    """The rows (size,) of the latest contexts; a buffer that holds fewer repeats its oldest."""
+    numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
+    return numbers % part.capacity  # a full buffer writes over its oldest

@@ -1,0 +1,260 @@
+"""Where the numbers of a network lie in memory: all parameters in one vector, all running statistics in another.
+
+With one vector the optimiser (``RowAdam``), the EMA and the norm of the gradient are one operation each, not many.
+Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
+are adjacent: a step works on all runs at once, while the modules of each run are views of its part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.adam import adam
+
+from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
+
+_NUMBERS_IN_16_BYTES = 4
+_NUMBERS_IN_A_REGISTER = 16
+"""Of the widest processors today. Numbers beyond the last full register may be rounded in another way."""
+
+
+_CHUNK = 8192
+"""Numbers in a piece of a row. The fused kernel gives a tensor only a few blocks of a GPU; pieces of a row fill it."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    part: str
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def shaped(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Numbers (..., size) as the parameter (..., *shape); the weights of convolutions with the channels last."""
+        lead = numbers.shape[:-1]
+        if len(self.shape) != 4:
+            return numbers.view(*lead, *self.shape)
+        out, inputs, height, width = self.shape
+        return numbers.view(*lead, out, height, width, inputs).movedim(-1, -3)
+
+    def numbers(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The inverse of ``shaped``, a copy."""
+        ordered = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
+        return ordered.reshape(-1)
+
+
+def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
+    """A nameless place up to the next multiple of so many numbers, where one is needed."""
+    missing = -sum(place.size for place in before) % numbers
+    return [_Place(part, "", (missing,))] if missing else []
+
+
+class FlatParameters:
+    """The trainable parameters of named modules, one after another.
+
+    Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights begin at
+    multiples of 16 bytes. A module's numbers end at a full register, so that its steps have the same bits whether
+    another module follows or not. Padding belongs to no parameter and stays 0.
+    """
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        self.places = list(places)
+        self.sizes = [place.size for place in self.places]
+        self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @classmethod
+    def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
+        """The layout of these modules."""
+        places = []
+        for part, module in modules.items():
+            own = [
+                _Place(part, name, tuple(parameter.shape))
+                for name, parameter in module.named_parameters()
+                if parameter.requires_grad
+            ]
+            # Matrices and convolutions first, the many short vectors behind them: so hardly any room is lost.
+            for place in sorted(own, key=lambda place: len(place.shape) < 2):
+                places.append(place)
+                if len(place.shape) > 1:
+                    places += _filling(part, places, _NUMBERS_IN_16_BYTES)
+            places += _filling(part, places, _NUMBERS_IN_A_REGISTER)
+        return cls(places)
+
+    def only(self, part: str) -> FlatParameters:
+        """The layout of one of the modules alone."""
+        return FlatParameters([place for place in self.places if place.part == part])
+
+    def size_of(self, part: str) -> int:
+        """How many numbers a module has."""
+        return sum(place.size for place in self.places if place.part == part)
+
+    def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
+        """The parameters as one vector, a copy."""
+        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        pieces = []
+        for place in self.places:
+            if place.name:
+                pieces.append(place.numbers(named[place.part][place.name].detach()))
+            else:
+                pieces.append(pieces[0].new_zeros(place.size))
+        return torch.cat(pieces)
+
+    def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
+        """Make the modules' parameters views of ``vector``."""
+        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
+            if place.name:
+                named[place.part][place.name].data = place.shaped(numbers)
+
+    def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
+
+        The gradient of a split is one concatenation, so that of ``rows`` comes in one piece. With several runs, the
+        runs' parts of each parameter are adjacent: one copy of all rows, where networks would copy every parameter.
+        """
+        found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
+        runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
+        if runs > 1:
+            adjacent = _Adjacent.apply(rows, *self._order(runs, rows.device))  # type: ignore[no-untyped-call]
+            sizes = [runs * size for size in self.sizes]
+            pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
+        for place, numbers in zip(self.places, pieces, strict=True):
+            if place.name:
+                found[place.part][place.name] = place.shaped(numbers)
+        return found
+
+    def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which number of (runs, size) stands at each place where a parameter's runs are adjacent, and the inverse."""
+        if (runs, device) not in self._orders:
+            numbers = torch.arange(runs * sum(self.sizes), device=device).view(runs, -1)
+            order = torch.cat([piece.reshape(-1) for piece in torch.split(numbers, self.sizes, dim=1)])
+            self._orders[runs, device] = order.int(), order.argsort().int()
+        return self._orders[runs, device]
+
+
+class _Adjacent(torch.autograd.Function):
+    """The numbers of rows in another order; the way back is a copy in the inverse order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(back)
+        ctx.shape = rows.shape
+        return rows.reshape(-1).index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back).view(ctx.shape), None, None
+
+
+class FlatStatistics:
+    """The running statistics of a network's norms, for ``runs`` runs whose parts of every buffer are adjacent."""
+
+    def __init__(self, network: nn.Module, *, runs: int) -> None:
+        self.runs = runs
+        self._buffers: list[tuple[str, tuple[int, ...]]] = []
+        for prefix, module in network.named_modules():
+            if isinstance(module, DomainNorm):
+                for name in ("running_mean", "running_variance", "batches_seen", "gate"):
+                    self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
+        self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
+
+    def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
+        """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
+        like = next(networks[0].parameters())
+        vector = torch.zeros(self.size, device=like.device, dtype=like.dtype)
+        for run, network in enumerate(networks):
+            for name, mine in self._own(vector, run):
+                prefix, _, leaf = name.rpartition(".")
+                owner = network.get_submodule(prefix)
+                mine.copy_(getattr(owner, leaf))
+                setattr(owner, leaf, mine)
+        return vector
+
+    def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The buffers of all runs, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
+        found = {name: part.flatten(1) for name, part in self._stacked(vector)}
+        shapes = dict(self._buffers)
+        return {name: part if shapes[name] else part[0] for name, part in found.items()}
+
+    def of_run(self, vector: torch.Tensor, run: int) -> dict[str, torch.Tensor]:
+        """The buffers of one run, by name, as views."""
+        return dict(self._own(vector, run))
+
+    def run_of(self, device: torch.device) -> torch.Tensor:
+        """To which run each number belongs."""
+        vector = torch.zeros(self.size, device=device)
+        for run in range(self.runs):
+            for _, mine in self._own(vector, run):
+                mine.fill_(run)
+        return vector.long()
+
+    def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """How many rows a buffer has, the room of a row, of which some may be left empty, and a run's part of it."""
+        name, shape = buffer
+        leaf = name.rpartition(".")[2]
+        lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
+        size = self.runs * own
+        return lead, size + -size % _NUMBERS_IN_16_BYTES, own
+
+    def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""
+        found, start = [], 0
+        for buffer in self._buffers:
+            lead, room, own = self._room(buffer)
+            rows = vector[start : start + lead * room].view(lead, room)[:, : self.runs * own]
+            found.append((buffer[0], rows.view(lead, self.runs, own)))
+            start += lead * room
+        return found
+
+    def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
+        shapes = dict(self._buffers)
+        return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]
+
+
+def fresh_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What Adam knows of a vector of parameters before its first step."""
+    vector = vector.detach()
+    return {
+        "exp_avg": torch.zeros_like(vector),
+        "exp_avg_sq": torch.zeros_like(vector),
+        "step": torch.zeros(-(-len(vector) // _CHUNK), dtype=torch.float32, device=vector.device),
+    }
+
+
+class RowAdam:
+    """Adam for the rows of a matrix of parameters (runs, n); a row whose gradient is not finite is left alone.
+
+    It changes ``parameters`` and ``moments``, as ``fresh_moments`` makes them for each run, in place.
+    """
+
+    def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self._parameters, self._moments = parameters.detach(), moments
+        self._kernels = triton_kernels(parameters.device)
+        numbers = (parameters.detach(), moments["exp_avg"], moments["exp_avg_sq"])
+        self._rows = [
+            [*(list(torch.split(rows[run], _CHUNK)) for rows in numbers), list(moments["step"][run].unbind())]
+            for run in range(len(parameters))
+        ]
+
+    def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
+        """One step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
+        if self._kernels is not None:
+            own = [self._moments[name] for name in ("exp_avg", "exp_avg_sq", "step")]
+            settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
+            self._kernels.adam(self._parameters, gradient, *own, bad, **settings)
+            return
+        for run, (parameters, averages, squares, taken) in enumerate(self._rows):
+            pieces = list(torch.split(gradient[run], _CHUNK))
+            given: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+            given |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+            adam(parameters, pieces, averages, squares, [], taken, found_inf=bad[run], **given)

@@ -1,0 +1,205 @@
+"""One gradient step of a stack of learners.
+
+A step has fixed shapes, reads nothing back from the device and draws no random number, so that it can be recorded as a
+CUDA graph. What it needs from the host (the head's coefficients, the schedule of weights, the batches' draws) lies in
+tensors that the host fills between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.func import functional_call
+
+from daband.errors import InvalidInput
+from daband.neural.encoders._domain_norm import has_bfloat16
+from daband.neural.learning._batches import BLOCK, Batches
+from daband.neural.learning._flat_parameters import RowAdam
+from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
+from daband.neural.objectives._term import Batch
+
+_MOST_MEASURED = 32
+
+
+class GradientStep:
+    """Takes the next step of ``stack`` on the next batch of ``batches``; what it measures is added to ``totals``."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.batches: Batches | None = None
+        self.measured_names: list[str] = []
+        recipe, device, runs = stack.first.recipe, stack.device, stack.runs
+        self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
+        self._encoder_size = stack.first.layout.size_of("encoder")
+        n_weights = len(stack.first.objective.weights) + 1
+        self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
+        """For each of the coming steps every term's weight, and the share of the way that the EMA encoder goes."""
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        """How many of them were taken."""
+        self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
+        """Sums over measured steps: their number, and then what ``measured_names`` says."""
+        self._taught = stack.first.objective.taught
+        by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
+        self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
+        """Whether unlabelled rows matter to the statistics of norms alone; a GPU has fewer kernels with all at once."""
+        self._ones = torch.ones(runs, dtype=torch.float32, device=device)
+        self._no_width = torch.zeros((), device=device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        more = [torch.cuda.Stream(device) for _ in range(3)] if self._stream else []  # type: ignore[no-untyped-call]
+        stack.first.objective.streams = [self._stream, *more] if self._stream else []
+
+    def __call__(self, measure: bool) -> None:
+        """Take one step."""
+        stack = self.stack
+        now = self.schedule.index_select(0, self.position).squeeze(0)
+        statistics = stack.statistics.clone()
+        others = [buffer.clone() for buffer in stack.other_buffers]
+        losses, measured = self._losses(now[:, :-1], measure)
+        (gradient,) = torch.autograd.grad(losses, stack.parameters, grad_outputs=self._ones)
+        with torch.no_grad():
+            losses = losses.detach()
+            # Zero times a finite number is 0, and NaN otherwise: 1 where a step must be skipped.
+            bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
+            self._adam.step(gradient, bad)
+            stack.restore_where(bad, statistics, others)
+            stack.update_ema(torch.addcmul(now[:, -1], now[:, -1], bad, value=-1))
+            skipped, streak, longest = stack.faults.unbind(1)
+            torch.addcmul(bad, streak, bad, out=streak)  # one more, or 0 where the step was good
+            skipped.add_(bad)
+            torch.maximum(longest, streak, out=longest)
+            if measure:
+                norms = torch.linalg.vector_norm(gradient[:, : self._encoder_size], dim=1)
+                found = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
+                self.totals[:, : found.shape[1]].add_(torch.where(bad[:, None] > 0, 0.0, found))
+            self.position += 1
+
+    def _losses(self, weights: torch.Tensor, measure: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The runs' losses (runs,), and what was measured (runs, M)."""
+        stack, batches = self.stack, self.batches
+        assert batches is not None
+        drawn = batches.at(self.position)
+        parameters = stack.by_module()
+        rows, unlabelled = batches.segment_rows, batches.unlabelled
+        teaches = bool(unlabelled) and self._teaches(weights, measure)
+        with self._maps_type():
+            with self._on_side_stream():
+                contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
+                teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
+            latent, alignment = self._encode(parameters["encoder"], drawn.augmented, batches)
+        self._join_side_stream()
+        if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
+            alignment.record_stream(self._stream)
+        if teacher is None:  # without an EMA encoder the encoder teaches itself
+            teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
+        rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights, "counts": batches.counts}
+        inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
+
+        def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._run_loss(own, run, batches, measure)
+
+        return stack.losses(run_loss, parameters["objective"], inputs)
+
+    def _teaches(self, weights: torch.Tensor, measure: bool) -> bool:
+        """Whether the EMA encoder's predictions matter: not to terms whose weights (runs, terms) are still 0."""
+        if measure or weights.device.type != "cpu":  # a CUDA graph has no branches
+            return bool(self._taught)
+        return bool(weights.numpy()[:, self._taught].any())
+
+    def _encode(
+        self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents and alignment features of the batch; no gradient goes through rows that only norms look at."""
+        rows = batches.labelled_apart() if self._target_for_norms else 0
+        if not rows:
+            return self.stack.encode(parameters, contexts, batches.domain_rows())
+        of_rounds = self.stack.encode(parameters, contexts[:, :rows], batches.domain_rows(batches.labelled))
+        with torch.no_grad():
+            of_target = self.stack.encode(parameters, contexts[:, rows:], batches.domain_rows(batches.unlabelled))
+        latent, alignment = (torch.cat(parts, dim=1) for parts in zip(of_rounds, of_target, strict=True))
+        return latent, alignment
+
+    def _maps_type(self) -> AbstractContextManager[object]:
+        """On a GPU maps of images are bfloat16 where torch may use TF32; parameters and vectors are not."""
+        images = len(self.stack.first.encoder.context_shape) == 3
+        allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
+        return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
+
+    def _on_side_stream(self) -> AbstractContextManager[object]:
+        """Within this block a GPU works beside what follows it, up to ``_join_side_stream``."""
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
+        return torch.cuda.stream(self._stream)
+
+    def _join_side_stream(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self.stack.device).wait_stream(self._stream)
+
+    def _run_loss(
+        self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One run's loss and measurements."""
+        learner = self.stack.first
+        objective, n_arms, per_round = learner.objective, learner.n_arms, learner.contexts_per_round
+
+        def predict(latents: torch.Tensor) -> torch.Tensor:
+            """Predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
+            return (latents @ run.theta[0]).view(-1, n_arms) if learner.shared else latents @ run.theta.T
+
+        predicted = predict(run.latent)
+        rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
+        of_segments = torch.split(predicted, rows // per_round)
+        of_rounds, of_target = (_of(of_segments, places, predicted) for places in (batches.labelled, unlabelled))
+        if len(run.counts):  # the same values, whose gradient arrives multiplied by what the round counts
+            held = of_rounds.detach()
+            of_rounds = held + run.counts[:, None] * (of_rounds - held)
+        alignments = torch.split(run.alignment, rows)
+        # Rounds of targets are aligned with nothing; without any, all rows are.
+        aligned = [*sources, *unlabelled]
+        width = self._no_width.expand(of_target.shape)
+        if unlabelled and objective.needs_width:
+            z = _joined(run.latent, rows, unlabelled).detach()
+            variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
+            width = run.alpha * variance.sqrt().view(len(of_target), -1)
+        batch = Batch(
+            predicted=of_rounds,
+            arm=run.arm,
+            reward=run.reward,
+            alignment=_of(alignments, sources, run.alignment),
+            target_predicted=of_target,
+            target_width=width,
+            target_alignment=_of(alignments, unlabelled, run.alignment),
+            alignments=run.alignment if len(aligned) == len(alignments) else None,
+            target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
+            weight=run.weights[0],
+            target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
+        )
+        loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
+        if not measure:
+            return loss, loss.detach()[None]
+        measured = {**values, "latent_spread": run.latent.detach().var(dim=0, correction=0).sum()}
+        if unlabelled:
+            chosen = (of_target.detach() + width).argmax(dim=1)
+            shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
+            measured["target_top_share"] = shares.max()
+        self.measured_names = ["loss", "gradient_norm", *measured]
+        if len(self.measured_names) >= _MOST_MEASURED:  # the first place has their number
+            raise InvalidInput(f"an objective can have at most {_MOST_MEASURED - 6} terms")
+        return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
+
+
+def _joined(whole: torch.Tensor, rows: int, places: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+    """The segments, of so many rows each, at these places."""
+    return _of(torch.split(whole, rows, dim=dim), places, whole, dim=dim)
+
+
+def _of(segments: Sequence[torch.Tensor], places: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+    """The segments of ``whole`` at these places, one after another.
+
+    They are split, not sliced: the gradient of a slice is a tensor of zeros with a copy in it.
+    """
+    if not places:
+        return whole.narrow(dim, 0, 0)
+    return segments[places[0]] if len(places) == 1 else torch.cat([segments[place] for place in places], dim=dim)

@@ -1,0 +1,52 @@
+"""P, the predicted reward: how large predictions are in the target, and in the source where the policy was wrong.
+
+The paper's L_reg leaves open which arm's prediction counts in the target. ``predicted_reward`` takes the action of the
+source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
+itself would choose in the target, as the definition of the estimated best arm and the proof do; the cheapest way to
+lower the largest of all predicted rewards is to turn target features away from every arm, so it may collapse.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from daband.neural.objectives._term import Batch, Term, terms
+
+
+def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
+    """Mean ``|predicted|`` of the played arm where it was not the best one.
+
+    That is ``reward < 1`` where one arm pays 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
+    """
+    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
+    wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else 1 - reward
+    return (wrong * chosen.abs()).mean()
+
+
+@terms.register("predicted_reward")
+class PredictedReward(Term):
+    """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source's part."""
+
+    needs_target = True
+
+    def target_arm(self, batch: Batch) -> torch.Tensor:
+        """The arms that count in the target: those of the source rounds."""
+        return batch.arm
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+        arm = self.target_arm(batch)
+        pairs = min(len(batch.target_predicted), len(arm))
+        if pairs == 0:
+            return source
+        return batch.target_predicted[:pairs].gather(1, arm[:pairs, None]).abs().mean() + source
+
+
+@terms.register("predicted_reward_target_choice")
+class PredictedRewardTargetChoice(PredictedReward):
+    """P with the arm that the policy would choose in the target, by its predictions and widths."""
+
+    needs_width = True
+
+    def target_arm(self, batch: Batch) -> torch.Tensor:
+        return (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)

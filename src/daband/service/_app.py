@@ -1,0 +1,508 @@
+"""The service as an ASGI application: decisions, rewards, models, health and metrics over HTTP.
+
+Starlette and not FastAPI: what a context must look like is known from the deployed policy and not from types, so there
+is nothing for pydantic to check, and an endpoint costs half as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from daband.errors import CheckpointError, InvalidInput
+from daband.policies._policy import read_checkpoint
+from daband.service import _pages as pages
+from daband.service._decider import Decider, checked_id, checked_reward, model_from
+from daband.service._event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
+from daband.service._pages import openapi
+from daband.service._settings import Clock, Settings
+from daband.serving._deployed_policy import Deployed, load_deployed
+
+_log = logging.getLogger("daband.service")
+_POLL_SECONDS, _RESTART_SECONDS = 1.0, 3.0
+"""Between two looks for a newer model, and before a worker is started again."""
+_MOST_CLIENTS = 10_000
+_MOST_MODEL_BYTES = 1 << 30
+_LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, headers
+
+
+def create_app(
+    file: str | Path, log: str, settings: Settings | None = None, *, clock: Clock | None = None
+) -> Starlette:
+    """The application that serves an exported policy with a log; run it by any ASGI server.
+
+    Learning, default rewards and the page's numbers need ``daband.service._worker`` beside it, as ``daband serve``
+    starts it.
+    """
+    load_deployed(file)  # a damaged file is an error before there is a log
+    return Service(file, Store(log), settings or Settings(), clock=clock).app
+
+
+class Service:
+    """The endpoints, and what they share: the log's writer, the model that decides, counters."""
+
+    def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.store, self.settings = store, settings
+        self._clock = clock or Clock(store.newest_time())
+        content, before = Path(file).read_bytes(), store.newest_file()
+        if before >= 0:
+            _check_same(model_from(content, 0).deployed, model_from(store.model_content(before), before).deployed)
+        number = publish_file(store, content, self._clock.now())
+        current = store.current_model()
+        assert current is not None
+        if number != store.newest_file() or store.note("pinned"):
+            _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
+        self._decider = Decider(model_from(store.model_content(current), current), settings)
+        self._taking = threading.Lock()
+        self._buckets: dict[str, tuple[float, float]] = {}
+        self._registry = CollectorRegistry()
+        self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
+        self._seconds = Histogram(
+            "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCIES
+        )
+        self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
+        self._unlogged = Counter(
+            "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
+        )
+        self._observers: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self._tokens: dict[str, tuple[bytes, ...]] = {}
+        for role, listed in asdict(settings.tokens).items():
+            self._tokens[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
+        self._tokens["watch"] += self._tokens["admin"]
+        route = self._route
+        self.app = Starlette(
+            routes=[
+                route("/decide", self._decide, "POST", "decide"),
+                route("/events/{event_id}/reward", self._reward, "POST", "reward"),
+                route("/events/{event_id}/activate", self._activate, "POST", "decide"),
+                route("/models", self._list_models, "GET", "watch"),
+                route("/models", self._upload_model, "POST", "admin"),
+                route("/models/{number}/activate", self._activate_model, "POST", "admin"),
+                route("/watch/reset", self._reset_watch, "POST", "admin"),
+                route("/health", self._health, "GET", None),
+                route("/metrics", self._metrics, "GET", "watch"),
+                route("/openapi.json", self._openapi, "GET", None),
+                route("/docs", self._docs, "GET", None),
+                route("/", self._page, "GET", "watch"),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    # The life of the service.
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._writer = Writer(self.store, most_waiting=self.settings.limits.waiting)
+        follower = asyncio.create_task(self._follow_models())
+        try:
+            yield
+        finally:
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await follower
+            await self._writer.close()
+            self.store.close()
+
+    async def _follow_models(self) -> None:
+        """Take the newest model, or the one that is pinned, as soon as it is there. Requests go on meanwhile."""
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                await asyncio.to_thread(self._take_current_model)
+            except Exception as error:  # the log may be away for a while; decisions go on with the model at hand
+                _log.warning("models cannot be looked up: %s", type(error).__name__)
+
+    def _take_current_model(self) -> None:
+        with self._taking:  # who looked before somebody pinned another model must not have the last word
+            number = self.store.current_model()
+            if number is not None and number != self._decider.model.number:
+                self._decider.model = model_from(self.store.model_content(number), number)
+                _log.info("model %d decides", number)
+
+    # What every request goes through.
+
+    def _route(
+        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
+    ) -> Route:
+        async def answer(request: Request) -> Response:
+            started = time.perf_counter()
+            try:
+                self._check_rate(request)
+                if role is not None:
+                    self._check_token(request, role)
+                response = await endpoint(request)
+            except _Refused as error:
+                response = _json({"error": error.message}, error.status, error.headers)
+            except InvalidInput as error:
+                response = _json({"error": str(error)}, 422)
+            except LogFailed as error:
+                response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
+            except Exception as error:  # the text may hold parts of a context, so the server's log has its kind alone
+                _log.error("%s %s failed: %s", method, path, type(error).__name__)
+                response = _json({"error": "the service failed; its log says more"}, 500)
+            key = (path, response.status_code)
+            observers = self._observers.get(key)
+            if observers is None:
+                observers = (self._requests.labels(path, response.status_code), self._seconds.labels(path))
+                self._observers[key] = observers
+            observers[0].inc()
+            observers[1].observe(time.perf_counter() - started)
+            return response
+
+        return Route(path, answer, methods=[method])
+
+    def _check_token(self, request: Request, role: str) -> None:
+        allowed = self._tokens[role]
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
+        browser = basic if allowed else "origin" in request.headers
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+        if request.method == "POST" and browser and origin != request.headers.get("host"):
+            raise _Refused(403, "a form of another site")
+        if not allowed:
+            return
+        token = given.strip().encode()
+        if basic:
+            with suppress(binascii.Error, ValueError):
+                token = base64.b64decode(given).partition(b":")[2]
+        if not _matches(token, allowed):
+            if any(_matches(token, others) for others in self._tokens.values()):
+                raise _Refused(403, f"this token is not for {role}")
+            scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
+            raise _Refused(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
+
+    def _check_rate(self, request: Request) -> None:
+        rate = self.settings.limits.rate
+        if rate <= 0:
+            return
+        client = request.client.host if request.client else ""
+        now = time.monotonic()
+        if len(self._buckets) > _MOST_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
+            full = max(2.0, 1.0 / rate)
+            self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < full}
+        left, then = self._buckets.get(client, (math.inf, now))
+        left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
+        if left < 1.0:
+            raise _Refused(429, f"more than {rate:g} requests a second", {"Retry-After": "1"})
+        self._buckets[client] = (left - 1.0, now)
+
+    async def _body(self, request: Request, most: int | None = None) -> bytes:
+        limit = self.settings.limits.body_bytes if most is None else most
+        length = request.headers.get("content-length", "")
+        too_large = _Refused(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
+        if length.isdigit():  # the server reads no more than that
+            if int(length) > limit:
+                raise too_large
+            return await request.body()
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise too_large
+        return bytes(body)
+
+    async def _read_json(self, request: Request) -> Any:
+        body = await self._body(request)
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise _Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+
+    # Decisions and rewards.
+
+    async def _decide(self, request: Request) -> Response:
+        given = await self._read_json(request)
+        events, warnings = self._decider.decide(given, self._clock.now())
+        for warning in (warning for row in warnings for warning in row):
+            self._row_warnings.labels(warning.kind).inc()
+        logged = True
+        try:
+            answers = await self._writer.write(events)
+        except LogFailed:
+            if self.settings.on_full != "decide":
+                raise
+            self._unlogged.inc(len(events))
+            answers, logged = [LogAnswer("unlogged", event) for event in events], False
+        taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
+        if taken:
+            raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
+        arm_names = self._decider.model.deployed.arm_names
+        decided = [
+            _decision(answer, arm_names, row, logged=logged) for answer, row in zip(answers, warnings, strict=True)
+        ]
+        return _json({"events": decided} if "events" in given else decided[0])
+
+    async def _reward(self, request: Request) -> Response:
+        event_id = checked_id(request.path_params["event_id"])
+        given = await self._read_json(request)
+        if not isinstance(given, dict) or set(given) != {"reward"}:
+            raise InvalidInput('the body must be {"reward": NUMBER}')
+        reward = checked_reward(given["reward"], self._decider.model.deployed)
+        may_correct = self.settings.corrections == "versioned"
+        entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
+        (answer,) = await self._writer.write([entry])
+        if answer.status == "unknown":
+            raise _Refused(404, f"event {event_id!r} is not in the log")
+        if answer.status == "inactive":
+            raise _Refused(409, f"event {event_id!r} is not active; POST /events/{event_id}/activate comes first")
+        if answer.status == "refused":
+            which = "the default, as none came in time" if answer.kind == "default" else "recorded"
+            raise _Refused(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
+        return _json(
+            {"event_id": event_id, "status": answer.status, "reward": answer.reward, "version": answer.version}
+        )
+
+    async def _activate(self, request: Request) -> Response:
+        event_id = checked_id(request.path_params["event_id"])
+        (answer,) = await self._writer.write([Activation(event_id, self._clock.now())])
+        if answer.status == "unknown":
+            raise _Refused(404, f"event {event_id!r} is not in the log")
+        return _json({"event_id": event_id, "status": answer.status})
+
+    # Models.
+
+    async def _list_models(self, request: Request) -> Response:
+        return _json(await asyncio.to_thread(self._models))
+
+    def _models(self) -> dict[str, Any]:
+        pinned = self.store.note("pinned")
+        return {
+            "deciding": self._decider.model.number,
+            "pinned": int(pinned) if pinned else None,
+            "models": [{**asdict(row), "kept": kept} for row, kept in self.store.models()],
+        }
+
+    async def _upload_model(self, request: Request) -> Response:
+        content = await self._body(request, _MOST_MODEL_BYTES)
+        number = await asyncio.to_thread(self._add_file, content)
+        return _json({"number": number, "deciding": self._decider.model.number}, 201)
+
+    def _add_file(self, content: bytes) -> int:
+        try:
+            deployed = model_from(content, 0).deployed
+        except CheckpointError:
+            raise InvalidInput("the body is not a file that daband.export wrote") from None
+        _check_same(deployed, self._decider.model.deployed)
+        number = publish_file(self.store, content, self._clock.now())
+        self._take_current_model()
+        return number
+
+    async def _activate_model(self, request: Request) -> Response:
+        asked = request.path_params["number"]
+        if asked != "newest" and not asked.isdigit():
+            raise _Refused(404, "a model is a number, or newest")
+        await asyncio.to_thread(self.store.pin, None if asked == "newest" else int(asked))
+        await asyncio.to_thread(self._take_current_model)
+        return self._done(request, {"deciding": self._decider.model.number, "pinned": asked != "newest"})
+
+    async def _reset_watch(self, request: Request) -> Response:
+        await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
+        return self._done(request, {"status": "the watch begins anew"})
+
+    def _done(self, request: Request, content: dict[str, Any]) -> Response:
+        """JSON for programs; a form of the page goes back to the page."""
+        if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            return RedirectResponse("/", 303)
+        return _json(content)
+
+    # Watching.
+
+    async def _health(self, request: Request) -> Response:
+        failure, clock = self._writer.failure, self._clock.warning
+        status = "the log cannot be written" if failure else "ok"
+        body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
+        return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
+
+    async def _metrics(self, request: Request) -> Response:
+        snapshot = await asyncio.to_thread(self._snapshot)
+        clock_moved = bool(self._clock.warning)
+        text = pages.metrics(snapshot, self._decider.model.number, self._writer, clock_moved=clock_moved)
+        media_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
+
+    def _snapshot(self) -> dict[str, Any]:
+        text = self.store.note("snapshot")
+        return {} if text is None else dict(orjson.loads(text))
+
+    async def _page(self, request: Request) -> Response:
+        snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
+        deployed = self._decider.model.deployed
+        health = {"log": self._writer.failure, "clock": self._clock.warning}
+        return HTMLResponse(pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now()))
+
+    async def _openapi(self, request: Request) -> Response:
+        return _json(openapi(self._decider.model.deployed, self.settings))
+
+    async def _docs(self, request: Request) -> Response:
+        return HTMLResponse(pages.api_page(openapi(self._decider.model.deployed, self.settings), str(request.base_url)))
+
+
+def _check_same(deployed: Deployed, logged: Deployed) -> None:
+    """Raise where the log would not mean the same under another file: it has arms by number, and raw contexts."""
+    names = ["arm_names", "columns", "per_arm"]
+    names += [] if deployed.columns else ["context_shape"]  # categories may be added
+    names += [] if deployed.frozen.range_estimated else ["reward_range"]
+    for name in names:
+        one, other = getattr(deployed, name), getattr(logged, name)
+        if one != other:
+            raise InvalidInput(
+                f"{name} is {one!r}, and of the model that the log was written with {other!r}; start a service with a "
+                "log of its own"
+            )
+
+
+def publish_file(store: Store, content: bytes, now: float) -> int:
+    """The number of an exported file among the log's models; it becomes the newest one where it is not there yet."""
+    digest = hashlib.sha256(content).hexdigest()
+    for row, _ in store.models():
+        if row.digest == digest and row.origin == "file":
+            return row.number
+    rounds = model_from(content, 0).deployed.rounds_learned
+    return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
+
+
+def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
+    """Whether a token is one of those, in a time that does not tell how much of it is right."""
+    return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
+
+
+def _decision(
+    answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...], *, logged: bool
+) -> dict[str, Any]:
+    event = answer.event
+    assert isinstance(event, Event)
+    return {
+        "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
+        "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
+        "repeated": answer.status == "repeated",
+        "warnings": [asdict(warning) for warning in warnings],
+    }  # fmt: skip
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+# ``serve``: the application on uvicorn, and the worker's process beside it.
+
+
+def serve(
+    file: str | Path,
+    log: str = "sqlite:///events.db",
+    settings: Settings | None = None,
+    *,
+    learn: str | Path | None = None,
+    learn_every: int = 100,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    worker: bool = True,
+    access_log: bool = False,
+) -> None:
+    """Serve an exported policy until the process is stopped.
+
+    Args:
+        file: what ``daband.export`` wrote.
+        log: where events go: ``sqlite:///events.db``, or ``postgresql://...`` that several services may share.
+        settings: modes, waits, tokens and limits.
+        learn: the policy that ``file`` was exported from, to go on learning from the log.
+        learn_every: how many rewards are learned at a time.
+        host: the address to listen on.
+        port: the port.
+        worker: whether to start the process that learns, watches and sets default rewards.
+        access_log: whether the server writes a line for every request.
+    """
+    settings = settings or Settings()
+    _check_learning(learn, settings)
+    app = create_app(file, log, settings)
+    stopping = threading.Event()
+    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
+    if worker:
+        keeper.start()
+    try:
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            access_log=access_log,
+            log_level="info" if access_log else "warning",
+            timeout_keep_alive=75,
+            server_header=False,
+        )
+    finally:
+        stopping.set()
+        if worker:
+            keeper.join()
+
+
+def _check_learning(learn: str | Path | None, settings: Settings) -> None:
+    if learn is None:
+        return
+    if not Path(learn).is_file():
+        raise InvalidInput(f"learn: {learn} is not a file; give what policy.save wrote")
+    read_checkpoint(learn)  # a damaged one is an error before there is a log
+    if settings.contexts != "keep":
+        raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
+    if settings.mode == "log-only":
+        raise InvalidInput("mode='log-only' does not learn; take apprentice, or do not learn")
+
+
+def _keep_worker(stopping: threading.Event, *task: Any) -> None:
+    """Let the worker's process run until ``stopping``; where it was killed, another one takes over."""
+    while not stopping.is_set():
+        try:
+            process = _start_worker(*task)
+        except OSError as error:  # no memory for it now
+            ended = f"cannot start: {error}"
+        else:
+            while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+                pass
+            process.terminate()
+            ended = f"ended with status {process.wait()}"
+        if not stopping.wait(_RESTART_SECONDS):
+            _log.error("the worker %s; another one starts", ended)
+
+
+def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
+    """The process; its task goes through its standard input, as an address may hold a password."""
+    task = {
+        "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
+        "learn_every": learn_every, "parent": os.getpid(),
+    }  # fmt: skip
+    arguments = [sys.executable, "-c", "from daband.service._worker import main; main()"]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
+    assert process.stdin is not None
+    process.stdin.write(orjson.dumps(task))
+    process.stdin.close()
+    return process

@@ -1,0 +1,231 @@
+"""From the JSON of a request to events of the log: what is asked, checked, and what the model chooses."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from daband._arrays import Mask
+from daband.errors import InvalidInput, did_you_mean
+from daband.service._event_log import Event
+from daband.service._settings import Settings
+from daband.serving._deployed_policy import Deployed, load_deployed
+
+_FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
+_EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+_HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
+_MOST_RANGES = 100.0
+"""How far outside an estimated range a reward may lie, in widths of that range: further out it is a mistake."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A deployed policy under the number that decisions name."""
+
+    number: int
+    deployed: Deployed
+
+
+def model_from(content: bytes, number: int) -> Model:
+    """A model of the log, ready to decide."""
+    with tempfile.NamedTemporaryFile(suffix=".daband") as file:
+        file.write(content)
+        file.flush()
+        return Model(number, load_deployed(file.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One checked event of a request."""
+
+    event_id: str
+    context: Any
+    row: Any
+    """The context for ``decide``: a mapping, or an array of the policy's shape."""
+    eligible: list[int] | None
+    incumbent: int | None
+    incumbent_propensity: float
+    deferred: bool
+
+
+class Decider:
+    """Decides on the events of a request. ``model`` may be replaced at any time; a request has one model throughout."""
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self.model = model
+        self._settings = settings
+        self._incumbent: int | None = None
+        if settings.incumbent is not None:
+            self._incumbent = model.deployed.arm_number(settings.incumbent, "incumbent")
+        if settings.wait is not None:
+            checked_reward(settings.default_reward, model.deployed, "default_reward")
+
+    def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
+        """The events of a request's JSON as they are to be logged, and the warnings on each row."""
+        model, settings = self.model, self._settings
+        requests = self._read_events(body, model.deployed)
+        choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
+        if settings.mode == "log-only":  # a row that no model can read is of no use in a log
+            warnings = [model.deployed.reader.read(one.row).warnings[0] for one in requests]
+        else:
+            choices, warnings = self._choose(model.deployed, requests)
+        events = []
+        for one, choice in zip(requests, choices, strict=True):
+            if settings.mode == "online":
+                assert choice is not None
+                arm, propensity = choice
+            elif one.incumbent is None:
+                raise InvalidInput(f"mode {settings.mode}: incumbent is missing, the arm that is played")
+            else:
+                arm, propensity = one.incumbent, one.incumbent_propensity
+            events.append(
+                Event(
+                    event_id=one.event_id,
+                    time=now,
+                    activated=None if one.deferred else now,
+                    mode=settings.mode,
+                    domain=model.deployed.domain,
+                    model=model.number,
+                    arm=arm,
+                    propensity=propensity,
+                    own_arm=None if choice is None else choice[0],
+                    incumbent_arm=one.incumbent,
+                    **self._kept(one),
+                )
+            )
+        return events, warnings
+
+    def _kept(self, one: _Request) -> dict[str, str | None]:
+        """What the log keeps of an event's context."""
+        eligible = None if one.eligible is None else str(one.eligible)
+        if self._settings.contexts == "drop":
+            return {"context": None, "eligible": eligible, "digest": None}
+        text = orjson.dumps(one.context, option=orjson.OPT_SORT_KEYS)
+        identity = b"%b|%b|%d" % (text, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
+        digest = hashlib.blake2b(identity, digest_size=16, key=_HASH_KEY).hexdigest()
+        context = text.decode() if self._settings.contexts == "keep" else None
+        return {"context": context, "eligible": eligible, "digest": digest}
+
+    def _choose(
+        self, deployed: Deployed, requests: list[_Request]
+    ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
+        if len(requests) == 1:
+            one = requests[0]
+            decision = deployed.decide(one.row, among=one.eligible)
+            return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
+        batch: Any = [one.row for one in requests]
+        if isinstance(batch[0], np.ndarray):
+            batch = np.stack(batch)
+        available: Mask = None
+        if any(one.eligible is not None for one in requests):
+            available = np.zeros((len(requests), deployed.n_arms), np.bool_)
+            for row, one in zip(available, requests, strict=True):
+                row[slice(None) if one.eligible is None else one.eligible] = True
+        decision = deployed.decide(batch, available)
+        pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
+        return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
+
+    def _read_events(self, body: Any, deployed: Deployed) -> list[_Request]:
+        if not isinstance(body, dict):
+            raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
+        if "events" not in body:
+            return [self._read_event(body, deployed)]
+        listed = body["events"]
+        if len(body) > 1:
+            raise InvalidInput("events stand alone in a body: what else is asked belongs to each event")
+        if not isinstance(listed, list) or not listed:
+            raise InvalidInput("events must be a list of objects, at least one")
+        if len(listed) > self._settings.limits.batch:
+            raise InvalidInput(f"{len(listed)} events in one request, the limit is {self._settings.limits.batch}")
+        requests = []
+        for number, one in enumerate(listed):
+            try:
+                requests.append(self._read_event(one, deployed))
+            except InvalidInput as error:
+                raise InvalidInput(f"event {number}: {error}") from None
+        if len({one.event_id for one in requests}) < len(requests):
+            raise InvalidInput("events: an event_id stands there twice")
+        return requests
+
+    def _read_event(self, body: Any, deployed: Deployed) -> _Request:
+        if not isinstance(body, dict):
+            raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
+        for name in body:
+            if name not in _FIELDS:
+                raise InvalidInput(f"{name!r} is not known{did_you_mean(name, _FIELDS)} ({', '.join(_FIELDS)})")
+        context = body.get("context")
+        if not isinstance(context, dict | list):
+            raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
+        event_id = body.get("event_id")
+        domain = body.get("domain")
+        if domain is not None and domain != deployed.domain:
+            raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
+        eligible = body.get("eligible")
+        if eligible is not None:
+            if not isinstance(eligible, list) or not eligible:
+                raise InvalidInput("eligible must be a list of arms, at least one")
+            eligible = sorted({deployed.arm_number(arm, "eligible") for arm in eligible})
+        incumbent = body.get("incumbent")
+        propensity = body.get("incumbent_propensity", 1.0)
+        if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
+            raise InvalidInput(f"incumbent_propensity must lie in (0, 1], got {propensity!r}")
+        deferred = body.get("deferred", False)
+        if not isinstance(deferred, bool):
+            raise InvalidInput(f"deferred must be true or false, got {deferred!r}")
+        return _Request(
+            event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
+            context=context,
+            row=_as_row(context, deployed),
+            eligible=eligible,
+            incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
+            incumbent_propensity=float(propensity),
+            deferred=deferred,
+        )
+
+
+def _as_row(context: Any, deployed: Deployed) -> Any:
+    """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
+    if isinstance(context, Mapping):
+        if deployed.columns is None:
+            raise InvalidInput("context must be an array of numbers: the policy was exported without a table")
+        return context
+    if deployed.columns is not None:  # the log has one kind of context
+        raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
+    try:
+        array = np.array(context)
+    except ValueError:
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iuf":
+        raise InvalidInput("a context that is an array must hold numbers, in rows of one length")
+    if array.shape != deployed.reader.shape:
+        raise InvalidInput(f"context must have shape {deployed.reader.shape}, got {array.shape}")
+    return array.astype(np.float64)
+
+
+def checked_id(event_id: Any) -> str:
+    """An event's id as paths and logs can hold it."""
+    if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
+        raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
+    return event_id
+
+
+def checked_reward(reward: Any, deployed: Deployed, name: str = "reward") -> float:
+    """A reward in the policy's unit, within its range, or not far outside one that was only estimated."""
+    low, high = deployed.reward_range
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise InvalidInput(f"{name} must be a number, got {reward!r}")
+    if deployed.frozen.range_estimated:
+        low, high = low - _MOST_RANGES * (high - low), high + _MOST_RANGES * (high - low)
+    if not low <= reward <= high:
+        raise InvalidInput(f"{name} must lie within {low:g} and {high:g}, got {reward:g}")
+    return float(reward)

@@ -1,0 +1,133 @@
+"""What a service is told when it starts, checked; and the clock that it stamps events with."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from daband._arguments import between_0_and_1, finite, whole
+from daband.errors import InvalidInput
+
+Mode = Literal["online", "apprentice", "log-only"]
+Contexts = Literal["keep", "hash", "drop"]
+Corrections = Literal["refused", "versioned"]
+OnFull = Literal["stop", "decide"]
+_CLOCKS_APART = 5.0
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Who may do what. A role without a token is open to everybody who reaches the port.
+
+    Several tokens of a role, so that one can be replaced without a gap, are separated by commas.
+    """
+
+    decide: str = field(default="", repr=False)
+    """POST /decide and /events/ID/activate."""
+    reward: str = field(default="", repr=False)
+    """POST /events/ID/reward."""
+    watch: str = field(default="", repr=False)
+    """The page, GET /models and /metrics."""
+    admin: str = field(default="", repr=False)
+    """Models and alarms; also all that ``watch`` may."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every role has one."""
+        return all((self.decide, self.reward, self.watch or self.admin, self.admin))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request and one client may ask for."""
+
+    body_bytes: int = 1 << 20
+    batch: int = 1000
+    """Events in one request."""
+    rate: float = 0.0
+    """Requests a second of one client address, with bursts of twice as many; 0 for no limit."""
+    waiting: int = 20_000
+    """Entries that wait for the disk; beyond it requests are turned away."""
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes", "batch", "waiting"):
+            whole(name, getattr(self, name), least=1)
+        if finite("rate", self.rate) < 0:
+            raise InvalidInput(f"rate must be 0 or more, got {self.rate}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a service behaves.
+
+    Args:
+        mode: "online" (the model's arm is played), "apprentice" (the incumbent's arm is played, the model's is logged)
+            or "log-only" (the incumbent's arm is played and logged, the model is not asked).
+        contexts: what the log keeps of a context: "keep" it, its "hash", or "drop" it.
+        wait: seconds after which an event without a reward gets ``default_reward``; None waits for ever.
+        default_reward: see ``wait``; in the unit of the policy's rewards.
+        corrections: whether a reward that differs from the recorded one is "refused" or "versioned".
+        incumbent: the arm, by name or number, that was played before there was a policy, where one arm was.
+        on_full: what decisions do while the log cannot be written: "stop", or "decide" without being logged.
+        promise: the mean reward below which an alarm is raised; by default the lower bound of the file's assessment.
+        false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
+    """
+
+    mode: Mode = "online"
+    contexts: Contexts = "keep"
+    wait: float | None = None
+    default_reward: float = 0.0
+    corrections: Corrections = "refused"
+    incumbent: str | None = None
+    on_full: OnFull = "stop"
+    promise: float | None = None
+    false_alarms: float = 0.01
+    tokens: Tokens = Tokens()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("mode", Mode),
+            ("contexts", Contexts),
+            ("corrections", Corrections),
+            ("on_full", OnFull),
+        ):
+            if getattr(self, name) not in get_args(allowed):
+                raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}")
+        if self.wait is not None and not finite("wait", self.wait) > 0:
+            raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
+        finite("default_reward", self.default_reward)
+        between_0_and_1("false_alarms", self.false_alarms)
+
+
+class Clock:
+    """The time of day, read once and carried on by a clock that cannot be set: it neither jumps nor goes back.
+
+    ``newest`` is the time of the log's newest entry, before which no new entry is stamped.
+    """
+
+    def __init__(
+        self,
+        newest: float = 0.0,
+        *,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._base = max(wall(), newest) - steady()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._base + self._steady()
+
+    @property
+    def warning(self) -> str:
+        """What to know where the time of day has moved away from this clock; else an empty text."""
+        apart = self._wall() - self.now()
+        if math.fabs(apart) < _CLOCKS_APART:
+            return ""
+        side = "ahead of" if apart > 0 else "behind"
+        return f"the machine's clock is {math.fabs(apart):.0f} s {side} the service's; events keep the service's time"

@@ -1,0 +1,331 @@
+"""The process beside the service: it reads the log, learns, sets default rewards, and counts what the page shows.
+
+Of several on one log one works at a time; another takes over when it ends. It never stands in the way of a decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+import orjson
+import sqlalchemy as sa
+
+from daband.errors import DabandError, InvalidInput
+from daband.policies._policy import Policy, load_policy
+from daband.service._decider import model_from
+from daband.service._event_log import LoggedReward, ModelRow, Reward, Store, can_read, read_rows
+from daband.service._settings import Clock, Limits, Settings, Tokens
+from daband.service._watched_numbers import Watch
+from daband.serving._deployed_policy import Deployed
+from daband.serving._export import export
+
+# Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.
+#
+# A model is a function of the policy file and the log: rewards are learned in groups of a fixed number, in the order of
+# the log, so neither speed nor restarts nor the number of services change a bit of it. ``replay`` shows that.
+
+
+class LogLearner:
+    """Learns where it stopped. ``deployed`` is the file that the policy was exported to, ``number`` its model's.
+
+    A policy file that the log has not met before begins with the rewards that come from now on; the first one of a log
+    begins with its first reward.
+    """
+
+    def __init__(self, store: Store, file: str | Path, deployed: Deployed, number: int, *, every: int = 100) -> None:
+        self._store, self._deployed, self._number, self._every = store, deployed, number, every
+        content = Path(file).read_bytes()
+        self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
+        learned = [row for row, _ in store.models() if row.origin == "learned" and row.base == self.base]
+        state = store.model_state(learned[0].number) if learned else None
+        self.policy = _load(file, deployed)
+        if not _was_exported_to(deployed, self.policy):
+            raise InvalidInput(
+                f"model {number} was exported from another policy, which had learned {deployed.rounds_learned:,} "
+                f"rounds (this one has learned {self.policy.rounds_learned:,}). To go on, start the service "
+                "with --learn and the policy that the file was exported from"
+            )
+        self.start_seq = self._start(first=not learned)
+        self.seq = self.start_seq
+        if state is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "state of the learner"
+                path.write_bytes(state)
+                self.policy, self.seq = _load(path, deployed), learned[0].learned_seq
+        self._published = self.seq
+
+    def step(self) -> bool:
+        """Learn the next group of rewards, once it is complete; whether it was."""
+        rows = self._store.rewards_after(self.seq, self._every, first_only=True)
+        if len(rows) < self._every:
+            return False
+        learn(self.policy, rows, self._deployed)
+        self.seq = rows[-1].seq
+        return True
+
+    def publish(self, now: float) -> ModelRow | None:
+        """The next model, with what was learned since the one before; None where that is nothing."""
+        if self.seq == self._published:
+            return None
+        row = self._store.add_model(
+            export_bytes(self.policy, self._deployed),
+            time=now,
+            origin="learned",
+            base=self.base,
+            start_seq=self.start_seq,
+            learned_seq=self.seq,
+            rounds=self.policy.rounds_learned,
+            state=_written_by(self.policy.save),
+            file=self._number,
+        )
+        self._published = self.seq
+        return row
+
+    def _start(self, *, first: bool) -> int:
+        """After which reward this policy file learns, written down when the log first meets it."""
+        name = f"base:{self.base}"
+        number = self._store.note(name)
+        if number is not None:
+            return int(number)
+        start = self._store.last_reward() if first and self._store.note("learner") is not None else 0
+        self._store.write_note(name, str(start))
+        self._store.write_note("learner", self.base)
+        return start
+
+
+def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> None:
+    """Learn from a group of rewards; those of rounds that an incumbent chose are weighted by their propensity."""
+    rows = [row for row in rows if can_read(row.event.context, deployed)]
+    for online in (True, False):
+        group = [row for row in rows if (row.event.mode == "online") is online]
+        if not group:
+            continue
+        contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
+        policy.update(
+            contexts,
+            [row.event.arm for row in group],
+            [row.reward for row in group],
+            deployed.domain,
+            propensity=None if online else [row.event.propensity for row in group],
+        )
+        if policy.learns_by_gradients and deployed.domain == "target":
+            policy.observe_target(contexts)
+    if rows and policy.learns_by_gradients:
+        policy.adapt()
+
+
+def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
+    """A learned model anew, from the policy file and the log alone: the same bytes as ``store.model_content``."""
+    base, _, every = row.base.partition("/")
+    if row.origin != "learned" or hashlib.sha256(Path(file).read_bytes()).hexdigest() != base:
+        raise InvalidInput(f"model {row.number} was not learned from {file}")
+    deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
+    policy, seq = _load(file, deployed), row.start_seq
+    while seq < row.learned_seq:
+        rows = store.rewards_after(seq, int(every), first_only=True)
+        learn(policy, rows, deployed)
+        seq = rows[-1].seq
+    return export_bytes(policy, deployed)
+
+
+def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
+    """The policy as an exported file like the one that is served."""
+    return _written_by(
+        lambda path: export(
+            policy,
+            path,
+            domain=deployed.domain,
+            arm_names=deployed.arm_names,
+            reference=deployed,
+            assessment=deployed.assessment,
+            epsilon=deployed.frozen.exploration.epsilon,
+            explore=deployed.frozen.exploration.rule,
+        )
+    )
+
+
+def _written_by(write: Callable[[Path], object]) -> bytes:
+    """The content of the file that a function writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        write(path)
+        return path.read_bytes()
+
+
+def _load(file: str | Path, deployed: Deployed) -> Policy:
+    policy = load_policy(file)
+    if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
+        raise InvalidInput(
+            f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served file "
+            f"{len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
+        )
+    return policy
+
+
+def _was_exported_to(deployed: Deployed, policy: Policy) -> bool:
+    """Whether the file has this policy's rounds and predicts as it does, but for the rounding of another machine."""
+    if policy.rounds_learned != deployed.rounds_learned:
+        return False
+    contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
+    mine, served = (frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen))
+    return bool(np.abs(mine - served).mean() <= _ROUNDING)
+
+
+_log = logging.getLogger("daband.service")
+_PAUSE = 0.5
+_ROUNDING = 1e-3
+_ROWS = 500
+"""Rows that are read at a time."""
+_LINEAR_SECONDS, _GRADIENT_SECONDS = 5.0, 60.0
+"""Between two models, at least."""
+_LONGEST_GRACE = 60.0
+"""After a start no default reward is set for this long, or for one wait: callers may have waited for the service."""
+_CLOCKS_APART = 60.0
+_HEARTBEAT, _SHOWN_EVERY = 10.0, 1.0
+"""Between two writings of the page's numbers: at most, and at least."""
+
+
+class Worker:
+    """All background work on one log."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        learn: str | Path | None = None,
+        learn_every: int = 100,
+        publish_seconds: float | None = None,
+        show_seconds: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store, self.settings = store, settings
+        self._clock = clock or Clock(store.newest_time())
+        self._file = model_from(store.model_content(number := store.newest_file()), number)
+        self._learner: LogLearner | None = None
+        if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
+            try:
+                self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
+            except (DabandError, OSError) as error:  # all else goes on
+                _log.warning("nothing is learned with %s: %s", learn, error)
+        if publish_seconds is None:
+            gradients = self._learner is not None and self._learner.policy.learns_by_gradients
+            publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
+        self._publish_seconds, self._show_seconds = publish_seconds, show_seconds
+        self._published = -publish_seconds
+        self._started = self._clock.now()
+        self._defaulted_until = 0.0
+        self._watch_from = ""
+        self._shown, self._shown_at = b"", 0.0
+        self._begin_watch()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether somebody has published a file since: another worker has to watch and learn with that one."""
+        return self.store.newest_file() != self._file.number
+
+    def tick(self) -> bool:
+        """Work once on what is new; whether there was more than one portion of it."""
+        more = self._look() | self._set_defaults()
+        if self._learner is not None:
+            more |= self._learner.step()
+            now = self._clock.now()
+            if now - self._published >= self._publish_seconds and self._learner.publish(now):
+                self._published = self._clock.now()
+        return more
+
+    def show(self) -> None:
+        """Write the numbers of the page where they have changed, and now and then as a sign of life."""
+        if self._clock.now() - self._shown_at < self._show_seconds:
+            return
+        snapshot = self._watch.snapshot(0.0)
+        snapshot["learning"] = self._learner is not None
+        text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
+        now = self._clock.now()
+        if text != self._shown or now - self._shown_at >= _HEARTBEAT:
+            self._shown, self._shown_at = text, now
+            snapshot["time"] = now
+            self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
+
+    def _begin_watch(self) -> None:
+        self._watch_from = self.store.note("watch_from") or "0"
+        self._watch = Watch(self._file.deployed, self.settings, first_model=self._file.number)
+        self._event_seq = self._reward_seq = 0
+
+    def _look(self) -> bool:
+        if (self.store.note("watch_from") or "0") != self._watch_from:
+            self._begin_watch()
+        since = float(self._watch_from)
+        events = self.store.events_after(self._event_seq, _ROWS)
+        if events:
+            self._event_seq = events[-1][0]
+            self._watch.see_events([(seq, event) for seq, event in events if event.time >= since])
+        # A reward is counted after its event; those behind one that has to wait do so as well.
+        rewards = self.store.rewards_after(self._reward_seq, _ROWS)
+        rewards = list(takewhile(lambda row: row.event_seq <= self._event_seq, rewards))
+        if rewards:
+            self._reward_seq = rewards[-1].seq
+            self._watch.see_rewards([row for row in rewards if row.event.time >= since])
+        return len(events) == _ROWS or len(rewards) == _ROWS
+
+    def _set_defaults(self) -> bool:
+        """Set those that are due; whether there may be more of them."""
+        wait, now = self.settings.wait, self._clock.now()
+        if wait is None or now - self._started < min(wait, _LONGEST_GRACE):
+            return False
+        due = self.store.unrewarded(self._defaulted_until, now - wait, _ROWS)
+        if due:
+            reward = self.settings.default_reward
+            self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due])
+        # More events may have the time of the last one. Other machines' clocks may be a little behind, so the last
+        # minute is looked at again.
+        more = len(due) == _ROWS
+        until = math.nextafter(due[-1][0], 0.0) if more else now - wait - _CLOCKS_APART
+        self._defaulted_until = max(self._defaulted_until, until)
+        return more
+
+
+def work(store: Store, make: Callable[[], Worker], parent: int) -> None:
+    """Work whenever no other process does, until the parent process is gone; what goes wrong is tried again later."""
+    while os.getppid() == parent:
+        try:
+            with store.leading() as mine:
+                worker = make() if mine else None
+                while worker is not None and os.getppid() == parent and not worker.outdated:
+                    more = worker.tick()
+                    worker.show()
+                    if not more:
+                        time.sleep(_PAUSE)
+        except sa.exc.OperationalError as error:  # a full disk, a lost connection
+            _log.warning("the log is not available: %s", error.orig)
+        except DabandError as error:
+            _log.error("the worker cannot go on: %s", error)
+        except Exception as error:  # its text might hold parts of a context
+            _log.error("the worker failed: %s", type(error).__name__)
+        time.sleep(_PAUSE)
+
+
+def main() -> None:
+    """The process: its task stands in its standard input."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    task = orjson.loads(sys.stdin.buffer.read())
+    plain = task["settings"]
+    settings = Settings(**{**plain, "tokens": Tokens(), "limits": Limits(**plain["limits"])})
+    store = Store(task["log"])
+
+    def make() -> Worker:
+        return Worker(store, settings, learn=task["learn"], learn_every=task["learn_every"], show_seconds=_SHOWN_EVERY)
+
+    with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
+        work(store, make, task["parent"])

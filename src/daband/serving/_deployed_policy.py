@@ -1,0 +1,332 @@
+"""A policy that only decides: loaded from one file, never changed, shared by any number of threads and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daband._arguments import check_available, whole
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, below
+from daband._table_transform import RowWarning
+from daband._tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.linear._standardise import feature_scale
+from daband.serving._frozen_policy import FrozenPolicy, frozen_from
+from daband.serving._monitor import Monitor, Reference, reference_from
+from daband.serving._row_reader import ImageRule, ReadRows, RowReader
+
+EXPORT_VERSION = 4
+"""2: a linear part beside the network. 3: any number of members, each with its share in predictions. 4: triangles of
+large matrices; a file without one is written as version 3, which older installations read."""
+FORMAT = FileFormat(
+    name="daband-deployed",
+    what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
+    version=EXPORT_VERSION,
+    oldest=1,
+    remedy="export it anew",
+    required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_range", "table", "versions"),
+)
+
+
+class DeployedDecision(NamedTuple):
+    """What ``decide`` returns. For a batch of n rows every field has a leading n, and ``warnings`` one tuple a row."""
+
+    arm: int | IntArray
+    """The chosen arm, 0..K-1."""
+    arm_name: str | tuple[str, ...]
+    """Its name."""
+    propensity: float | FloatArray
+    """The probability with which that arm was chosen."""
+    mean: FloatArray
+    """Predicted rewards of all arms, (K,), in the user's units."""
+    width: FloatArray
+    """Their uncertainty, (K,), before ``alpha`` scales it."""
+    warnings: tuple[Any, ...]
+    """What was odd about the row: a ``RowWarning`` each."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The decision on one row as JSON can hold it."""
+        return {
+            "arm": self.arm,
+            "arm_name": self.arm_name,
+            "propensity": self.propensity,
+            "mean": self.mean.tolist(),
+            "width": self.width.tolist(),
+            "warnings": [asdict(warning) for warning in self.warnings if isinstance(warning, RowWarning)],
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Deployed:
+    """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
+
+    frozen: FrozenPolicy = field(compare=False)
+    """What decides."""
+    arm_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    assessment: Mapping[str, Any] | None
+    """What was known of its quality in the target when it was exported."""
+    versions: Mapping[str, str]
+    """With which versions it was exported."""
+    format_version: int
+    reader: RowReader = field(compare=False)
+    reference: Reference | None = field(compare=False)
+
+    @property
+    def policy(self) -> str:
+        """The registered name of the policy that was exported."""
+        return self.frozen.policy
+
+    @property
+    def domain(self) -> str:
+        """The domain it acts in."""
+        return self.frozen.domain
+
+    @property
+    def context_shape(self) -> tuple[int, ...]:
+        """The shape of one context."""
+        return self.frozen.context_shape
+
+    @property
+    def per_arm(self) -> bool:
+        """Whether a row has one context per arm, (K, *context_shape)."""
+        return self.frozen.arms == "shared"
+
+    @property
+    def n_arms(self) -> int:
+        """How many arms there are."""
+        return self.frozen.n_arms
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and largest reward."""
+        return self.frozen.reward_range
+
+    @property
+    def rounds_learned(self) -> int:
+        """How many rounds the policy had learned."""
+        return self.frozen.rounds_learned
+
+    @property
+    def version(self) -> int:
+        """How many logs of the target the policy had learned (``daband.learn_log``): 0 as it was trained."""
+        return int(self.versions.get("policy", "0"))
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that a row must have; None where rows are arrays or images."""
+        return None if self.reader.table is None else self.reader.table.names
+
+    def decide(
+        self,
+        row: Any,
+        available: Any = None,
+        *,
+        among: Any = None,
+        round_number: int | None = None,
+        strict: bool = False,
+    ) -> DeployedDecision:
+        """Choose an arm for one row, or for each row of a batch.
+
+        Args:
+            row: a mapping from column to value, a row of pandas, an array of ``context_shape``, an image file's bytes
+                or path; or several: a list of these, a frame of pandas or polars, an array with a leading n.
+            available: which arms may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
+            among: the same as a list of arms, by name or number: ``among=["letter", "call"]``.
+            round_number: fixes the random draws of exploration and of ties to those that the exported policy has in
+                this round; in a batch it is the first row's. By default they are drawn anew.
+            strict: whether a row with warnings is an error instead.
+
+        A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
+        damaged images are errors in any case.
+        """
+        return self.decide_with(row, available, among, round_number, strict)[0]
+
+    def decide_with(
+        self, row: Any, available: Any = None, among: Any = None, round_number: int | None = None, strict: bool = False
+    ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
+        """``decide``; besides, what was read, and means and widths (n, K), or (K,), on the policy's own scale."""
+        read = self.reader.read(row)
+        if strict:
+            _refuse_warnings(read)
+        if round_number is not None:
+            whole("round_number", round_number, least=0)
+        frozen = self.frozen
+        mask = None
+        if available is not None or among is not None:
+            mask = self.arm_mask(available, among, len(read.contexts))
+        if read.single and mask is None:
+            mean, width, (arm, propensity) = frozen.decide_row(read.contexts, round_number)
+        else:
+            mean, width = frozen.score(read.contexts)
+            chosen = frozen.choose(mean, width, mask, round_number)
+            if not read.single:
+                names = tuple(self.arm_names[arm] for arm, _ in chosen)
+                arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+                in_units = frozen.in_units(mean, width)
+                return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings)), read, mean, width
+            mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
+        means, widths = frozen.in_units(mean, width)
+        decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0])
+        return decision, read, mean, width
+
+    def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
+        """A monitor that decides through this policy and tells when contexts or arms have left what training saw.
+
+        ``false_alarms`` bounds the probability that it ever raises an alarm while nothing has changed.
+        """
+        return Monitor(self, false_alarms=false_alarms)
+
+    def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
+        """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""
+        mask = np.ones((n, self.n_arms), np.bool_)
+        if available is not None:
+            mask = check_available(available, n, self.n_arms)
+        if among is None:
+            return mask
+        if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
+            raise InvalidInput(f"among must be a list of arms, by name or number, got {among!r}")
+        listed = np.zeros(self.n_arms, np.bool_)
+        listed[[self.arm_number(arm, "among") for arm in among]] = True
+        mask = mask & listed
+        if not mask.any(axis=1).all():
+            raise InvalidInput("among leaves no arm to choose")
+        return mask
+
+    def arm_number(self, arm: Any, what: str) -> int:
+        """The number of an arm that is given by name or number; errors say in ``what`` it stands."""
+        if isinstance(arm, str) and arm in self.arm_names:
+            return self.arm_names.index(arm)
+        if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < self.n_arms:
+            return int(arm)
+        hint = did_you_mean(arm, self.arm_names) if isinstance(arm, str) else ""
+        raise InvalidInput(f"{what}: {arm!r} is no arm{hint} (0..{self.n_arms - 1}, or {', '.join(self.arm_names)})")
+
+    def __repr__(self) -> str:
+        takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
+        return f"<Deployed({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
+
+
+def load_deployed(path: str | Path, *, encoder: Any = None) -> Deployed:
+    """The policy that ``daband.export`` wrote to ``path``.
+
+    A file that is damaged, truncated, of a newer format or no exported policy is a ``CheckpointError`` that names it.
+    ``encoder`` is the ``torch.nn.Module`` where the policy has a custom one, of which the file holds the weights alone.
+
+    >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
+    >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
+    >>> daband.export(policy, "market.daband", arm_names=["letter", "call"])
+    >>> daband.load_deployed("market.daband").decide([0.0, 0.0]).arm_name
+    'call'
+    """
+    header, arrays = read_tensor_file(path, FORMAT)
+    version = int(header["version"])
+    try:
+        if version < 3:
+            header, arrays = _upgrade(header, arrays)
+        for array in arrays.values():
+            array.setflags(write=False)
+        return deployed_of_parts(
+            frozen_from(header, arrays, encoder=encoder),
+            header,
+            ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
+            reference=reference_from(header["reference"], below("reference/", arrays)),
+            version=version,
+        )
+    except InvalidInput as error:
+        raise (InvalidInput if "encoder" in str(error) else CheckpointError)(f"{path}: {error}") from None
+    except (
+        KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, OverflowError, DataError
+    ) as error:  # fmt: skip
+        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+
+
+def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
+    """Write a whole file or nothing."""
+    version = EXPORT_VERSION if any(name.endswith("/triangle") for name in arrays) else 3
+    write_tensor_file(path, FORMAT, {"version": version, **header}, arrays)
+
+
+def deployed_of_parts(
+    frozen: FrozenPolicy,
+    header: Mapping[str, Any],
+    *,
+    ranges: tuple[FloatArray, FloatArray] | None,
+    reference: Reference | None,
+    version: int = EXPORT_VERSION,
+) -> Deployed:
+    """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment.
+
+    Everything is checked here, nothing in ``decide``.
+    """
+    names = tuple(str(name) for name in header["arm_names"])
+    if len(names) != frozen.n_arms or len(set(names)) != len(names):
+        raise ValueError(f"{frozen.n_arms} arms have the names {names[:8]}")
+    feature_names = tuple(str(name) for name in header["feature_names"])
+    if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
+        raise ValueError(f"the reference counts {reference.arms.shape} arms")
+    return Deployed(
+        frozen=frozen,
+        arm_names=names,
+        feature_names=feature_names,
+        assessment=header["assessment"],
+        versions=dict(header["versions"]),
+        format_version=version,
+        reader=RowReader(
+            shape=frozen.row_shape,
+            table=None if frozen.table is None else frozen.table.rows,
+            images=None if header["images"] is None else ImageRule(**header["images"]),
+            ranges=ranges,
+            feature_names=feature_names,
+            largest_norm=frozen.largest_norm,
+        ),
+        reference=reference,
+    )
+
+
+def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Header and arrays of version 1 or 2 as those of version 3."""
+    context, exploration, network = header["context"], header["exploration"], header["network"]
+    names, even = list(header["arms"]["names"]), exploration["rule"] == "even"
+    linear = header.get("linear_part")  # files of version 1 have none
+    parts = {name: array for name, array in arrays.items() if name.startswith(("transform/", "ranges/", "reference/"))}
+    member: dict[str, Any] = {"share": 1.0, "width_share": 1.0, "transform": None, "network": network}
+    member["constant"] = even or bool(context["constant"])
+    if even:
+        parts["member/0/theta"] = np.full((len(names), 1), 0.5)
+        parts["member/0/inverse"] = np.full((len(names), 1, 1), 0.25)
+    else:
+        parts |= {f"member/0/{name}": array for name, array in below("head/", arrays).items()}
+    inner = below("network/", arrays)
+    if network is not None and network["kind"] == "standardise":  # where the linear part acted alone
+        scale = network.get("scale", feature_scale(len(inner["mean"])))
+        member |= {"network": None, "transform": {**network, "scale": scale}}
+        parts |= {f"member/0/transform/{name}": array for name, array in inner.items()}
+    else:
+        parts |= {f"member/0/network/{name}": array for name, array in inner.items()}
+    members = [member]
+    if linear is not None:
+        weight, (first, second) = float(linear["weight"]), linear["width_shares"]
+        member |= {"share": 1.0 - weight, "width_share": first}
+        parts |= {f"member/1/{name}": array for name, array in below("linear_part/", arrays).items()}
+        other = {"share": weight, "width_share": second, "transform": linear["transform"], "network": None}
+        members.append({**other, "constant": False})
+    upgraded = {
+        **header, "context_shape": context["shape"], "arms": "shared" if context["per_arm"] else "disjoint",
+        "n_arms": len(names), "largest_norm": context["largest_norm"],
+        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else exploration,
+        "seed": exploration["seed"], "layout": None if network is None else network.get("layout"), "members": members,
+        "arm_names": names, "feature_names": context["feature_names"],
+    }  # fmt: skip
+    return upgraded, parts
+
+
+def _refuse_warnings(read: ReadRows) -> None:
+    for number, warnings in enumerate(read.warnings):
+        if warnings:
+            where, first = "" if read.single else f"row {number}: ", warnings[0]
+            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({first.kind}): {first.message}")

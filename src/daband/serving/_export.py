@@ -1,0 +1,286 @@
+"""``daband.export``: a trained policy as one file that decides, without anything that it was trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import checked_class_names, finite, whole
+from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband._image_layout import image_layout
+from daband._table_transform import TableTransform
+from daband.errors import InvalidInput
+from daband.linear._standardise import StandardiseStep
+from daband.serving._deployed_policy import Deployed, deployed_of_parts, write_deployed_file
+from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy
+from daband.serving._members import Member
+from daband.serving._monitor import MOST_CONTEXTS, build_reference
+
+_SMALLEST_DEVIATION = 1e-9
+_LARGE_FILE = 128 << 20
+"""Bytes of such matrices above which a file that keeps them is worth a warning."""
+
+
+class ExportWarning(UserWarning):
+    """An exported file may not be what its owner thinks it is."""
+
+
+def export(
+    policy: Any,
+    path: str | Path,
+    *,
+    pair: Any = None,
+    domain: str | None = None,
+    arm_names: Sequence[str] | None = None,
+    table: TableTransform | None = None,
+    images: Any = None,
+    reference: ArrayLike | Deployed | None = None,
+    assessment: Any = None,
+    epsilon: float | None = None,
+    explore: str | None = None,
+    least_rounds: int = 0,
+) -> None:
+    """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
+
+    The file holds what decisions need: no context, no reward, no round id. But statistics of few rounds tell of each:
+    those of an arm that was chosen once give its context and its reward back to the last digit, and with
+    ``reward_range="auto"`` the smallest and the largest reward stand in the header. Where rounds are confidential,
+    ask for ``least_rounds``, and give the range of rewards.
+
+    Args:
+        policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
+        path: the file.
+        pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
+        domain: the domain it will act in; by default the one that ``policy.deploy`` set.
+        arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
+        table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
+            pair's, else the policy's own.
+        images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
+        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
+            them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
+            contexts that the policy keeps for replay, else none. Of a ``Deployed`` the ranges are kept; its counts are
+            not, because they count what that policy predicted.
+        assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
+        epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
+            decisions serves to evaluate other policies and to learn on; by default the policy's own.
+        explore: "ucb", "thompson" or "greedy"; by default "greedy" where an ``epsilon`` is given, else the policy's
+            own. A file does not learn while it decides, so that optimism ("ucb") tries the same uncertain arm in every
+            round until the next file. With "greedy" matrices of more than 8 MiB, which widths alone need, are left out.
+        least_rounds: refuse to export where an arm was learned from fewer rounds than this.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
+    >>> daband.export(policy, "market.daband", arm_names=["letter", "call"], epsilon=0.1)
+    >>> round(float(daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity), 2) in (0.95, 0.05)
+    True
+    """
+    frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
+    _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
+    arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
+    if pair is not None:
+        _check_pair(frozen, pair)
+        arm_names = pair.class_names if arm_names is None else arm_names
+        table = pair.table if table is None else table
+        if reference is None:
+            reference = pair.source if frozen.domain == "source" else pair.target
+    if table is not None:
+        frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
+    layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    earlier = reference if isinstance(reference, Deployed) else None
+    reference = None if earlier is not None else reference
+    contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
+    table = frozen.table
+    header: dict[str, Any] = {
+        **frozen.header(), "arm_names": _names(arm_names, frozen.n_arms),
+        "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
+        "images": _image_rule(frozen, pair, images, layout), "assessment": _as_json(assessment),
+        "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
+    }  # fmt: skip
+    arrays = frozen.arrays()
+    ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
+    if ranges is not None:
+        arrays["ranges/centre"], arrays["ranges/scale"] = ranges
+    deployed = deployed_of_parts(frozen, _through_json(header), ranges=ranges, reference=None)
+    if contexts is not None:
+        counted = build_reference(deployed, contexts)
+        if counted is not None:
+            header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
+            parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
+            arrays.update({f"reference/{name}": array for name, array in parts.items()})
+    write_deployed_file(path, header, arrays)
+
+
+def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
+    """What the policy decides with in this domain, with this epsilon and this way to explore."""
+    if not callable(getattr(policy, "frozen", None)):
+        raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
+    frozen = policy.frozen(domain)
+    if not isinstance(frozen, FrozenPolicy):
+        raise InvalidInput(f"{type(policy).__name__}.frozen must return a daband.serving.FrozenPolicy, got {frozen!r}")
+    if domain is None and frozen.domain == "source" and frozen.seen_target:
+        warnings.warn(
+            "the policy has seen target contexts but is exported for the source, as policy.deploy was not called; "
+            "pass domain='target', or domain='source' to say that it is meant",
+            ExportWarning,
+            stacklevel=3,
+        )
+    exploration = frozen.exploration
+    if epsilon is not None:
+        exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
+    if explore is not None:
+        exploration = dataclasses.replace(exploration, rule=explore)
+    members = _without_large_widths(frozen.members)
+    if exploration.rule != "greedy":
+        saved = sum(member.inverse.nbytes for member in frozen.members) - sum(one.inverse.nbytes for one in members)
+        saved //= 4  # a file has triangles in single precision
+        if saved > _LARGE_FILE:
+            warnings.warn(
+                f"matrices of widths take {saved / 1e6:,.0f} MB of the file, for explore={exploration.rule!r} alone; "
+                "explore='greedy' leaves them out",
+                ExportWarning,
+                stacklevel=3,
+            )
+        members = frozen.members
+    return dataclasses.replace(frozen, exploration=exploration, members=members)
+
+
+def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
+    """The members of a policy that never adds a width to a prediction, without matrices that only widths need.
+
+    Small ones stay: a decision says how uncertain it is, and a monitor counts that. Members that are left count for
+    those whose width is gone.
+    """
+    kept = []
+    for member in members:
+        large = member.inverse.nbytes > LARGE_INVERSE
+        small = np.zeros((len(member.theta), 0, 0))
+        kept.append(dataclasses.replace(member, inverse=small, width_share=0.0) if large else member)
+    before, after = (sum(member.width_share for member in some) for some in (members, kept))
+    scale = before / after if after > 0 else 1.0
+    scaled = [dataclasses.replace(member, width_share=scale * member.width_share) for member in kept]
+    return tuple(member for member in scaled if member.share > 0 or member.width_share > 0)
+
+
+def _check_counts(frozen: FrozenPolicy, least: int) -> None:
+    if not least or frozen.counts is None:
+        return
+    few = np.flatnonzero(frozen.counts < least)
+    if len(few):
+        raise InvalidInput(
+            f"least_rounds={least}: arm {few[0]} was learned from {frozen.counts[few[0]]} rounds"
+            + (f", and {len(few) - 1} more from fewer than {least}" if len(few) > 1 else "")
+            + "; statistics of few rounds tell of each, so learn more rounds or leave the arm out"
+        )
+
+
+def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
+    wanted = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
+    if not all(hasattr(pair, name) for name in wanted):
+        raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
+    if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
+        raise InvalidInput(
+            f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy {frozen.arms} arms and "
+            f"{frozen.context_shape}; give the pair that it was trained on"
+        )
+
+
+def _names(names: Sequence[str] | None, n_arms: int) -> list[str]:
+    given = names if names is None or isinstance(names, str) else [str(name) for name in names]
+    return list(checked_class_names(given, n_arms, "arm_names"))
+
+
+def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:
+    if not isinstance(table, TableTransform):
+        raise InvalidInput(f"table must be a daband.domains.TableTransform, got {type(table).__name__}")
+    if frozen.arms == "shared" or frozen.context_shape != (len(table.feature_names),):
+        raise InvalidInput(
+            f"table makes contexts of {len(table.feature_names)} numbers, the policy takes {frozen.context_shape}"
+        )
+    return table
+
+
+def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None) -> dict[str, Any] | None:
+    if layout is None or frozen.arms == "shared":
+        if images is not None:
+            raise InvalidInput(f"images was given, but contexts of shape {frozen.context_shape} are no images")
+        return None
+    target = None if pair is None else pair.target
+    framing = images if images is not None else getattr(target, "framing", None)
+    if framing is None:
+        return {"layout": layout}
+    side = framing if isinstance(framing, int) else None
+    resize, crop = (getattr(framing, name, side) for name in ("resize", "crop"))
+    if frozen.context_shape != (3, crop, crop):
+        raise InvalidInput(f"images must be a Framing or a side that gives {frozen.context_shape}, got {framing!r}")
+    normalise = bool(getattr(target, "normalises", False))
+    return {"layout": layout, "resize": resize, "crop": crop, "normalise": normalise}
+
+
+def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
+    """Some of the contexts of the domain it will act in, (n, ...)."""
+    is_domain = callable(getattr(reference, "read", None))
+    given: Any = reference if is_domain else as_numpy(reference, "reference")
+    if not is_domain and not (given.ndim and len(given)):
+        raise InvalidInput(f"reference must have rows, got shape {given.shape}")
+    rows = np.sort(np.random.default_rng(len(given)).permutation(len(given))[:MOST_CONTEXTS])
+    contexts: AnyArray = given.read(rows.astype(np.int64)) if is_domain else given[rows]
+    if contexts.shape[1:] != frozen.row_shape:
+        shape = ", ".join(map(str, frozen.row_shape))
+        raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")
+    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+        raise InvalidInput("reference has a NaN or infinite value")
+    return contexts
+
+
+def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
+    """Centre and deviation (d,) of each number of a context, where somebody knows them."""
+    if frozen.table is not None:
+        return frozen.table.rows.ranges
+    if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
+        rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
+        centre, deviation = rows.mean(axis=0), rows.std(axis=0)
+        return centre, np.maximum(deviation, _SMALLEST_DEVIATION * np.maximum(1.0, np.abs(centre)))
+    if isinstance(frozen.transform, StandardiseStep):
+        return frozen.transform.mean, frozen.transform.deviation
+    return None
+
+
+def _as_json(assessment: Any) -> Any:
+    """An assessment as JSON can hold it: a mapping, or an object with ``as_dict``."""
+    if assessment is None:
+        return None
+    if callable(getattr(assessment, "as_dict", None)):
+        assessment = assessment.as_dict()
+    if not isinstance(assessment, Mapping):
+        raise InvalidInput(f"assessment must be what daband.assess returns, or a mapping, got {assessment!r}")
+    try:
+        return _through_json(dict(assessment))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"assessment cannot be written as JSON: {error}") from None
+
+
+def _through_json(value: Any) -> Any:
+    """What comes back when this is written to a file and read."""
+    return json.loads(json.dumps(value, default=_plain, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("daband", "numpy", "torch"):
+        if name in sys.modules:
+            versions[name] = str(sys.modules[name].__version__)
+    return versions

@@ -1,0 +1,280 @@
+"""A policy as arrays: what decides, without what was learned from. One file holds it; numpy alone runs it.
+
+``policy.frozen()`` makes one. Contexts pass the policy's transform; every member turns them into features (flat
+contexts, standardised ones, the latent of a network, or a constant) and predicts rewards by ridge regressions on them;
+the weighted mean of these predictions, and ``Exploration``, choose. Training calls the same functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, below, unit_scale
+from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
+from daband._table_transform import TableTransform
+from daband.linear._exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
+from daband.linear._kernels import draw_key
+from daband.linear._primal_ridge import mixed_scores
+from daband.linear._transforms import TransformStep, step_from
+from daband.serving._members import Member, RowScorer
+from daband.serving._numpy_networks import network_from
+
+_FLOAT64 = np.dtype(np.float64)
+_CLOSE = 1e-5
+"""Arms whose scores differ by less are scored in double precision."""
+
+LARGE_INVERSE = 8 << 20
+"""Bytes of a member's matrices above which a file has their triangles alone, in single precision: a quarter."""
+
+__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "frozen_from"]
+
+
+class FrozenParts(NamedTuple):
+    """What a policy's ``_freeze`` returns: the part of a ``FrozenPolicy`` that differs from policy to policy."""
+
+    members: tuple[Member, ...]
+    exploration: Exploration
+    counts: IntArray | None = None
+    layout: ImageLayout | None = None
+    reference: AnyArray | None = None
+    seen_target: bool = False
+
+
+_NUMBERS_AND_TEXTS: dict[str, Any] = {
+    "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
+}  # fmt: skip
+"""Fields that a file's header holds as they are."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenPolicy:
+    """What a policy decides with, in one domain. Nothing in it changes, and no context of training is in its file."""
+
+    policy: str
+    """The registered name of the policy."""
+    domain: str
+    """The domain it acts in."""
+    context_shape: tuple[int, ...]
+    arms: str
+    """"disjoint", or "shared" where a row has one context per arm."""
+    n_arms: int
+    reward_range: tuple[float, float]
+    largest_norm: float
+    """Contexts of a larger norm are refused."""
+    rounds_learned: int
+    exploration: Exploration
+    seed: int
+    members: tuple[Member, ...]
+    transform: TransformStep | None = None
+    layout: ImageLayout | None = None
+    """How images lie where a network takes them channels first; None where contexts are taken as they are."""
+    table: TableTransform | None = None
+    counts: IntArray | None = None
+    """How many rounds each regression rests on, (heads,); it is not written."""
+    reference: AnyArray | None = None
+    """Contexts of the domain that the policy keeps; ``export`` counts them and writes none."""
+    seen_target: bool = False
+    """Whether the policy has seen contexts of a target; it is not written."""
+    range_estimated: bool = False
+    """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
+
+    def __post_init__(self) -> None:
+        draw_key(self.seed)  # refuses what is no seed
+        if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
+            raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
+        if self.arms not in ("disjoint", "shared"):
+            raise ValueError(f"arms are {self.arms!r}")
+        low, high = self.reward_range
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"reward_range is {self.reward_range}")
+        if not self.largest_norm > 0 or math.isinf(self.largest_norm) or self.rounds_learned < 0:
+            raise ValueError(f"largest_norm is {self.largest_norm}, rounds_learned {self.rounds_learned}")
+        shape = self.context_shape
+        if self.transform is not None:
+            if self.transform.n_inputs != math.prod(shape):
+                raise ValueError(f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}")
+            shape = (self.transform.n_features,)
+        if self.layout is not None:
+            if image_layout(shape) != self.layout:
+                raise ValueError(f"contexts of shape {shape} are no images that lie {self.layout}")
+            shape = channels_first_shape(shape)
+        if not self.members:
+            raise ValueError("the policy has no members")
+        for member in self.members:
+            member.check_inputs(shape, 1 if self.arms == "shared" and not member.constant else self.n_arms)
+        if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
+            raise ValueError(f"the table makes {len(self.table.feature_names)} numbers of a row")
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of what one decision takes: a context, or one per arm."""
+        return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
+
+    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and widths (n, K) of contexts (n, *row_shape), on the scale of rewards in [0, 1]."""
+        rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
+        if self.transform is not None:
+            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+        if self.layout is not None:
+            rows = channels_first(rows, self.layout)
+        if self.arms == "disjoint" and len(self.members) == 1:
+            return self.members[0].score(rows)
+        scores = []
+        for member in self.members:
+            mean, width = member.score(contexts if member.constant else rows)
+            if self.arms == "shared" and not member.constant:
+                mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
+            scores.append((mean, width))
+        return mixed_scores(
+            scores, [member.share for member in self.members], [member.width_share for member in self.members]
+        )
+
+    def decide_row(
+        self, contexts: AnyArray, round_number: int | None
+    ) -> tuple[FloatArray, FloatArray, tuple[int, float]]:
+        """Means and widths (K,), arm and propensity for one context (1, *row_shape).
+
+        They are in single precision where that is enough to choose. Two arms that are closer to each other than its
+        rounding errors may be tied: they are scored in double precision.
+        """
+        scorer = self._row_scorer
+        if scorer is not None and (contexts.dtype is _FLOAT64 or scorer.reads_images):
+            rows = contexts if self.layout is None else channels_first(contexts, self.layout)
+            scored = scorer(rows[0])
+            mean, width, scores = scored[0], scored[1], scored[2].tolist()
+            ranked = sorted(scores)
+            best = ranked[-1]
+            if best - ranked[-2] > _CLOSE * (1.0 + abs(best)):
+                if self._is_certain:
+                    return mean, width, (scores.index(best), 1.0)
+                return mean, width, self.choose(mean[None], width[None], None, round_number)[0]
+        means, widths = self.score(contexts)
+        return means[0], widths[0], self.choose(means, widths, None, round_number)[0]
+
+    @functools.cached_property
+    def key(self) -> np.uint64:
+        """What the draws of a round are made from."""
+        return draw_key(self.seed)
+
+    @functools.cached_property
+    def _is_certain(self) -> bool:
+        """Whether the best arm is always chosen where it is the only one."""
+        return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
+
+    @functools.cached_property
+    def _row_scorer(self) -> RowScorer | None:
+        if self.arms != "disjoint" or self.n_arms < 2:
+            return None
+        size = math.prod(self.context_shape)
+        scorer = RowScorer.of(self.members, size, self.exploration.optimism, self.transform)
+        return scorer if scorer is not None and (scorer.reads_images or self.layout is None) else None
+
+    def choose(
+        self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
+    ) -> list[tuple[int, float]]:
+        """An arm and its propensity for each row of means and widths (n, K).
+
+        Draws are those of the policy in round ``round_number`` and the following ones. Without a number they come from
+        the operating system, so that processes which serve one file beside each other explore independently.
+        """
+        draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
+        return self.exploration.choose_rows(mean, width, draws, available=available)
+
+    def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Means and widths in the user's units."""
+        low, high = self.reward_range
+        if low == 0.0 and high == 1.0:
+            return mean, width
+        return low + (high - low) * mean, (high - low) * width
+
+    def header(self) -> dict[str, Any]:
+        """What a file says of it, as JSON can hold it."""
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
+            "context_shape": list(self.context_shape),
+            "reward_range": [float(bound) for bound in self.reward_range],
+            "range_estimated": self.range_estimated,
+            "exploration": asdict(self.exploration),
+            "layout": self.layout,
+            "transform": None if self.transform is None else self.transform.settings(),
+            "table": None if self.table is None else self.table.state(),
+            "members": [
+                {
+                    "share": member.share,
+                    "width_share": member.width_share,
+                    "constant": member.constant,
+                    "transform": None if member.transform is None else member.transform.settings(),
+                    "network": None if member.network is None else dict(member.network.settings),
+                }
+                for member in self.members
+            ],
+        }
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        arrays: dict[str, AnyArray] = {}
+        if self.transform is not None:
+            arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
+        for at, member in enumerate(self.members):
+            parts: dict[str, AnyArray] = {"theta": member.theta}
+            if member.inverse.nbytes > LARGE_INVERSE:
+                rows, columns = np.tril_indices(member.dimension)
+                parts["triangle"] = member.inverse[:, rows, columns].astype(np.float32)
+            else:
+                parts["inverse"] = member.inverse
+            if member.transform is not None:
+                parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
+            if member.network is not None:
+                parts |= {f"network/{name}": array for name, array in member.network.arrays.items()}
+            arrays.update({f"member/{at}/{name}": array for name, array in parts.items()})
+        return arrays
+
+
+def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> FrozenPolicy:
+    """The policy that a file describes; ``ValueError`` and ``KeyError`` where its parts do not fit each other.
+
+    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom one, of which a file holds the weights alone.
+    """
+    exploration = header["exploration"]
+    members = []
+    for at, part in enumerate(header["members"]):
+        parts = below(f"member/{at}/", arrays)
+        step = None if part["transform"] is None else step_from(part["transform"], below("transform/", parts))
+        network = None
+        if part["network"] is not None:
+            network = network_from(part["network"], below("network/", parts), encoder=encoder)
+            encoder = None
+        shares = float(part["share"]), float(part["width_share"])
+        inverse = parts["inverse"] if "triangle" not in parts else _symmetric(parts["triangle"], parts["theta"].shape)
+        members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
+    if encoder is not None:
+        raise ValueError("encoder was given, but the policy has its own")
+    low, high = header["reward_range"]
+    return FrozenPolicy(
+        **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
+        context_shape=tuple(int(size) for size in header["context_shape"]),
+        reward_range=(float(low), float(high)),
+        range_estimated=bool(header.get("range_estimated", False)),  # files before 0.3 do not say
+        exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
+        members=tuple(members),
+        transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
+        layout=header["layout"],
+        table=None if header["table"] is None else TableTransform.from_state(header["table"]),
+    )
+
+
+def _symmetric(triangle: AnyArray, shape: tuple[int, ...]) -> FloatArray:
+    """Matrices (heads, d, d) from their lower triangles (heads, d (d + 1) / 2); ``shape`` is that of theta."""
+    if triangle.shape != (*shape[:-1], shape[-1] * (shape[-1] + 1) // 2):  # else memory for nothing
+        raise ValueError(f"theta has shape {shape}, the triangle of the inverse {triangle.shape}")
+    whole: FloatArray = np.empty((*shape, shape[-1]))
+    rows, columns = np.tril_indices(shape[-1])
+    whole[:, rows, columns] = triangle
+    whole[:, columns, rows] = triangle
+    return whole

@@ -1,0 +1,332 @@
+"""Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
+
+A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
+norms are folded into the layers before them when the policy is frozen (``daband.neural.encoders._frozen_encoder``), and
+convolutions are matrix products of patches (``linear.toom_cook``). Nothing here is trained, and torch is not imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from daband._arrays import AnyArray, FloatArray, thread_scratch
+from daband.errors import InvalidInput
+from daband.linear._toom_cook import TILE, tile_sums, toom_cook
+
+__all__ = [
+    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
+]  # fmt: skip
+
+Float32Array = npt.NDArray[np.float32]
+
+_BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
+_PATCHES = 1024
+"""How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
+_DEVIATION_FLOOR = np.float32(0.1)
+
+
+class Network(Protocol):
+    """Contexts (n, *C) to latents (n, d) of unit norm. ``settings`` and ``arrays`` are what a file holds of it."""
+
+    settings: Mapping[str, Any]
+    arrays: Mapping[str, AnyArray]
+    dimension: int
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Latents of contexts, float64."""
+        ...
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Raise ``ValueError`` where contexts of this shape do not fit."""
+        ...
+
+
+class _DenseNetwork:
+    """Dense layers ``dense.0.weight``, ``dense.0.bias``, ... with ReLU between them, and a division by the norm."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings, self.arrays = settings, arrays
+        n_layers = int(settings["layers"])
+        if not 1 <= n_layers <= len(arrays):
+            raise ValueError(f"there are {n_layers} layers")
+        self.layers: list[tuple[Float32Array, Float32Array]] = []
+        """Weights (inputs, outputs) and biases: a row times a matrix then reads memory in order."""
+        for number in range(n_layers):
+            weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
+            _check_float32("a layer", weight, bias)
+            if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
+                raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
+            if self.layers and len(self.layers[-1][1]) != weight.shape[1]:
+                outputs = len(self.layers[-1][1])
+                raise ValueError(f"a layer of {outputs} outputs stands before one of {weight.shape[1]} inputs")
+            self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
+        self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
+
+    def latent(self, rows: Float32Array) -> FloatArray:
+        """Latents (n, d) of what the first layer takes, (n, inputs)."""
+        hidden = rows
+        for number, (weight, bias) in enumerate(self.layers):
+            if number:
+                np.maximum(hidden, _ZERO, out=hidden)
+            hidden = hidden.dot(weight)
+            hidden += bias
+        latent: FloatArray = hidden.astype(np.float64)
+        latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        return latent
+
+
+class MlpNetwork(_DenseNetwork):
+    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        super().__init__(settings, arrays)
+        self._scale, self._shift = arrays.get("input_scale"), arrays.get("input_shift")
+        for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
+            if array is not None and (array.shape != (self.inputs,) or not np.isfinite(array).all()):
+                raise ValueError(f"{name} has shape {array.shape}, expected ({self.inputs},), or is not finite")
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if math.prod(shape) != self.inputs:
+            raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
+
+    def first_layer(self) -> tuple[FloatArray, FloatArray, float]:
+        """Weights and biases of the first layer on contexts as they come, and their largest offset in deviations."""
+        weight, bias = (array.astype(np.float64) for array in self.layers[0])
+        if self._scale is None or self._shift is None:
+            return weight, bias, 0.0
+        return self._scale[:, None] * weight, bias + self._shift @ weight, float(np.abs(self._shift).max())
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / _BYTE
+        if self._scale is not None and self._shift is not None:
+            rows = rows * self._scale  # in double precision: raw columns may have large offsets
+            rows += self._shift
+        return self.latent(rows.astype(np.float32))
+
+
+class ConvNetwork(_DenseNetwork):
+    """The encoder ``conv``: convolutions, ReLU and 2x2 pooling over images (channels, height, width), dense layers."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        super().__init__(settings, arrays)
+        self._normalise_image = bool(settings["normalise_image"])
+        if self._normalise_image:
+            self._pixel_scale, self._pixel_shift = arrays["pixel_scale"], arrays["pixel_shift"]
+            _check_float32("the scale of pixels", self._pixel_scale, self._pixel_shift)
+        self._pooled = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
+        if not 1 <= int(settings["convolutions"]) <= len(arrays):
+            raise ValueError(f"there are {settings['convolutions']} convolutions")
+        self._kernels = []
+        for index in range(int(settings["convolutions"])):
+            weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
+            _check_float32(f"convolution {index}", weight, bias)
+            if weight.ndim != 4 or bias.shape != (len(weight),) or weight.shape[2] != weight.shape[3]:
+                raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
+            self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
+        # Bytes are divided by 255 in the first kernel, once, unless what follows is not linear in them.
+        kernel, bias = self._kernels[0]
+        self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3:
+            raise ValueError(f"the network takes images, contexts have shape {shape}")
+        channels, height, width = shape
+        for kernel, _ in self._kernels:
+            side = _side(kernel)
+            if kernel.shape[1] != side * channels or min(height, width) <= side:
+                inputs = kernel.shape[1] // side
+                raise ValueError(
+                    f"a convolution of {inputs} x {side} x {side} does not fit maps of {(channels, height, width)}"
+                )
+            channels, height, width = kernel.shape[2], (height - side + 1) // 2, (width - side + 1) // 2
+        if self._pooled is not None:
+            if len(self._pooled) != 2 or not all(
+                1 <= size <= length for size, length in zip(self._pooled, (height, width), strict=True)
+            ):
+                raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled}")
+            height, width = self._pooled
+        if channels * height * width != self.inputs:
+            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
+        if self._normalise_image and not self._pixel_scale.shape == self._pixel_shift.shape == (shape[0],):
+            raise ValueError(f"pixels have {shape[0]} channels, their scale has shape {self._pixel_scale.shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        return self.latent(np.stack([self.maps(image) for image in contexts]))
+
+    def maps(self, image: AnyArray) -> Float32Array:
+        """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
+        maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
+        kernels = self._kernels
+        if self._normalise_image:
+            if image.dtype == np.uint8:
+                maps /= _BYTE
+            maps = maps * self._pixel_scale + self._pixel_shift
+            maps = (maps - maps.mean()) / (maps.std() + _DEVIATION_FLOOR)
+        elif image.dtype == np.uint8:
+            kernels = self._byte_kernels
+        for kernel, bias in kernels:
+            maps = _pooled_convolution(maps, kernel)
+            maps += bias  # the same for the four that were pooled
+            np.maximum(maps, _ZERO, out=maps)
+        if self._pooled is not None:
+            maps = _average_to(maps, self._pooled)
+        return maps.reshape(-1)
+
+
+_ROWS = 1024
+_DEEPEST = 64
+
+
+class TreeNetwork:
+    """Regression trees: contexts to the sums of each model's trees, and a constant 1 for the widths.
+
+    Node i sends a context to ``children[0, i]`` where its number ``feature[i]`` is at most ``threshold[i]``, else to
+    ``children[1, i]``; a leaf is its own child and has a ``value``. ``roots`` (models, trees) names the first nodes,
+    0 for none: node 0 is a leaf of value 0. ``base`` (models,) is added to the values.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings, self.arrays = settings, arrays
+        self._inputs = int(settings["inputs"])
+        self._feature, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
+        self._threshold, self._value, self._base = (arrays[name] for name in ("threshold", "value", "base"))
+        nodes = len(self._feature)
+        self._depth = int(arrays["depth"][0])
+        whole = {"feature": self._inputs, "children": nodes, "roots": nodes}
+        for name, limit in whole.items():
+            array = arrays[name]
+            if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < limit):
+                raise ValueError(f"{name} of the trees must lie in 0..{limit - 1}")
+        for name in ("threshold", "value", "base"):
+            if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
+                raise ValueError(f"{name} of the trees must be finite numbers")
+        sizes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
+        if set(sizes) != {(nodes,)} or len(self._children) != 2 or not nodes or not 0 < self._depth <= _DEEPEST:
+            raise ValueError(f"trees of {sizes} nodes and a depth of {self._depth}")
+        if self._roots.ndim != 2 or self._base.shape != (len(self._roots),):
+            raise ValueError(f"roots have shape {self._roots.shape}, base {self._base.shape}")
+        self.dimension = len(self._roots) + 1
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if math.prod(shape) != self._inputs:
+            raise ValueError(f"the trees take {self._inputs} numbers, contexts have shape {shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / 255.0
+        out = np.ones((len(rows), self.dimension))
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            places = np.arange(len(part))[:, None]
+            node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
+            for _ in range(self._depth):
+                right = part[places, self._feature[node]] > self._threshold[node]
+                node = self._children[right.astype(np.int64), node]
+            sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
+            out[start : start + _ROWS, :-1] = self._base + sums
+        return out
+
+
+def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
+    """The arrays of a ``TreeNetwork`` without a tree."""
+    return {
+        "feature": np.zeros(1, np.int64), "threshold": np.zeros(1), "children": np.zeros((2, 1), np.int64),
+        "value": np.zeros(1), "roots": np.zeros((models, trees), np.int64), "base": np.full(models, 0.5),
+        "depth": np.ones(1, np.int64),
+    }  # fmt: skip
+
+
+def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
+    """The network that a file describes: ``settings`` of its header, ``arrays`` by name.
+
+    Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch.
+    """
+    kinds: dict[str, Callable[..., Network]] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
+    if settings["kind"] != "torch":
+        if encoder is not None:
+            raise InvalidInput("encoder was given, but the policy has its own")
+        return kinds[settings["kind"]](settings, arrays)
+    try:
+        module = importlib.import_module("daband.neural.encoders._frozen_encoder")
+    except ImportError as error:
+        raise InvalidInput(
+            f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
+            f"pip install daband ({error})"
+        ) from None
+    return module.TorchNetwork.from_file(settings, arrays, encoder)
+
+
+def _check_float32(name: str, *arrays: AnyArray) -> None:
+    for array in arrays:
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
+
+
+def _at_points(weight: Float32Array) -> Float32Array:
+    """A kernel (K, C, side, side) at all points: (n, side * C, K), rows of a patch being (column, channel)."""
+    kernels, _, side, _ = weight.shape
+    _, values, _ = toom_cook(side)
+    kernel = np.tensordot(values, weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
+    return np.ascontiguousarray(kernel.reshape(len(values), -1, kernels), np.float32)
+
+
+def _side(kernel: Float32Array) -> int:
+    return len(kernel) - TILE + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
+    """Sums of rows before the products, (n * tiles, height), and behind them, (TILE, n)."""
+    return tile_sums(side, height).astype(np.float32), toom_cook(side)[0].astype(np.float32)
+
+
+def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
+    """Convolve maps (H, W, C) with a kernel at points and keep the largest of every 2x2: (H', W', K)."""
+    height, width, channels = maps.shape
+    (points, length, kernels), side = kernel.shape, _side(kernel)
+    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
+    out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
+    at_once = max(1, _PATCHES // (2 * TILE * columns))
+    for start in range(0, len(out), at_once):
+        pooled = out[start : start + at_once]
+        tiles = len(pooled)
+        part = maps[TILE * start : TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
+        before, behind = _row_sums(side, len(part))
+        strips = np.matmul(before, part, out=_scratch("strips", (len(before), width * channels)))
+        # A row of a patch is one piece of memory: pixels of a row, with their channels, lie side by side.
+        patches = _scratch("patches", (points, tiles, 2 * columns, length))
+        down = 4 * width * channels
+        np.copyto(patches, np.ndarray(patches.shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4)))
+        products = _scratch("products", (points, tiles * 2 * columns, kernels))
+        np.matmul(patches.reshape(points, -1, length), kernel, out=products)
+        four = np.matmul(behind, products.reshape(points, -1), out=_scratch("four", (TILE, products[0].size)))
+        pairs = four.reshape(2, 2, tiles, columns, 2, kernels)
+        np.maximum(pairs[:, 0], pairs[:, 1], out=pairs[:, 0])
+        np.maximum(pairs[:, 0, :, :, 0], pairs[:, 0, :, :, 1], out=pooled.swapaxes(0, 1))
+    return out.reshape(-1, columns, kernels)[:rows]
+
+
+_scratch = functools.partial(thread_scratch, dtype=np.float32)
+"""An array of this name and shape, which a thread uses anew in every call."""
+
+
+def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+    """Maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling divides them."""
+    for axis, size in enumerate(shape):
+        length = maps.shape[axis]
+        share = np.zeros((size, length), np.float32)
+        for at in range(size):
+            first, behind = at * length // size, -(-(at + 1) * length // size)
+            share[at, first:behind] = 1.0 / (behind - first)
+        maps = np.moveaxis(np.tensordot(share, maps, axes=(1, axis)), 0, axis)
+    return np.ascontiguousarray(maps)

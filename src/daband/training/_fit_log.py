@@ -1,0 +1,584 @@
+"""``fit_log``: learn from a log larger than memory, on this machine or on a Ray cluster.
+
+A policy that learns by sums over rounds (LinUCB, Constant) is fitted by one pass: every part of the log is summed by
+itself, on any machine, and the sums are added up in the order of the parts. So the result is the same however many
+workers there are, whichever of them is lost, and however often the run was killed in between. A policy that learns by
+gradients reads the same stream in one process: its replay buffers keep a uniform sample of it, and it takes its
+gradient steps after every ``adapt_every`` rounds.
+
+In a folder ``log.json`` says which policy learns from which columns. What was learned lies beside it in one file, which
+also names the parts it rests on: so file and list never disagree, whenever the writer dies. The policy knows the
+digests of the parts that it has learned: it may come back with what an earlier call taught it, and nothing is counted
+twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import one_of, whole
+from daband._arrays import AnyArray
+from daband._domain_names import DomainNames
+from daband._files import read_npz, write_npz
+from daband._lazy_polars import pl
+from daband._table_transform import TableTransform
+from daband.domains._contract import Contexts
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._parquet_files import (
+    LogColumns,
+    LogPart,
+    PlainLog,
+    log_files,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
+from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.linear._primal_ridge import RidgeSums
+from daband.policies._incoming_rounds import check_prior_trust
+from daband.policies._policy import Policy, read_checkpoint
+from daband.policies._ridge import RidgePolicy
+from daband.training._log_sums import sums_in_turn, sums_on_ray
+from daband.training._stop_signals import stop_signals_deferred
+from daband.training._trainer import check_unlabelled
+from daband.training._work_folder import Folder
+
+Progress = Callable[[dict[str, float]], None]
+
+_SAMPLE_ROWS = 65_536
+"""Rounds that fix a transform and the range of rewards."""
+_DIGEST_SAMPLES, _DIGEST_BYTES = 16, 1 << 16
+_OF_TARGET = "target/"
+"""Before the digests of parts that were played in the target."""
+_STREAM_PART_ROWS = 65_536
+"""A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often."""
+
+
+class LogWarning(UserWarning):
+    """A part of a log was left out."""
+
+
+def fit_log(
+    policy: Policy,
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    *,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    target: Contexts | None = None,
+    domain: str = "source",
+    engine: str = "local",
+    workers: int | None = None,
+    ray_address: str = "local",
+    propensity_weighting: str | None = None,
+    on_damaged: str = "refuse",
+    adapt_every: int = 1024,
+    directory: str | Path | None = None,
+    time: str | None = None,
+    progress: Progress | None = None,
+) -> Policy:
+    """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
+
+    Args:
+        policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was. It keeps
+            the digests of the files that it has learned: given again, they are not counted again.
+        log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
+        columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
+        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
+            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
+        target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
+        domain: where the rounds were logged, "source" or "target".
+        engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
+        workers: workers of a local Ray cluster; one per core by default.
+        ray_address: "local" starts a cluster on this machine; else one that Ray understands, e.g. "auto". Its machines
+            must see the files under the same names.
+        propensity_weighting: as in ``update``.
+        on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, with an error that names it; or
+            "skip" it with a warning, and learn from the others.
+        adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
+        directory: keep there how far the run has come. Called again with the same settings, a run that was killed goes
+            on at the first part that is not learned; files that have come to the log since are learned as well.
+        time: the column that says when a round was played, for a policy with a ``half_life``: a number in its unit, or
+            a date, which counts days. By default rounds follow one another as in the log. With a half-life rounds are
+            learned in their order, in one process.
+        progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
+            ``rows_per_second`` and ``seconds_left``.
+
+    >>> import polars as pl
+    >>> rounds = pl.DataFrame({"x": [0.0, 1.0] * 20, "arm": [0, 1] * 20, "reward": [0.0, 1.0] * 20})
+    >>> rounds.with_columns(propensity=0.5).write_parquet("log.parquet")
+    >>> policy = daband.fit_log(daband.LinUCB(context_shape=(1,), n_arms=2, seed=0), "log.parquet")
+    >>> policy.rounds_learned
+    40
+    """
+    DomainNames().index(domain)  # refuses another name
+    settings = _FitSettings(
+        domain=domain,
+        columns=columns,
+        table=table,
+        target=target,
+        engine=engine,
+        workers=workers,
+        ray_address=ray_address,
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
+        directory=directory,
+        progress=progress,
+        time=time,
+    )
+    return _fit(policy, log, settings)
+
+
+def learn_log(
+    policy: Policy,
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    *,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    arm: str = "arm",
+    reward: str = "reward",
+    propensity: str = "propensity",
+    id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
+    prior_trust: float | str | None = None,
+    propensity_weighting: str | None = None,
+    on_damaged: str = "refuse",
+    adapt_every: int = 1024,
+    directory: str | Path | None = None,
+    time: str | None = None,
+    progress: Progress | None = None,
+) -> Policy:
+    """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
+
+    The daily loop: decide with the exported file, log what it did and what came of it, learn the log, export again.
+    ``policy.version`` says how many logs it has learned, and so does the exported file (``Deployed.version``).
+    Every round counts once: files are known by their content, so the same file under another name, or a folder to
+    which files were added, teaches only what is new; with ``id`` each round is known by itself.
+
+    Args:
+        policy: the policy that was exported, or the one that learned the last log; changed in place.
+        log: Parquet or CSV files of any size: a folder, a glob such as ``"logs/*.parquet"``, a list, or a
+            ``ParquetLog``.
+        columns: which columns mean what, where a policy without a table is to read some of them; by default ``arm``,
+            ``reward`` and ``propensity``, and all others are the context.
+        table: turns the context columns into contexts; by default the policy's own.
+        arm: the column with the arm that was chosen: its number, or its name in ``policy.arm_names``.
+        reward: the column with its reward. A round without one is left out, with a warning: its reward may come late.
+        propensity: the column with its propensity.
+        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
+            a file may come again with rewards that were late.
+        prior_trust: how much a round of the source counts against one of the target, as in ``continue_on_target``. It
+            is fixed with the first log of the target.
+        propensity_weighting: as in ``update``.
+        on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
+        adapt_every: rounds between two calls of ``adapt``.
+        directory: keep there how far it has come, as ``fit_log`` does.
+        time: as of ``fit_log``.
+        progress: as of ``fit_log``.
+
+    >>> import polars as pl
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
+    >>> week = pl.DataFrame({"x": [0.0, 1.0] * 20, "arm": [0, 1] * 20, "reward": [0.0, 1.0] * 20, "n": range(40)})
+    >>> week.with_columns(propensity=0.5).write_parquet("week1.parquet")
+    >>> daband.learn_log(policy, "week1.parquet", id="n").rounds_learned
+    40
+    """
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
+    first = not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
+    if prior_trust is None:
+        prior_trust = "adaptive" if first and policy.rounds_learned and policy.can_discount else 1.0
+    elif not first:
+        raise InvalidInput("prior_trust is fixed with the first log of the target, which the policy has learned before")
+    check_prior_trust(prior_trust)
+    if prior_trust != 1.0:
+        policy.require_discounts()
+    settings = _FitSettings(
+        domain="target",
+        columns=columns,
+        table=table,
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
+        directory=directory,
+        progress=progress,
+        id=id,
+        time=time,
+        prior_trust=prior_trust,
+    )
+    with TemporaryDirectory(prefix="daband-") as place:
+        before = policy.log_parts
+        if isinstance(log, ParquetLog):
+            _fit(policy, log, settings)
+        else:
+            named = LogColumns(arm, reward, propensity) if columns is None else LogColumns.of(columns)
+            plain = PlainLog(log, Path(place), named, policy.arm_names, rename=columns is None)
+            for path, rounds in plain.unrewarded.items():
+                again = "" if id is not None else " (with id=, so that the others are not counted again)"
+                message = f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}"
+                _warn(message, stacklevel=2)
+            with plain.errors_name_originals():
+                _fit(policy, plain.files, replace(settings, original=plain.original))
+    if policy.log_parts != before:
+        policy.log_parts |= {f"version/{policy.version + 1}"}
+    return policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FitSettings:
+    """What ``fit_log`` and ``learn_log`` are told, besides the policy and the log."""
+
+    domain: str
+    columns: Columns | None
+    table: TableTransform | None
+    target: Contexts | None = None
+    engine: str = "local"
+    workers: int | None = None
+    ray_address: str = "local"
+    propensity_weighting: str | None
+    on_damaged: str
+    adapt_every: int
+    directory: str | Path | None
+    progress: Progress | None
+    id: str | None = None
+    time: str | None = None
+    prior_trust: float | str = 1.0
+    original: Callable[[str], str] = str
+    """A message with the names of the user's files in the place of copies."""
+
+    @property
+    def part_prefix(self) -> str:
+        """What stands before the digests of parts that were played in the target."""
+        return _OF_TARGET if self.domain == "target" else ""
+
+
+def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
+    engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
+    one_of("engine", engine, ("local", "ray"))
+    check_unlabelled(target)
+    whole("adapt_every", settings.adapt_every, least=1)
+    if settings.workers is not None:
+        whole("workers", settings.workers, least=1)
+    if settings.time is not None and policy.half_life is None:
+        raise InvalidInput(f"time={settings.time!r} is of use to a policy with a half_life, and this one has none")
+    roles = {role: name for role, name in (("id", settings.id), ("time", settings.time)) if name is not None}
+    if columns is None and table is None and policy.table is None and roles:
+        columns = _columns_without(log, roles)
+    opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged)
+    config = {
+        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
+        "domain": settings.domain, "propensity_weighting": settings.propensity_weighting,
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
+    }  # fmt: skip
+    by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
+    by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
+    by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
+    for path, reason in opened.damaged.items():
+        _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=3)
+    if engine == "ray" and not by_sums:
+        raise InvalidInput(
+            f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the other; "
+            "use engine='local'"
+        )
+    place = settings.directory
+    # A first save soon, and later ones at a distance that what a save takes decides.
+    with nullcontext() if place is None else Folder(place, what="a fit_log", save_every=1e-6) as folder:
+        if folder is not None:
+            folder.claim("log.json", config)
+        run = _LogRun(policy, opened, settings, folder)
+        if by_sums:
+            assert isinstance(policy, RidgePolicy)
+            run.sum_parts(policy)
+        else:
+            run.stream(target)
+    return policy
+
+
+class _LogRun:
+    """One call of ``fit_log``, and how far it has come; without a directory that is kept in memory."""
+
+    def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
+        self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
+        self._started = time.perf_counter()
+        self._rows = self._parts = 0
+        self._done: dict[str, str] = {}
+        """The mark of the file of every part that is learned."""
+
+    def sum_parts(self, policy: RidgePolicy) -> None:
+        """Add up the sums of all parts, and learn them in the end."""
+        settings = self.settings
+        weighting = settings.propensity_weighting
+        policy.check_sum_weighting(weighting)
+        blank = policy.without_rounds()
+        parts = self.log.parts()
+        learned = self._learned(parts)
+        if not learned:  # else the policy was prepared when it learned them
+            saved = self._read_policy("prepared")
+            if saved is not None:
+                blank.restore(saved)
+            else:
+                if blank.needs_sample:
+                    first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
+                    blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
+                self._write_policy("prepared", blank)
+        sums = blank.empty_sums()
+        # Sums of the parts that the policy does not know already have a file of their own.
+        suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
+        file = f"sums{suffix}.npz"
+        if (before := self._read_sums(file)) is not None:
+            sums.restore(before)
+        todo = self._start(parts)
+        if settings.engine == "ray":
+            outcomes = sums_on_ray(
+                blank, self.log, todo, weighting, address=settings.ray_address, workers=settings.workers
+            )
+        else:
+            outcomes = sums_in_turn(blank, self.log, todo, weighting)
+        write = partial(self._write_sums, file, sums)
+        self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
+        policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
+        if self.folder is not None:  # a policy of today has the sums of earlier calls whose policies came back
+            for path in self.folder.path.glob("sums-*.npz"):
+                if path.name != file:
+                    path.unlink(missing_ok=True)
+
+    def stream(self, target: Contexts | None) -> None:
+        """Update the policy with the log's rounds in their order, and let it adapt on the way."""
+        policy = self.policy
+        parts = self.log.parts(_STREAM_PART_ROWS)
+        learned = self._learned(parts)
+        saved = self._read_policy("policy")
+        in_folder = {self._digests.get(name, "") for name in self._done}
+        if saved is not None and not (in_folder and in_folder <= learned):  # else it knows all that is in the folder
+            policy.restore(saved)
+            self._learned(parts, warn=False)
+        elif policy.transform is not None and not policy.transform.fitted:
+            unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
+            policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
+        todo = self._start(parts)
+        if saved is None and todo and self.settings.prior_trust != 1.0:
+            policy.trust_prior(self.settings.prior_trust)
+
+        def learn(part: LogPart, _: object) -> None:
+            self._update(part, target)
+            policy.log_parts |= frozenset(self._keys([part]))
+
+        self._write_policy("policy", policy)
+        self._learn_parts(self._readable(todo), parts, learn, write=lambda: self._write_policy("policy", policy))
+
+    def _learn_parts(
+        self,
+        outcomes: Generator[tuple[LogPart, Any]],
+        parts: Sequence[LogPart],
+        learn: Callable[[LogPart, Any], None],
+        *,
+        write: Callable[[], None],
+    ) -> None:
+        """Learn every part with what was made of it, or refuse or skip it for its error; save now and then."""
+
+        def save() -> None:
+            begun = time.perf_counter()
+            write()
+            if self.folder is not None:
+                self.folder.note_save(begun)
+
+        # Closed at once where something is raised: it holds threads, or a cluster.
+        with stop_signals_deferred(wanted=self.folder is not None) as request, closing(outcomes):
+            for part, outcome in outcomes:
+                if isinstance(outcome, DataError):
+                    self._refuse_or_skip(outcome, save)
+                else:
+                    learn(part, outcome)
+                    self._done[part_name(part)] = _mark(self.log, part)
+                self._tell(part, parts)
+                if self.folder is not None and self.folder.due():
+                    save()
+                request.obey(save)
+            save()
+
+    def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, DataError | None]]:
+        """Every part, with the error that its rows give: what is damaged must not be half learned."""
+        for part in parts:
+            try:
+                for _ in self.log.batches(part):
+                    pass
+                outcome = None
+            except DataError as error:
+                outcome = error
+            yield part, outcome
+
+    def _update(self, part: LogPart, target: Contexts | None) -> None:
+        policy, settings = self.policy, self.settings
+        ids, times = _column_of(part, settings.id), _column_of(part, settings.time)
+        for batch in self.log.batches(part, settings.adapt_every):
+            learned = policy.rounds_learned
+            policy.update(
+                batch.contexts,
+                batch.arms,
+                batch.rewards,
+                settings.domain,
+                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
+                on_duplicate="skip",
+                propensity=batch.propensities,
+                propensity_weighting=settings.propensity_weighting,
+                time=None if settings.time is None else list(itertools.islice(times, len(batch))),
+            )
+            if target is not None:
+                first = learned % target.rounds_available
+                last = min(first + len(batch), target.rounds_available)
+                policy.observe_target(target.batch(first, last, seed=policy.seed))
+            policy.adapt()
+
+    def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
+        """The digests of those parts that the policy has learned in an earlier call."""
+        self._digests = part_digests(parts)
+        before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
+        learned = before & frozenset(self._digests.values())
+        self._before = [part for part in parts if self._digests[part_name(part)] in learned]
+        if self._before and warn and self.folder is None:
+            rounds, label = sum(map(len, self._before)), self.settings.original(self._before[0].label)
+            text = f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again"
+            _warn(text, stacklevel=5)
+        return learned
+
+    def _keys(self, parts: Iterable[LogPart]) -> list[str]:
+        return [f"{self.settings.part_prefix}{self._digests[part_name(part)]}" for part in parts]
+
+    def _start(self, parts: list[LogPart]) -> list[LogPart]:
+        """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
+        now = {part_name(part): _mark(self.log, part) for part in parts}
+        for name, mark in self._done.items():
+            if now.get(name) != mark:
+                what = "is no longer part of the log" if name not in now else "has changed since"
+                where = f"{self.folder.path}: {name}" if self.folder is not None else name
+                raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
+        before = {part.label for part in self._before}
+        todo = [part for part in parts if part_name(part) not in self._done and part.label not in before]
+        left = {part.label for part in todo}
+        self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in left)
+        self._parts = len(parts) - len(todo)
+        self._started = time.perf_counter()
+        return todo
+
+    def _refuse_or_skip(self, error: DataError, save: Callable[[], None]) -> None:
+        if self.settings.on_damaged == "refuse":
+            save()
+            kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
+            raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
+        _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=6)
+
+    def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
+        self._rows += len(part)
+        self._parts += 1
+        if self.settings.progress is None:
+            return
+        rate = (self._rows - self._known_rows) / max(time.perf_counter() - self._started, 1e-9)
+        seconds_left = (len(self.log) - self._rows) / max(rate, 1e-9)
+        done = {"rows": self._rows, "rows_total": len(self.log), "parts": self._parts, "parts_total": len(parts)}
+        self.settings.progress({**done, "rows_per_second": rate, "seconds_left": seconds_left})
+
+    # What the folder holds: a policy or sums, each with the parts that it rests on.
+
+    def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
+        """The arrays of the policy saved under ``name``; None where there is none. Its notes say what it rests on."""
+        if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
+            return None
+        saved = read_checkpoint(path)
+        if "parts" in saved.notes:
+            self._done = json.loads(saved.notes["parts"])
+        return saved.arrays
+
+    def _write_policy(self, name: str, policy: Policy) -> None:
+        if self.folder is not None:
+            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._done)})
+
+    def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
+        """The arrays last written by ``_write_sums``; None where there are none."""
+        if self.folder is None or not (path := self.folder.path / file).exists():
+            return None
+        try:
+            arrays = read_npz(path)
+            self._done = json.loads(bytes(arrays.pop("parts")).decode())
+        except (DataError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start anew") from None
+        return arrays
+
+    def _write_sums(self, file: str, sums: RidgeSums) -> None:
+        if self.folder is not None:
+            parts = np.frombuffer(json.dumps(self._done).encode(), np.uint8)
+            write_npz(self.folder.path / file, {**sums.state(), "parts": parts})
+
+
+def _warn(message: str, *, stacklevel: int) -> None:
+    warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
+
+
+def part_name(part: LogPart) -> str:
+    """The name of a part in a folder's list: its file and its rows."""
+    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
+
+
+def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
+    """By ``part_name``, a digest of each part's file and rows that does not depend on where the file lies.
+
+    Of a large file it takes samples, the footer among them, as reading it all would cost as much as learning from it.
+    """
+    files: dict[str, str] = {}
+    digests = {}
+    for part in parts:
+        if part.path not in files:
+            size = os.path.getsize(part.path)
+            mark = hashlib.sha256(str(size).encode())
+            with open(part.path, "rb") as file:
+                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
+                    file.seek(int(start))
+                    mark.update(file.read(_DIGEST_BYTES))
+            files[part.path] = mark.hexdigest()[:32]
+        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
+    return digests
+
+
+def _mark(log: ParquetLog, part: LogPart) -> str:
+    return next(file.mark for file in log.files if file.path == part.path)
+
+
+def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
+    """The values of a column, ids or times of a part's rounds; dates become days."""
+    if column is None:
+        return
+    at = part.start
+    for frame in read_frames(part, [column], _STREAM_PART_ROWS):
+        refuse_nulls(frame, [column], part.path, at)
+        values = frame[column]
+        if values.dtype.is_temporal():
+            values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
+        yield from values.to_list()
+        at += len(frame)
+
+
+def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:
+    """The usual columns, where some of the others are no context but an id or a time."""
+    path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
+    usual = resolve_columns(None, read_footer(path)[0], path)
+    for role, column in roles.items():
+        if column not in usual.context:
+            hint = did_you_mean(column, usual.context)
+            raise InvalidInput(f"{role} names the column {column!r}, which {path} has not{hint}")
+    return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))

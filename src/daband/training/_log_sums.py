@@ -1,0 +1,138 @@
+"""What the parts of a log teach a policy that learns by sums over rounds, on this machine or on a Ray cluster.
+
+On a cluster (extra ``ray``) a part is a task: its worker reads the rows itself and returns their sums, so that no row
+travels. (Ray Data would read the rows into its object store first, for a result of a few hundred kilobytes.) A task
+whose worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds
+them up as one process would.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from daband._arrays import one_blas_thread
+from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
+from daband.domains._contract import LoggedRounds
+from daband.domains.readers._parquet_files import LogPart
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import DataError, InvalidInput, WorkerDied
+from daband.linear._primal_ridge import RidgeSums
+from daband.policies._ridge import RidgePolicy
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+_ATTEMPTS = 5
+"""How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
+_PER_WORKER = 2
+"""Parts under way for each worker, so that none waits for the driver."""
+_THREADS = min(4, os.cpu_count() or 1)
+"""More are of no use: files cannot be read faster."""
+
+
+def sums_of_part(
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
+) -> RidgeSums:
+    """What one part of a log teaches; ``policy`` stays as it is.
+
+    Every batch is summed by itself, and the sums are added up in order: ``threads`` change nothing but the time.
+    """
+
+    def summed(batch: LoggedRounds) -> RidgeSums:
+        sums = policy.empty_sums()
+        logged: dict[str, Any] = {"propensity": batch.propensities, "propensity_weighting": weighting}
+        try:
+            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, **logged)
+        except InvalidInput as error:
+            raise DataError(f"{part.label} cannot be learned: {error}") from None
+        return sums
+
+    total = policy.empty_sums()
+    batches = log.batches(part)
+    every = map(summed, batches) if threads == 1 else (sums for _, sums in _in_order(summed, batches, threads=threads))
+    for sums in every:
+        total.merge(sums)
+    return total
+
+
+def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
+    """Every item with what ``work`` gives for it, in their order; threads work on the next ones meanwhile."""
+    with ThreadPoolExecutor(threads) as pool:
+        under_way: deque[tuple[T, Future[Result]]] = deque()
+        for item in items:
+            under_way.append((item, pool.submit(work, item)))
+            if len(under_way) > threads:
+                first, future = under_way.popleft()
+                yield first, future.result()
+        for first, future in under_way:
+            yield first, future.result()
+
+
+def sums_in_turn(
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
+) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
+    """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
+    inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
+
+    def outcome(part: LogPart) -> RidgeSums | DataError:
+        try:
+            return sums_of_part(policy, log, part, weighting, threads=inside)
+        except DataError as error:
+            return error
+
+    with one_blas_thread():  # parts, and not the products of one batch, are shared among threads
+        yield from _in_order(outcome, parts, threads=min(_THREADS, max(len(parts), 1)))
+
+
+def sums_on_ray(
+    policy: RidgePolicy,
+    log: ParquetLog,
+    parts: Sequence[LogPart],
+    weighting: str | None,
+    *,
+    address: str,
+    workers: int | None,
+) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
+    """Every part with its sums, or with the error that its rows gave, in the order of ``parts``."""
+    ray = import_ray()
+    if not parts:
+        return
+    with connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
+        task = ray.remote(num_cpus=1, max_retries=0)(_work)
+        shared = ray.put((policy, log, weighting))
+        ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        waiting: dict[int, Any] = {}
+
+        def submit(number: int) -> None:
+            waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
+
+        def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
+            for attempt in range(_ATTEMPTS):
+                if attempt:
+                    submit(number)
+                try:
+                    return task_result(ray, waiting[number])
+                except DataError as error:  # of the rows themselves
+                    return error
+                except WorkerDied:
+                    continue
+            raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")
+
+        try:
+            for number in range(min(ahead, len(parts))):
+                submit(number)
+            for number, part in enumerate(parts):
+                yield part, outcome(number, part)
+                del waiting[number]
+                if number + ahead < len(parts):
+                    submit(number + ahead)
+        finally:
+            cancel_tasks(ray, waiting.values())
+
+
+def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+    policy, log, weighting = shared
+    return sums_of_part(policy, log, part, weighting)

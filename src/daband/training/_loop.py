@@ -1,0 +1,381 @@
+"""The loop of training: one run, several in step with common gradient steps, or many one after the other."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, overload
+
+from daband._arguments import whole
+from daband._arrays import one_blas_thread, processors
+from daband.domains._contract import Contexts
+from daband.errors import InvalidInput
+from daband.policies._incoming_rounds import check_prior_trust
+from daband.policies._policy import Policy
+from daband.training._source_weights import LabelledDomain
+from daband.training._stop_signals import stop_signals_deferred
+from daband.training._trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
+
+MEASURED_EPISODES = 2
+"""Episodes of every group that are played before any other: they tell slow groups from fast."""
+_RECENT = 0.2
+"""The share of the last episode in the seconds that one is expected to take."""
+
+
+@overload
+def train(policy: Policy, *, source: LabelledDomain, **settings: Any) -> Run: ...
+@overload
+def train(policy: Sequence[Policy], *, source: LabelledDomain, **settings: Any) -> list[Run]: ...
+def train(  # type: ignore[misc]  # the settings are those below, listed once
+    policy: Policy | Sequence[Policy],
+    *,
+    source: LabelledDomain,
+    target: Contexts | None = None,
+    episodes: int | None = None,
+    episode_length: int = 64,
+    seed: int | None = None,
+    propensity_weighting: str | None = None,
+    directory: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    save_every: float = 30.0,
+    progress: Progress | None = None,
+    source_weights: Mapping[str, float] | None = None,
+) -> Run | list[Run]:
+    """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
+
+    Args:
+        policy: changed in place. Of several, neural ones of one shape and recipe are trained in a stack, with common
+            gradient steps; all others one after another. Each sees the contexts in the order of its own seed.
+        source: where rounds are played and paid (or a log of such rounds).
+        target: contexts of the target. There is no way to give rewards of it here.
+        episodes: how many episodes. By default 300; a source with fewer rounds is shown again, up to five times in all
+            (a log once), and ``Run.note`` says so.
+        episode_length: rounds of an episode; the policy adapts after each.
+        seed: fixes the order in which contexts are seen; the policy's own seed by default.
+        propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
+        directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
+            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
+            more ``episodes`` a finished run is extended, to what as many at once would have given (but a transform
+            stays as it was fitted, so does the standardisation of LinUCB beside a network, and weights scheduled by
+            shares of the run followed the shorter one). Ctrl-C and SIGTERM wait for the end of the episode and save it;
+            a second one stops at once. A folder is used by one process at a time.
+        config: more settings to write down in the folder's ``config.json``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
+        progress: called after every episode with its record.
+        source_weights: with several sources, how much a round of each counts, ``{"de": 1, "fr": 0.2}``. By default
+            they are measured (``daband.training._source_weights``), and ``policy.source_weights`` has them.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, directory="run")
+    >>> policy.rounds_learned
+    128
+    """
+    settings = TrainSettings(
+        episodes=episodes,
+        episode_length=episode_length,
+        seed=seed,
+        propensity_weighting=propensity_weighting,
+        directory=directory,
+        config=config,
+        save_every=save_every,
+        progress=progress,
+        source_weights=source_weights,
+    )
+    if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
+        return run_phase(source_phase(policy, source, target, settings))
+    phases = []
+    for index, one in enumerate(policy):
+        if not isinstance(one, Policy):
+            raise InvalidInput(f"policy[{index}] must be a daband policy, got {one!r}")
+        if any(one is other for other in policy[:index]):
+            raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
+        place = None if directory is None else Path(directory) / str(index)
+        phases.append(source_phase(one, source, target, replace(settings, directory=place)))
+    if not phases:
+        raise InvalidInput("policy is an empty list; give at least one")
+    if not can_train_stacked(policy):
+        return [run_phase(phase) for phase in phases]
+    outcomes = train_stacked(phases)  # a run that fails raises after the others are done
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Run)]
+
+
+def continue_on_target(
+    policy: Policy,
+    *,
+    target: LabelledDomain | None,
+    rounds: int = 1920,
+    episode_length: int = 64,
+    prior_trust: float | str | None = None,
+    seed: int | None = None,
+    directory: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    save_every: float = 30.0,
+    progress: Progress | None = None,
+) -> Run:
+    """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
+
+    The policy updates by its own rule. What it learned in the source counts as ``prior_trust`` says. Fewer than
+    ``rounds`` rounds are played where the target has fewer contexts; the last episode may be shorter than
+    ``episode_length``.
+
+    Args:
+        policy: changed in place.
+        target: the target with its rewards, e.g. ``pair.target_labelled``, contexts that evaluation does not use; or a
+            log of rounds that were played there (``learn_log`` takes files of any size).
+        rounds: how many rounds at most.
+        episode_length: rounds of an episode; the policy adapts after each.
+        prior_trust: how much a round of the source counts against one of the target: a factor from 0 to 1, or
+            "adaptive", the best of several as target rewards tell (``Policy.trust_prior``), so that a bad hand-over
+            recovers. By default "adaptive" where the policy has learned something and offers it, else 1.
+        seed: fixes the order in which contexts are seen; the policy's own seed by default.
+        directory: keep the phase there, as ``train`` does.
+        config: more settings to write down in the folder's ``config.json``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
+        progress: called after every episode with its record.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.continue_on_target(policy, target=pair.target_labelled, rounds=16, episode_length=8)
+    >>> run.rounds
+    16
+    """
+    rounds, episode_length = whole("rounds", rounds, least=1), whole("episode_length", episode_length, least=1)
+    if not isinstance(target, LabelledDomain):
+        missing = ": this pair has no rewards of the target to continue on" if target is None else ""
+        raise InvalidInput(
+            "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
+            f"{type(target).__name__}{missing}"
+        )
+    rounds = min(rounds, target.rounds_available)
+    check_domains(policy, target, None, what="target")
+    if prior_trust is None:
+        prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
+    check_prior_trust(prior_trust)
+    if prior_trust != 1.0:
+        policy.require_discounts()
+    episodes = math.ceil(rounds / episode_length)
+    settings = TrainSettings(
+        episodes=episodes,
+        episode_length=episode_length,
+        seed=seed,
+        directory=directory,
+        config={**(config or {}), "prior_trust": prior_trust},
+        save_every=save_every,
+        progress=progress,
+    )
+    order = settings.order_seed(policy)
+    return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
+
+
+def can_train_stacked(policies: Sequence[Policy]) -> bool:
+    """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
+    if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
+        return False
+    from daband.neural._neural_linucb import can_stack  # brings torch
+
+    return can_stack(policies)
+
+
+def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
+    """Play phases in step: rounds are played run by run, gradient steps are taken for all at once.
+
+    On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
+    alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
+    by its numbers, its data or its folder, has its exception in the returned list; the others continue.
+    """
+    if not phases:
+        return []
+    if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
+        raise InvalidInput(
+            "only different neural policies of one shape and recipe can be stacked; train them one after another"
+        )
+    group = RunGroup(phases)
+    run_groups([group])
+    return group.outcomes()
+
+
+def run_phase(phase: Phase) -> Run:
+    """Play one phase; what goes wrong is raised."""
+    (outcome,) = train_stacked([phase])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+class RunGroup:
+    """One run, or several in step. A run that raises is dropped, and the others continue.
+
+    ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
+    """
+
+    def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
+        self.name, self.phases = name, phases
+        self.seconds = 0.0
+        """What its episodes have taken so far."""
+        self.episode_seconds: float | None = None
+        """What an episode of it takes, a running mean; None before the first."""
+        self._trainers: dict[int, Trainer] = {}
+        self._failed: dict[int, Exception] = {}
+        self._size = len(phases)
+
+        def begin(index: int) -> None:
+            self._trainers[index] = Trainer(phases[index])
+
+        # Transforms are fitted in products that leave the interpreter to other runs; each on one thread.
+        fits = any(phase.policy.transform is not None and not phase.policy.transform.fitted for phase in phases)
+        threads = min(self._size, processors()) if fits else 1
+        in_folder = any(phase.settings.directory is not None for phase in phases)
+        try:
+            with stop_signals_deferred(wanted=in_folder):  # a fresh folder's first save is made whole
+                if threads == 1:
+                    for index in range(self._size):
+                        self._attempt(index, partial(begin, index))
+                else:
+                    with one_blas_thread(), ThreadPoolExecutor(threads, initializer=_keep_device()) as pool:
+                        list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
+            self._trainers = dict(sorted(self._trainers.items()))
+            self._encode_resumed()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _encode_resumed(self) -> None:
+        """Encode for runs that were resumed what their last ``adapt`` had encoded, in the same way: to the last bit."""
+        resumed = [one for one in self._trainers.values() if one.episode and not one.over and one.policy.encodes_ahead]
+        if not resumed or len({trainer.episode for trainer in resumed}) > 1:
+            return
+        from daband.neural._neural_linucb import encode_expected
+
+        for trainer in resumed:
+            trainer.announce(trainer.episode)
+        encode_expected([trainer.policy for trainer in resumed])()
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether a run of it is kept in a folder."""
+        return any(trainer.folder is not None for trainer in self._trainers.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether every run is over or has failed."""
+        return all(trainer.over for trainer in self._trainers.values())
+
+    @property
+    def episode(self) -> int:
+        """The next episode of the run that is furthest behind."""
+        return min((trainer.episode for trainer in self._trainers.values()), default=0)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the first run that failed."""
+        return next(iter(self._failed.values()), None)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of each run."""
+        return self.phases[0].episodes
+
+    def note_episode(self, seconds: float) -> None:
+        """An episode took so long."""
+        self.seconds += seconds
+        # The first episode compiles kernels and begins with empty buffers: the second replaces it.
+        if self.episode_seconds is None or self.episode <= MEASURED_EPISODES:
+            self.episode_seconds = seconds
+        else:
+            self.episode_seconds = (1 - _RECENT) * self.episode_seconds + _RECENT * seconds
+
+    def step(self) -> None:
+        """Play the next episode."""
+        trainers = self._trainers
+        behind = min(trainer.episode for trainer in trainers.values() if not trainer.over)
+        present = [index for index, trainer in trainers.items() if trainer.episode == behind and not trainer.over]
+        # Runs that were resumed may be ahead: they wait.
+        play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
+        present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
+        for index in present:
+            trainers[index].announce(behind + 1)
+        if self._size == 1:
+            for index in present:
+                self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
+            return
+        from daband.neural._neural_linucb import adapt_stacked
+
+        for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
+            self._attempt(index, partial(_close, trainers[index], measured))
+
+    def save(self) -> None:
+        """Write every run into its folder."""
+        for index in list(self._trainers):
+            self._attempt(index, self._trainers[index].save)
+
+    def stop(self) -> None:
+        """Cancel prefetching and release the folders; a later call resumes from them."""
+        for trainer in self._trainers.values():
+            trainer.stop()
+
+    def outcomes(self) -> list[Run | Exception]:
+        """What each run did, or the exception that ended it."""
+        return [
+            self._failed[index] if index in self._failed else self._trainers[index].result()
+            for index in range(self._size)
+        ]
+
+    def _attempt(self, index: int, what: Callable[[], None]) -> bool:
+        try:
+            what()
+        except Exception as error:
+            self._failed[index] = error
+            if index in self._trainers:
+                self._trainers.pop(index).stop()
+        return index in self._trainers
+
+
+def _keep_device() -> Callable[[], None] | None:
+    """What gives a new thread the GPU that is torch's current one here: each thread has its own, the first at first."""
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    return partial(torch.cuda.set_device, torch.cuda.current_device())
+
+
+def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
+    if isinstance(measured, Exception):
+        raise measured
+    trainer.close(measured)
+
+
+def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
+    """Play groups to their ends, one after the other; the first episodes of every group before any other.
+
+    ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
+    every run, where one has a folder.
+    """
+
+    def save() -> None:
+        for group in groups:
+            group.save()
+
+    with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
+        try:
+            for until in (MEASURED_EPISODES, math.inf):
+                for group in groups:
+                    while not group.over and group.episode < until:
+                        begun = time.perf_counter()
+                        group.step()
+                        group.note_episode(time.perf_counter() - begun)
+                        if after is not None:
+                            after(group)
+                        request.obey(save)
+        finally:
+            for group in groups:
+                group.stop()

@@ -1,0 +1,597 @@
+"""A run under way: an episode is played, the policy adapts, the episode is closed and now and then saved.
+
+In a run's folder ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened,
+``policy.safetensors`` holds the policy after the last saved episode. The policy is written last and names its episode,
+so a crash between two writes leaves files that are at most longer than needed: rounds that are played again are the
+same. It also holds a digest of the rounds and episodes up to its own: a changed bit is an error. Where contexts are
+made of tables, ``table.json`` has what turns a raw row into a context (``daband.domains.TableTransform.load``).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from daband._arguments import whole
+from daband._arrays import AnyArray, FloatArray, IntArray, checked_number
+from daband._files import read_bytes, read_npz, write_npz, write_text
+from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds
+from daband.domains._mixtures import mixed
+from daband.errors import CheckpointError, InvalidInput
+from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
+from daband.evaluation._regret_bound import LiveBound
+from daband.linear._exploration import Decision, join_decisions
+from daband.policies._incoming_rounds import resolve_weighting
+from daband.policies._policy import Policy, RewardedDecision, read_checkpoint
+from daband.training._source_weights import LabelledDomain, measured_source_weights
+from daband.training._work_folder import Folder, as_json
+
+Progress = Callable[[dict[str, float]], None]
+ByDomain = list[tuple[str | None, Any]]
+"""Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""
+T = TypeVar("T")
+_PREVIEW_BYTES = 1 << 30
+_COLUMNS = ("arm", "reward", "regret", "propensity")
+_DEFAULT_EPISODES = 300
+_MOST_PASSES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The settings of one run. They are the arguments of ``train``, which says what each means."""
+
+    episodes: int | None = None
+    episode_length: int = 64
+    seed: int | None = None
+    propensity_weighting: str | None = None
+    directory: str | Path | None = None
+    config: Mapping[str, Any] | None = None
+    save_every: float = 30.0
+    progress: Progress | None = None
+    source_weights: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not checked_number("save_every", self.save_every) >= 0:
+            raise InvalidInput(f"save_every must be a number of seconds >= 0, got {self.save_every!r}")
+        if self.config is not None:
+            if not isinstance(self.config, Mapping):
+                raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
+            try:
+                json.dumps(dict(self.config))
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(f"config must hold texts, numbers, lists and mappings, for JSON ({error})") from None
+
+    def order_seed(self, policy: Policy) -> int:
+        """The seed of the order in which contexts are seen: the policy's own by default."""
+        return policy.seed if self.seed is None else whole("seed", self.seed, least=0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run did in the domain where it was played: a row per round, a record per episode.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+    >>> run.rounds, run.reward.shape, len(run.episodes)
+    (16, (16,), 2)
+    """
+
+    arm: IntArray
+    reward: FloatArray
+    regret: FloatArray
+    propensity: FloatArray
+    episodes: list[dict[str, float]]
+    seconds: float
+    note: str = ""
+    """What was decided for the caller, in a line: how often a small source was shown. Empty where nothing was."""
+
+    def __repr__(self) -> str:
+        regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
+        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "nothing"
+        return (
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s"
+            f"{self.note and f'; {self.note}'}>"
+        )
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played."""
+        return len(self.arm)
+
+    @property
+    def total_regret(self) -> float:
+        """The sum of expected regrets; NaN where the domain cannot tell."""
+        return float(self.regret.sum())
+
+
+@dataclass
+class History:
+    """What happened so far: a row per round, a record per episode, and the seconds it took."""
+
+    rounds: list[dict[str, AnyArray]] = field(default_factory=list)
+    """The columns of each episode's rounds."""
+    episodes: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def column(self, name: str) -> AnyArray:
+        """One column of all rounds."""
+        empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
+        return np.concatenate([piece[name] for piece in self.rounds]) if self.rounds else empty
+
+    def lines(self) -> str:
+        """The records as ``episodes.jsonl`` has them."""
+        return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
+
+    def digest(self) -> str:
+        """A digest of all rounds and records."""
+        mark = hashlib.sha256(self.lines().encode())
+        for name in _COLUMNS:
+            mark.update(np.ascontiguousarray(self.column(name)).tobytes())
+        return mark.hexdigest()
+
+
+class Prefetcher(Generic[T]):
+    """What ``read`` gives for episodes 0, 1, ..., each fetched by one thread while the one before is in use.
+
+    Only for reads that depend on the number alone. An error is raised where the episode is asked for. Without
+    ``wanted`` nothing is fetched early.
+    """
+
+    def __init__(self, read: Callable[[int], T], *, episodes: int, wanted: bool) -> None:
+        self._read = read
+        self._episodes = episodes
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
+        self._next: dict[int, Future[T]] = {}
+
+    def take(self, episode: int) -> T:
+        """What was read for this episode; the next one is begun."""
+        fetched = self._next.pop(episode, None)
+        material = self._read(episode) if fetched is None else fetched.result()
+        if self._pool is not None:
+            if episode + 1 < self._episodes:
+                self._next = {episode + 1: self._pool.submit(self._read, episode + 1)}
+            else:
+                self.close()
+        return material
+
+    def close(self) -> None:
+        """Shut the thread down and cancel pending reads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Rounds that a policy plays in one domain, while contexts of the other may be unlabelled."""
+
+    policy: Policy
+    domain_name: str
+    domain: LabelledDomain
+    unlabelled: Contexts | None
+    episodes: int
+    seed: int
+    settings: TrainSettings = field(default_factory=TrainSettings)
+    rounds: int | None = None
+    note: str = ""
+    prior_trust: float | str = 1.0
+    """How much what the policy has learned before counts from the first round on (``Policy.trust_prior``)."""
+
+    @property
+    def episode_length(self) -> int:
+        """Rounds of an episode."""
+        return self.settings.episode_length
+
+    def bounds(self, episode: int) -> tuple[int, int]:
+        """The first round of an episode and the first behind it."""
+        start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
+        return start, stop if self.rounds is None else min(stop, self.rounds)
+
+    @property
+    def weighs_sources(self) -> bool:
+        """Whether the rounds are of several sources."""
+        return self.domain_name == "source" and len(self.domain.by_name) > 1
+
+    def source_weights(self) -> dict[str, float]:
+        """What a round of each source counts: as the settings say, as the policy was told, or as is measured."""
+        given = self.settings.source_weights
+        if given is not None:
+            return dict(given)
+        before = self.policy.source_weights
+        if any(weight != 1.0 for weight in before.values()):
+            return before
+        return measured_source_weights(self.domain, self.unlabelled, like=self.policy, seed=self.seed).weights
+
+    def with_sources(self, names: list[str]) -> Phase:
+        """The same with these sources alone: the run that they have without the others.
+
+        Where the number of episodes is given, sources are shown as often as it needs; of a log only once.
+        """
+        whole: Any = self.domain
+        if len(names) == len(whole.by_name):
+            return self
+        domain = mixed({name: whole.by_name[name] for name in names}, chronological=whole.chronological)
+        domain, episodes, note = copy.copy(domain), self.episodes, self.note
+        length = self.episode_length
+        if self.settings.episodes is None and domain.rounds_available >= length:
+            domain, episodes, _, note = _default_budget(domain, length)
+        elif isinstance(domain, LoggedDomain):
+            episodes = max(1, min(episodes, domain.rounds_available // length))
+        domain.passes = max(domain.passes, -(-episodes * length // len(domain)))
+        name = names[0] if len(names) == 1 else self.domain_name
+        return replace(self, domain=domain, domain_name=name, episodes=episodes, note=note)
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether the next episode may be read while this one is played."""
+        return self.domain.prefetches or (self.unlabelled is not None and self.unlabelled.prefetches)
+
+    def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
+        """The rounds of an episode, and the unlabelled contexts that go with it, if any; domain by domain."""
+        start, stop = self.bounds(episode)
+        rounds = self.domain.by_domain(start, stop, seed=self.seed)
+        if self.unlabelled is None or start >= self.unlabelled.rounds_available:
+            return rounds, []
+        return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
+
+    def config(self) -> dict[str, Any]:
+        """What ``config.json`` says of it."""
+        weighting, weights = self.settings.propensity_weighting, self.settings.source_weights
+        training = {
+            "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
+            "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
+            **({"propensity_weighting": weighting} if weighting else {}),
+            **({} if weights is None else {"source_weights": dict(weights)}),
+        }  # fmt: skip
+        policy = {**self.policy.settings(), "name": self.policy.name}
+        return {"policy": policy, **(self.settings.config or {}), "training": training}
+
+    def _fingerprint(self) -> str:
+        """A short mark of the data, so that a folder of other data is not taken for this run's."""
+        last = self.bounds(self.episodes - 1)[1]
+        mark = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
+        for start in (0, max(0, last - 4)):
+            rounds = self.domain.rounds(start, min(start + 4, last), seed=self.seed)
+            mark.update(np.ascontiguousarray(rounds.contexts).tobytes())
+            mark.update(np.ascontiguousarray(rounds.rewards).tobytes())
+        return mark.hexdigest()[:16]
+
+
+class Trainer:
+    """The state of one run. For each episode the caller calls ``play``, adapts the policy, and calls ``close``."""
+
+    def __init__(self, phase: Phase) -> None:
+        policy = phase.policy
+        self.policy, self.phase = policy, phase
+        settings = phase.settings
+        self.progress = settings.progress
+        self.folder = None if settings.directory is None else Folder(settings.directory, save_every=settings.save_every)
+        self.history = History()
+        try:
+            if self.folder is not None:
+                self._claim(self.folder)
+            if phase.prior_trust != 1.0:  # only now: a folder that is refused must leave the policy as it was
+                policy.trust_prior(phase.prior_trust)
+            if self.folder is not None:
+                self.history = self._resume(self.folder)
+            self._weigh_sources()
+            if not policy.prepared:
+                _prepare(self.phase)
+        except BaseException:
+            if self.folder is not None:
+                self.folder.release()
+            raise
+        phase = self.phase
+        policy.plan(phase.episodes)
+        self._since = time.perf_counter()
+        self._beside = 1
+        self._watch = CollapseWatch()
+        for record in self.history.episodes:  # warnings given before an interruption are not repeated
+            self._watch.observe(record)
+        self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
+        self._played: RewardedDecision | None = None
+        self._unlabelled: ByDomain = []
+        self._coming: tuple[ByDomain, ByDomain] | None = None
+
+    def _weigh_sources(self) -> None:
+        """Leave sources that count for nothing out, so that the run is the one without them."""
+        if self.phase.weighs_sources:
+            if not self.history.episodes:
+                self.policy.source_weights = self.phase.source_weights()
+            weights = self.policy.source_weights
+            self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
+
+    @property
+    def episode(self) -> int:
+        """The episode that comes next."""
+        return len(self.history.episodes)
+
+    @property
+    def over(self) -> bool:
+        """Whether every episode is closed."""
+        return self.episode >= self.phase.episodes
+
+    def play(self, *, since: float | None = None, beside: int = 1) -> None:
+        """Play the rounds of the next episode, and show the policy the target contexts that go with it.
+
+        Where ``beside`` runs take turns, an episode of all of them that began at ``since`` is shared: each has spent
+        its part of the time, and saves as much more seldom.
+        """
+        self._since, self._beside = self._since if since is None else since, beside
+        rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
+        self._coming = None
+        in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
+        played = _play_episode(self.phase, rounds, self.history)
+        self._played = played if in_units else None
+        for name, contexts in self._unlabelled:
+            self.policy.observe_target(contexts, name)
+
+    def announce(self, coming: int) -> None:
+        """Let a policy that encodes ahead know what it is asked for next: this episode's targets, the coming rounds."""
+
+        def read() -> list[tuple[AnyArray, str]]:
+            self._coming = self._material.take(coming) if coming < self.phase.episodes else None
+            rounds = [] if self._coming is None else self._coming[0]
+            unlabelled = [(part, name or "target") for name, part in self._unlabelled]
+            return [*((part.contexts, name or self.phase.domain_name) for name, part in rounds), *unlabelled]
+
+        self.policy.expect(read)
+
+    def close(self, measured: dict[str, float]) -> None:
+        """Write down the episode with what ``adapt`` measured."""
+        history = self.history
+        if measured and self._played is not None and self._unlabelled:
+            measured = {**measured, **_bound_so_far(self.policy, self._played, self._unlabelled, history, measured)}
+        record = _record(self.episode, history, measured)
+        for message in self._watch.observe(record):
+            warnings.warn(message, CollapseWarning, stacklevel=4)
+        history.episodes.append(record)
+        now = time.perf_counter()
+        history.seconds += (now - self._since) / self._beside
+        self._since = now
+        if self.folder is not None and (self.folder.due() or self.over):
+            self.save()
+        if self.progress is not None:
+            self.progress(record)
+
+    def save(self) -> None:
+        """Write what happened into the folder, if the run has one, and then the policy."""
+        if self.folder is None:
+            return
+        begun = time.perf_counter()
+        columns = {name: self.history.column(name) for name in _COLUMNS}
+        write_npz(self.folder.path / "rounds.npz", columns)
+        write_text(self.folder.path / "episodes.jsonl", self.history.lines())
+        reached = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
+        notes = {**reached, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
+        self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
+        self.folder.note_save(begun, turns=self._beside)
+
+    def _claim(self, folder: Folder) -> None:
+        """Write ``config.json``, or see that the folder holds a run of the same settings, of as many episodes or fewer.
+
+        One of fewer episodes is extended.
+        """
+        before, wanted = folder.settings("config.json"), self.phase.episodes
+        if before is not None:
+            training = before.get("training") if isinstance(before, dict) else None
+            training = training if isinstance(training, dict) else {}
+            given = training.get("episodes")
+            episodes = given if isinstance(given, int) and given >= 1 else wanted
+            config = as_json(replace(self.phase, episodes=min(episodes, wanted)).config())
+            if episodes > wanted:  # refused in any case: of its data there may be too few here to compare them
+                config["training"].update({name: training[name] for name in ("episodes", "data") if name in training})
+            folder.compare(before, config)
+            if episodes > wanted:
+                raise InvalidInput(
+                    f"{folder.path} holds a run of {episodes} episodes, and {wanted} were asked for: a run can be "
+                    f"extended, not shortened; ask for at least {episodes}, or choose another directory"
+                )
+            if episodes == wanted:
+                return
+        folder.write_settings("config.json", self.phase.config())
+
+    def _resume(self, folder: Folder) -> History:
+        """Bring the policy to the last saved episode and return what happened up to it.
+
+        A fresh folder saves the policy as it is, so that a run always resumes from a known state: also for a caller
+        who was interrupted and tries again with a policy that has learned in the meantime.
+        """
+        policy, path = self.policy, folder.path / "policy.safetensors"
+        if policy.table is not None:
+            policy.table.save(folder.path / "table.json")
+        history = History()
+        if not os.path.lexists(path):
+            self._beside = 1
+            self.save()
+            return history
+        try:
+            saved = read_checkpoint(path)
+            rounds, episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
+            table = read_npz(folder.path / "rounds.npz")
+            for name in _COLUMNS:
+                if len(table[name]) < rounds:
+                    raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
+            history.rounds = [{name: table[name][:rounds] for name in _COLUMNS}]
+            lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
+            if len(lines) < episodes:
+                raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
+            history.episodes = [json.loads(line) for line in lines]
+            history.seconds = float(saved.notes["seconds"])
+            if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
+                raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
+            policy.restore(saved.arrays)
+        except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+            raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
+        if history.episodes and policy.transform is not None and not policy.transform.fitted:
+            raise InvalidInput(
+                f"{folder.path} holds a run whose transform the file cannot hold; pass the fitted transform, as what "
+                "was learned rests on it"
+            )
+        return history
+
+    def stop(self) -> None:
+        """Cancel prefetching and release the folder; a later call resumes from it."""
+        self._material.close()
+        if self.folder is not None:
+            self.folder.release()
+
+    def result(self) -> Run:
+        """What happened."""
+        arm, reward, regret, propensity = (self.history.column(name) for name in _COLUMNS)
+        return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
+
+
+def _bound_so_far(
+    policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, measured: Mapping[str, float]
+) -> dict[str, float]:
+    """The observable terms of the target-regret bound, summed over all episodes up to this one.
+
+    The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
+    """
+    last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
+    live = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last)
+    target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
+    low, high = policy.reward_range
+    return live.add(
+        source=_unit_scale(played, low, high),
+        reward=(played.reward - low) / (high - low),
+        regret=history.rounds[-1]["regret"][-len(played.arm) :] / (high - low),
+        target=_unit_scale(target, low, high),
+        accuracy=measured.get("discriminator_accuracy"),
+    )
+
+
+def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
+    """Decisions whose means and widths are in the user's units, with both scaled as if rewards lay in [0, 1]."""
+    return replace(decision, mean=(decision.mean - low) / (high - low), width=decision.width / (high - low))
+
+
+def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
+    """Play the rounds of every domain in turn, those without a name in the phase's."""
+    policy, weighting = phase.policy, phase.settings.propensity_weighting
+    played: list[RewardedDecision] = []
+    columns = []
+    for name, rounds in episode:
+        domain = name or phase.domain_name
+        if isinstance(rounds, LoggedRounds):
+            logged: dict[str, Any] = {"propensity": rounds.propensities, "propensity_weighting": weighting}
+            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, **logged)
+            columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
+        else:
+            decision = policy.play(rounds.contexts, rounds.rewards, domain)
+            columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
+            played.append(decision)
+    history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
+    return join_decisions(played) if played else None
+
+
+def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
+    before = history.episodes[-1]["regret"] if history.episodes else 0.0
+    regret = history.rounds[-1]["regret"]
+    total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
+    reward = float(history.rounds[-1]["reward"].mean())
+    return {"episode": episode + 1, "regret": total, "reward": reward, **measured}  # type: ignore[dict-item]
+
+
+def _prepare(phase: Phase) -> None:
+    """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
+    policy = phase.policy
+    item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
+    n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
+    both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
+    batches: dict[int, AnyArray] = {}
+    for domain, called in zip(both, (phase.domain_name, "target"), strict=False):
+        share = min(n, len(domain)) / len(domain)
+        for name, part in domain.by_name.items():
+            rows = part.batch(0, math.ceil(share * len(part)), seed=phase.seed)
+            batches[policy.domains.index(name or called)] = rows
+    first = next(iter(batches.values()))[:0]
+    skipped = range(policy.domains.first_target) if phase.domain_name != "target" else ()
+    batches = {**dict.fromkeys(skipped, first), **batches}  # a source that counts for nothing has its place
+    policy.prepare(*(batches[number] for number in sorted(batches)))
+
+
+def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
+    """The phase that ``train`` plays, checked. Without ``episodes`` in the settings a rule decides how many.
+
+    The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
+    rounds would be counted again); where even one episode is longer than that, it is as long as the source.
+    """
+    note = ""
+    check_domains(policy, source, target)
+    length = whole("episode_length", settings.episode_length, least=1)
+    episodes = settings.episodes
+    if episodes is None:
+        source, episodes, length, note = _default_budget(source, length)
+        settings = replace(settings, episode_length=length)
+    else:
+        whole("episodes", episodes, least=1)
+    fitting = source.rounds_available // length
+    if episodes * length > source.rounds_available:
+        raise InvalidInput(
+            f"{episodes} episodes of {length} are {episodes * length} rounds, but the source has "
+            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
+            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {length}")
+            + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, so that contexts "
+            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
+        )
+    weighting = settings.propensity_weighting
+    if weighting is not None:
+        resolve_weighting(weighting, policy.propensity_weightings, policy.name)
+        if not isinstance(source, LoggedDomain):
+            raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
+    return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
+
+
+def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
+    """The source with as many passes as the rule gives it, episodes, their length, and a line that says so."""
+    wanted = _DEFAULT_EPISODES * length
+    if source.rounds_available >= wanted:
+        return source, _DEFAULT_EPISODES, length, ""
+    if not isinstance(source, LoggedDomain):
+        passes = min(max(source.passes, _MOST_PASSES), math.ceil(wanted / len(source)))
+        if passes > source.passes:
+            source = copy.copy(source)
+            source.passes = passes
+    length = min(length, source.rounds_available)
+    episodes = min(_DEFAULT_EPISODES, source.rounds_available // length)
+    times = "once" if source.passes == 1 else f"{source.passes} times"
+    note = f"the source's {len(source):,} contexts are shown {times}: {episodes * length:,} rounds"
+    return source, episodes, length, note
+
+
+def check_unlabelled(target: Contexts | None) -> None:
+    """Refuse what is no stream of contexts, or brings rewards."""
+    if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
+        kind = type(target).__name__
+        raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
+
+
+def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
+    """Refuse a domain to play in, called ``what`` in messages, and unlabelled contexts that do not fit the policy."""
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
+    if not isinstance(domain, LabelledDomain):
+        raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
+    check_unlabelled(target)
+    for name, contexts in ((what, domain), ("target", target)):
+        if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
+            raise InvalidInput(
+                f"{name} has contexts of shape {tuple(contexts.context_shape)}, the policy takes {policy.context_shape}"
+            )
+    if domain.n_arms != policy.n_arms:
+        raise InvalidInput(f"{what} has {domain.n_arms} arms, the policy {policy.n_arms}")

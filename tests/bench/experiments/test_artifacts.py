@@ -1,0 +1,199 @@
+"""What a run leaves behind for the report: true to the evaluation, small, and never in the way of a result."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import daband
+from daband.bench import _artifacts as artifacts
+from daband.bench._run import execute
+from daband.bench._settings import Experiment
+from daband.domains._contract import EvaluationDomain
+from daband.domains._registry import pairs
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._logs import from_log
+from daband.linear._exploration import Decision
+
+
+def finished(out, pair, method, *, episodes=2, policy=None, **more):
+    experiment = Experiment(
+        pair=pair,
+        pair_options={"tiny": True},
+        episodes=episodes,
+        episode_length=8,
+        seeds=(0,),
+        components=3,
+        compare=(method,),
+        policy=policy or {},
+        **more,
+    )
+    (spec,) = experiment.runs()
+    record = execute(spec, out)
+    return record, out / record["folder"]
+
+
+def artifacts_of(folder):
+    with np.load(folder / "artifacts.npz", allow_pickle=False) as table:
+        return {name: table[name] for name in table.files}
+
+
+def test_confusion_says_what_the_result_says(tmp_path):
+    record, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small"})
+    kept = artifacts_of(folder)
+    confusion = kept["confusion"]
+    assert confusion.sum() == record["target_contexts"]
+    assert np.trace(confusion) / confusion.sum() == pytest.approx(record["target_accuracy"])
+    for arm, share in enumerate(record["per_class"]):
+        if share is not None:
+            assert confusion[arm, arm] / confusion[arm].sum() == pytest.approx(share)
+
+
+def test_wrong_examples_are_wrong_and_are_the_contexts_they_claim(tmp_path):
+    _, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small"})
+    kept = artifacts_of(folder)
+    test = daband.domains.load("digit", tiny=True).target_test
+    policy = daband.load(folder / "policy.safetensors")
+    assert 0 < len(kept["wrong_position"]) <= 24
+    for row, position in enumerate(kept["wrong_position"]):
+        contexts, expected = test.read(position, position + 1), test.read_expected(position, position + 1)
+        assert expected[0].argmax() == kept["wrong_right"][row] != kept["wrong_chosen"][row]
+        assert policy.decide(contexts, "target", rule="ucb").arm[0] == kept["wrong_chosen"][row]
+        np.testing.assert_array_equal(kept["wrong_images"][row], contexts[0].transpose(1, 2, 0))
+    assert len(set(kept["wrong_right"].tolist())) > 1  # spread over classes
+
+
+def test_latents_before_are_those_of_an_untrained_policy(tmp_path):
+    _, folder = finished(tmp_path, "synthetic", "daband", episodes=4)
+    kept = artifacts_of(folder)
+    pair = daband.domains.load("synthetic", tiny=True)
+    n, m = (kept["latent_domain"] == 0).sum(), (kept["latent_domain"] == 1).sum()
+    assert n == min(500, len(pair.source))
+    assert m == min(500, len(pair.target_test))
+    settings = json.loads((folder / "config.json").read_text())["policy"]
+    settings.pop("name")
+    untrained, trained = daband.DABand(**settings), daband.load(folder / "policy.safetensors")
+    source = pair.source.batch(0, n, seed=0)
+    for name, policy in (("before", untrained), ("after", trained)):
+        latents = policy.latent(source, "source")
+        mine = kept[f"latent_{name}"][kept["latent_domain"] == 0].astype(np.float64)
+        # Turned and centred, so distances between contexts are what must agree.
+        apart = np.linalg.norm(latents[:20, None] - latents[None, :20], axis=2)
+        np.testing.assert_allclose(np.linalg.norm(mine[:20, None] - mine[None, :20], axis=2), apart, atol=0.03)
+    assert not np.allclose(kept["latent_before"], kept["latent_after"], atol=0.05)
+    np.testing.assert_array_equal(
+        kept["latent_arm"][:n], pair.source.rounds(0, n, seed=0).expected.argmax(axis=1).astype(np.int32)
+    )
+
+
+@pytest.mark.parametrize("method", ["random", "linucb", "nlinucb-p"])
+@pytest.mark.parametrize("pair", [name for name in pairs.names() if "/" not in name])
+def test_every_pair_leaves_artifacts(tmp_path, pair, method):
+    record, folder = finished(tmp_path, pair, method)
+    kept = artifacts_of(folder)
+    assert (folder / "artifacts.npz").stat().st_size < 1_000_000
+    assert kept["confusion"].sum() == record["target_contexts"]
+    assert ("latent_after" in kept) == (method == "nlinucb-p")
+    about = json.loads((folder / "environment.json").read_text())
+    assert about["daband"] == daband.__version__
+    assert about["device"] == "cpu"
+    assert "artifacts_error" not in about
+
+
+def test_shared_arms_leave_out_what_has_no_meaning(tmp_path):
+    experiment = Experiment(
+        pair="synthetic", pair_options={"tiny": True, "arms": "shared"}, episodes=2, episode_length=8, seeds=(0,)
+    )
+    (spec,) = experiment.runs(["nlinucb"])
+    record = execute(spec, tmp_path)
+    assert artifacts_of(tmp_path / record["folder"]) == {}
+
+
+def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
+    generator = np.random.default_rng(0)
+    contexts, arms = generator.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 3
+    pair = from_log(
+        source=(contexts, arms, (arms == 0).astype(float), np.full(40, 1 / 3)),
+        target=contexts,
+        target_test=(contexts + 1.0, arms),
+        n_arms=3,
+    )
+    (spec,) = Experiment(pair="synthetic", seeds=(0,)).runs(["nlinucb"])
+    policy = daband.NeuralLinUCB.for_pair(pair)
+    policy.prepare(contexts, contexts)
+    recorder = artifacts.ArtifactRecorder(pair)
+    daband.evaluate(policy, pair.target_test, observe=recorder.see)
+    artifacts.gather(spec, pair, policy, tmp_path, recorder)
+    kept = artifacts_of(tmp_path)
+    assert (kept["latent_arm"][kept["latent_domain"] == 0] == -1).all()
+    np.testing.assert_array_equal(kept["latent_arm"][kept["latent_domain"] == 1].shape, (40,))
+    np.testing.assert_allclose(kept["latent_before"].astype(float), kept["latent_after"].astype(float))  # untrained
+
+
+def decided(arms, n_arms):
+    arms = np.array(arms)
+    return Decision(arms, np.ones(len(arms)), np.zeros((len(arms), n_arms)), np.zeros((len(arms), n_arms)))
+
+
+def test_any_of_several_best_arms_is_right():
+    contexts = np.zeros((3, 2))
+    pair = from_arrays(source=(contexts, [0, 1, 2]), target=contexts, target_test=(contexts, [0, 1, 2]))
+    recorder = artifacts.ArtifactRecorder(pair)
+    expected = np.array([[1.0, 1.0, 0.0], [0.2, 0.9, 0.9], [0.2, 0.9, 0.9]])
+    recorder.see(contexts, expected, decided([1, 2, 0], 3))
+    np.testing.assert_array_equal(recorder.confusion, [[0, 0, 0], [1, 1, 0], [0, 0, 1]])
+    assert recorder.examples()["wrong_position"].tolist() == [2]
+    assert recorder.examples()["wrong_regret"].tolist() == pytest.approx([0.7])
+
+
+def test_large_and_normalised_images_become_small_pictures():
+    image = np.zeros((3, 200, 150), np.float32)
+    image[:, 100:] = 1.0
+    picture = artifacts._picture(image - 0.5)
+    assert picture.shape == (50, 37, 3)
+    assert picture.dtype == np.uint8
+    assert picture[:25].max() == 0
+    assert picture[25:].min() == 255
+    grey = np.arange(28 * 28, dtype=np.uint8).reshape(1, 28, 28)
+    np.testing.assert_array_equal(artifacts._picture(grey), grey[0])
+
+
+def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no picture today")
+
+    monkeypatch.setattr(artifacts, "_latents", broken)
+    with pytest.warns(artifacts.ArtifactWarning, match="no picture today"):
+        record, folder = finished(tmp_path, "synthetic", "nlinucb")
+    assert (folder / "done").exists()
+    assert json.loads((folder / "environment.json").read_text())["artifacts_error"] == "RuntimeError: no picture today"
+    assert record["target_contexts"] > 0
+
+
+def test_the_observer_sees_every_context_once_and_in_order():
+    pair = daband.domains.load("synthetic", tiny=True)
+    policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+    seen = []
+    daband.evaluate(policy, pair.target_test, batch_size=7, observe=lambda *batch: seen.append(batch))
+    assert isinstance(pair.target_test, EvaluationDomain)
+    n = len(pair.target_test)
+    np.testing.assert_array_equal(np.concatenate([batch[0] for batch in seen]), pair.target_test.read(0, n))
+    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in seen]), pair.target_test.read_expected(0, n))
+    assert sum(len(batch[2].arm) for batch in seen) == n
+
+
+def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):
+    package = Path(daband.__file__).parent
+    shutil.copytree(package, tmp_path / "src" / "daband", ignore=shutil.ignore_patterns("embedded", "__pycache__"))
+    code = "from daband.bench._artifacts import _commit; print(_commit())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "DABAND_COMMIT": "0123abc"}
+    for told, expected in ((environment, "0123abc"), ({**environment, "DABAND_COMMIT": ""}, "None")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=told, cwd=tmp_path, check=True
+        )
+        assert done.stdout.strip() == expected

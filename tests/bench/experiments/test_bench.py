@@ -1,0 +1,352 @@
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from daband.bench._bench import BenchError, bench
+from daband.bench._executors import _in_processes, _in_worker, local
+from daband.bench._methods import build_policy
+from daband.bench._records import read_results
+from daband.bench._run import conclude, execute, prepare
+from daband.bench._settings import load_experiment, preset_names
+from daband.errors import InvalidInput, WorkerDied
+from daband.training._loop import run_phase
+
+FIELDS = {
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_regret", "per_class",
+    "source_regret", "rounds", "wall_seconds", "selection", "config_hash",
+}  # fmt: skip
+LONG_ENOUGH = ["episodes=150", "episode_length=100"]
+"""Settings of runs that can be interrupted while they are at it."""
+
+
+@pytest.fixture
+def small(tiny_experiment):
+    return tiny_experiment(compare=("random", "linucb", "linucb-p"), components=3)
+
+
+def timeless(records):
+    return [{key: value for key, value in record.items() if key != "wall_seconds"} for record in records]
+
+
+def test_records_have_all_fields_and_stay_on_disk(small, tmp_path):
+    records = bench(small.runs(), tmp_path)
+    assert len(records) == 6
+    assert all(set(record) >= FIELDS for record in records)
+    assert read_results(tmp_path) == records
+    folder = tmp_path / records[0]["folder"]
+    names = {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
+    assert {path.name for path in folder.iterdir()} == names | {"artifacts.npz", "environment.json"}
+    assert json.loads((folder / "result.json").read_text()) == records[0]
+
+
+def test_processes_give_the_same_results(small, tmp_path):
+    alone = bench(small.runs(), tmp_path / "one")
+    events = []
+    together = bench(small.runs(), tmp_path / "two", jobs=2, on_event=events.append)
+    assert timeless(alone) == timeless(together)
+    assert {event.kind for event in events} == {"episode", "finished"}
+    assert {event.detail["of"] for event in events if event.kind == "episode"} == {3}
+
+
+def write_its_name(group, out, progress):
+    with (out / "order").open("a") as file:
+        file.write(f"{group[0].method}\n")
+    return [{}]
+
+
+def test_costly_runs_begin_first_in_processes(small, tmp_path):
+    todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
+    groups = [[spec] for spec in todo]
+    work = partial(write_its_name, out=tmp_path)
+    assert len(list(_in_processes(groups, work, print, jobs=1))) == 4
+    assert (tmp_path / "order").read_text().split() == ["daband", "nlinucb", "linucb", "random"]
+
+
+def die_with_seed_0(group, out, progress):
+    if group[0].seed == 0:
+        (out / "dead").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (out / "dead").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    return [{}]
+
+
+def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
+    """Before, all runs that were under way or to come failed with it."""
+    groups = [[spec] for spec in small.runs(["random"], range(5))]
+    done = list(_in_processes(groups, partial(die_with_seed_0, out=tmp_path), print, jobs=2))
+    outcomes = {group[0].seed: outcome for group, (outcome,) in done}
+    assert isinstance(outcomes.pop(0), WorkerDied)
+    assert outcomes == {seed: {} for seed in range(1, 5)}
+
+
+def fail_as_a_whole(group, out, progress):
+    raise KeyError("wage")
+
+
+def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
+    groups = [[spec] for spec in small.runs(["random"], range(2))]
+    for _, (outcome,) in _in_processes(groups, partial(fail_as_a_whole, out=tmp_path), print, jobs=2):
+        assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
+
+
+def test_any_executor_will_do(small, tmp_path):
+    """What yields runs with their records can stand in: ``bench`` asks for nothing else."""
+    asked = []
+
+    def backwards(todo, out, listener):
+        asked.extend(todo)
+        for spec in reversed(todo):
+            yield spec, execute(spec, out)
+
+    specs = small.runs(["random"])
+    records = bench(specs, tmp_path, executor=backwards)
+    assert [record["seed"] for record in records] == [0, 1]
+    assert bench(specs, tmp_path, executor=backwards) == records
+    assert asked == specs  # and it is not asked for what is done
+
+
+def test_a_second_call_does_no_work(small, tmp_path):
+    first = bench(small.runs(), tmp_path)
+    events = []
+    assert bench(small.runs(), tmp_path, on_event=events.append) == first
+    assert {event.kind for event in events} == {"found"}
+
+
+def test_a_later_call_for_other_methods_keeps_the_earlier_results(small, tmp_path):
+    bench(small.runs(["random", "linucb"]), tmp_path)
+    bench(small.runs(["linucb-p"]), tmp_path)
+    assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
+    assert len(read_results(tmp_path)) == 6
+    changed = small.model_copy(update={"methods": {"linucb": {"alpha": 0.7}}})
+    bench(changed.runs(["linucb"]), tmp_path)  # another alpha stands in for the first, it is not averaged with it
+    assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
+
+
+def test_nothing_to_run_and_runs_named_twice(small, tmp_path):
+    assert len(bench(small.runs(["linucb", "linucb"], [0]), tmp_path)) == 1
+    with pytest.raises(InvalidInput, match="nothing to run"):
+        bench(small.runs([]), tmp_path)
+    assert len(read_results(tmp_path)) == 1
+
+
+def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
+    broken = small.model_copy(update={"methods": {"linucb": {"ridge": -1.0}}})
+    for jobs in (1, 2):
+        with pytest.raises(BenchError, match=r"2 of 6 runs failed.*linucb, seed 0: ridge must be"):
+            bench(broken.runs(), tmp_path / str(jobs), jobs=jobs)
+        assert len(read_results(tmp_path / str(jobs))) == 4
+
+
+def test_a_run_that_fails_by_a_mistake_says_where(small, tmp_path, monkeypatch):
+    """A method of one's own fails by errors that are not daband's: "'wage'" alone tells nobody what to mend."""
+
+    def missing(*_, **__):
+        raise KeyError("wage")
+
+    monkeypatch.setattr("daband.LinUCB._play", missing)
+    with pytest.raises(BenchError, match=r"linucb, seed 0: KeyError: 'wage' \(.*test_bench.py, line \d+\)"):
+        bench(small.runs(["linucb"], [0]), tmp_path)
+
+
+def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path):
+    specs = small.runs(["random"], [0, 1])
+
+    def fails_first(todo, out, listener):
+        (out / todo[0].folder_name).mkdir()
+        (out / todo[0].folder_name / "done").touch()
+        yield todo[0], RuntimeError("the disk is full")
+        yield from local(1)(todo[1:], out, listener)
+
+    with pytest.raises(BenchError, match=r"1 of 2 runs failed.*the disk is full") as raised:
+        bench(specs, tmp_path, executor=fails_first)
+    assert [record["seed"] for record in raised.value.records] == [1]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The records of a bench that nothing interrupted."""
+    specs = load_experiment("synthetic", LONG_ENOUGH).runs(["linucb", "linucb-p"], [0, 1])
+    return bench(specs, tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_and_completed(sent, unbroken, tmp_path):
+    """Ctrl-C or a crash in the middle: the same command completes the folder, with the results of an unbroken one."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--out", str(tmp_path / "broken"), *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 600
+    while not list((tmp_path / "broken").glob("*/config.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(process.pid, sent)
+    _, errors = process.communicate()
+    assert process.returncode in (130, -sent)
+    assert sent != signal.SIGINT or "the same command resumes" in errors
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
+
+
+def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_path):
+    """Before: results.json had the wall_seconds of one process, the run's folder those of the other: "damaged"."""
+    (spec,) = small.runs(["linucb"], [0])
+    first, second = prepare(spec, tmp_path), prepare(spec, tmp_path)
+    record = conclude(first, run_phase(first.phase()))
+    files = {path: path.read_bytes() for path in first.folder.iterdir()}
+    assert conclude(second, run_phase(second.phase())) == record
+    assert {path: path.read_bytes() for path in first.folder.iterdir()} == files
+
+
+AT_ONCE = """
+import sys
+from daband.bench import bench, load_experiment
+small = ["pair_options.tiny=true", "episodes=4", "episode_length=10", "components=3"]
+bench(load_experiment("synthetic", small).runs(sys.argv[2].split(","), [0, 1, 2]), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("methods", [("linucb", "random,linucb-p"), ("random,linucb", "linucb,random")])
+def test_two_processes_in_one_folder(methods, tmp_path):
+    """Both are at work at the same time; ``results.json`` has every record of both, and each run is there once."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", AT_ONCE, str(tmp_path), names], stderr=subprocess.PIPE, text=True)
+        for names in methods
+    ]
+    for process in started:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    wanted = {(method, seed) for names in methods for method in names.split(",") for seed in range(3)}
+    assert sorted((record["method"], record["seed"]) for record in read_results(tmp_path)) == sorted(wanted)
+    assert not list(tmp_path.rglob("*lock"))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_terminated_and_completed(jobs, unbroken, tmp_path):
+    """SIGTERM, as a scheduler sends it: the runs under way are saved, and the same command completes the folder."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--jobs", jobs, "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    # Until each of them has begun: a signal during the first save of a run acts at once, and leaves its temporary file.
+    while len(list(tmp_path.glob("*/policy.safetensors"))) < int(jobs) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert process.returncode == 143
+    assert "Traceback" not in errors
+    assert "the same command resumes" in errors
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path)) == timeless(unbroken)
+
+
+def test_killed_with_its_workers_and_completed(unbroken, tmp_path):
+    """kill -9, as a machine that is out of memory sends it: no process is left behind."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--jobs", "2", "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("*/policy.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True).split()
+    process.kill()
+    process.wait()
+    assert len(children) >= 3
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline + 60:
+        time.sleep(0.05)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path)) == timeless(unbroken)
+
+
+class TestSettings:
+    def test_every_pair_has_a_preset(self):
+        from daband.domains._registry import pairs
+
+        assert set(pairs.names()) <= set(preset_names())
+        for name in preset_names():
+            assert all(pair in pairs for pair in load_experiment(name).pairs())
+
+    def test_overrides(self):
+        changed = load_experiment("synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"])
+        assert (changed.episodes, changed.rule, changed.seeds) == (7, "greedy", (3,))
+        assert changed.runs(["linucb"])[0].policy["alpha"] == 0.5
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("episods=7", "did you mean 'episodes'"),
+            ("episodes=0", "episodes"),
+            ("episodes=many", "episodes"),
+            ("episodes", "key=value"),
+            ("episodes.x=1", "no group of settings"),
+        ],
+    )
+    def test_bad_overrides(self, override, message):
+        with pytest.raises(InvalidInput, match=message):
+            load_experiment("synthetic", [override])
+
+    def test_files(self, tmp_path):
+        path = tmp_path / "mine.toml"
+        path.write_text('pair = "synthetic"\nepisodes = 2\n[methods.linucb]\nridge = 2.0\n')
+        assert load_experiment(str(path)).runs(["linucb"])[0].policy["ridge"] == 2.0
+        path.write_text("pair = \n")
+        with pytest.raises(InvalidInput, match="not TOML"):
+            load_experiment(str(path))
+        with pytest.raises(InvalidInput, match="no file"):
+            load_experiment(str(tmp_path / "none.toml"))
+        with pytest.raises(InvalidInput, match=r"did you mean 'synthetic'"):
+            load_experiment("syntetic")
+
+    def test_the_hash_tells_settings_apart(self, small):
+        specs = [*small.runs(), *small.model_copy(update={"rule": "greedy"}).runs()]
+        assert len({spec.config_hash for spec in specs}) == len(specs)
+        assert [spec.config_hash for spec in small.runs()] == [spec.config_hash for spec in small.runs()]
+
+    def test_unknown_method_and_setting(self):
+        from daband.domains._registry import load
+
+        pair = load("synthetic", tiny=True)
+        with pytest.raises(InvalidInput, match="unknown method 'linucbp'"):
+            build_policy("linucbp", pair, seed=0, settings={}, components=2)
+        with pytest.raises(InvalidInput, match="no setting 'lambda'"):
+            build_policy("linucb", pair, seed=0, settings={"lambda": 1}, components=2)
+
+
+class TestWarnings:
+    """Of many runs side by side, a warning says whose it is."""
+
+    def test_of_runs_in_turn(self, small, tmp_path):
+        with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
+            list(local(1, work=odd)(small.runs(["random"], [0]), tmp_path, lambda _: None))
+
+    def test_of_runs_in_processes_are_sent_to_the_parent(self, small, tmp_path):
+        mailbox = queue.Queue()
+        (spec,) = small.runs(["random"], [0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # here they are errors; in a worker they are not
+            _in_worker(partial(odd, out=tmp_path), [spec], mailbox)
+        assert mailbox.get_nowait() == (spec, "synthetic, random, seed 0: something is odd")
+
+
+def odd(group, *, out, progress):
+    warnings.warn("something is odd", stacklevel=1)
+    return [{}]

@@ -1,0 +1,56 @@
+"""A pair whose target nobody has labelled runs to its end: the record says what is known, and nothing else."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import daband
+from daband.bench._run import conclude, prepare
+from daband.bench._settings import Experiment
+from daband.bench.report._page import write_report
+from daband.training._loop import run_phase
+
+TARGET = (
+    "target_accuracy", "target_accuracy_macro", "target_value", "target_best_value", "target_constant_value",
+    "target_regret", "per_class",
+)  # fmt: skip
+
+
+def finished(out, method, *, labels):
+    experiment = Experiment(pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,))
+    (spec,) = experiment.runs([method])
+    pair = daband.domains.load("synthetic", tiny=True)
+    prepared = prepare(spec, out, pair=pair if labels else replace(pair, target_test=None))
+    run = run_phase(prepared.phase())
+    return conclude(prepared, run), run, out / spec.folder_name, pair
+
+
+@pytest.mark.parametrize("method", ["linucb", "nlinucb"])
+def test_a_target_without_labels(tmp_path, method):
+    record, run, folder, pair = finished(tmp_path, method, labels=False)
+    assert [record[name] for name in TARGET] == [None] * len(TARGET)
+    policy = daband.load(folder / "policy.safetensors")
+    arms = policy.decide(pair.target.batch(0, len(pair.target), seed=0), "target", rule="ucb").arm
+    assert record["target_arm_counts"] == np.bincount(arms, minlength=pair.n_arms).tolist()
+    assert record["target_contexts"] == len(pair.target)
+    assert record["source_reward"] == pytest.approx(run.reward.mean())
+    assert record["source_regret"] == pytest.approx(run.total_regret)
+    assert json.loads((folder / "result.json").read_text()) == record
+    with np.load(folder / "artifacts.npz") as kept:
+        assert "confusion" not in kept
+        assert ("latent_after" in kept) == (method == "nlinucb")
+        if method == "nlinucb":
+            assert (kept["latent_arm"][kept["latent_domain"] == 1] == -1).all()
+    page = write_report(tmp_path, formats=()).read_text()
+    assert "the target has no labels" in page
+
+
+def test_with_labels_the_record_is_the_evaluation(tmp_path):
+    record, _, folder, pair = finished(tmp_path, "linucb", labels=True)
+    result = daband.evaluate(daband.load(folder / "policy.safetensors"), pair.target_test)
+    for name in ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret"):
+        assert record[f"target_{name}"] == getattr(result, name)
+    assert record["target_arm_counts"] == result.arm_counts
+    assert record["feedback"] == "bandit"

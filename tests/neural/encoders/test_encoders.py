@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from daband.errors import InvalidInput
+from daband.neural.encoders._conv import normalised_pixels
+from daband.neural.encoders._encoder import LatentSettings, build_encoder, domain_rows, encoders
+
+SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
+
+
+def trained(name, shape, **settings):
+    torch.manual_seed(0)
+    encoder = build_encoder(name, context_shape=shape, latent=LatentSettings(**settings))
+    with torch.no_grad():
+        encoder(torch.rand(32, *shape), domain_rows=(16, 16))
+    return encoder.eval()
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
+    encoder = trained(name, shape, dimension=12, hidden=20)
+    latent, alignment = encoder(torch.rand(5, *shape))
+    assert latent.shape == (5, 12)
+    assert alignment.shape == (5, encoder.alignment_width)
+    torch.testing.assert_close(latent.norm(dim=1), torch.ones(5))
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+@pytest.mark.parametrize("normalise_hidden", [False, True])
+def test_a_batch_equals_its_singles_in_each_domain(name, shape, normalise_hidden):
+    encoder = trained(name, shape, normalise_hidden=normalise_hidden)
+    contexts = torch.rand(6, *shape)
+    for domain in (0, 1):
+        batch = encoder(contexts, domain_rows=domain_rows(domain, 6))
+        singles = torch.cat([encoder(row[None], domain_rows=domain_rows(domain, 1)).latent for row in contexts])
+        torch.testing.assert_close(batch.latent, singles, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_domains_mixed_in_one_batch_equal_domains_apart(name):
+    encoder = trained(name, (3, 20, 20))
+    contexts = torch.rand(6, 3, 20, 20)
+    rest = len(contexts) - 2
+    mixed = encoder(contexts, domain_rows=(2, rest)).latent
+    apart = torch.cat(
+        [
+            encoder(contexts[:2], domain_rows=(2,)).latent,
+            encoder(contexts[2:], domain_rows=(0, rest)).latent,
+        ]
+    )
+    torch.testing.assert_close(mixed, apart, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(mixed[2:], encoder(contexts[2:], domain_rows=(rest,)).latent, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_uint8_is_scaled_to_the_unit_range(name):
+    encoder = trained(name, (3, 16, 16))
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8))
+    torch.testing.assert_close(encoder(image).latent, encoder(image.float() / 255).latent)
+
+
+def test_tap_can_be_the_latent():
+    encoder = trained("mlp", (5,), alignment="latent")
+    latent, alignment = encoder(torch.rand(3, 5))
+    assert alignment is latent
+    assert encoder.alignment_width == encoder.dimension
+
+
+@pytest.mark.parametrize("options", [{"normalise": False}, {"normalise_image": True}, {"channels": (4,)}])
+def test_conv_variants(options):
+    encoder = build_encoder("conv", context_shape=(1, 28, 28), **options)
+    latent, _ = encoder(torch.rand(4, 1, 28, 28), domain_rows=(2, 2))
+    latent.sum().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in encoder.parameters())
+    assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).latent).all()
+
+
+def test_conv_caps_the_tap_of_large_images():
+    assert build_encoder("conv", context_shape=(3, 224, 224)).alignment_width == 48 * 8 * 8
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 4), nn.BatchNorm1d(4)
+
+    def forward(self, contexts):
+        return self.norm(self.layer(contexts.flatten(1)))
+
+
+def test_a_module_of_ones_own_is_an_encoder_and_keeps_batch_equal_to_singles():
+    encoder = build_encoder(Linear(), context_shape=(2, 3)).train()
+    contexts = torch.rand(5, 2, 3)
+    singles = torch.cat([encoder(row[None]).latent for row in contexts])
+    torch.testing.assert_close(encoder(contexts).latent, singles)
+    assert encoder.alignment_width == 4
+
+
+def test_an_unfit_module_is_refused():
+    with pytest.raises(InvalidInput, match="cannot take contexts of shape"):
+        build_encoder(Linear(), context_shape=(5,))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("conv", (7,), "images"),
+        ("conv", (3, 8, 8), "mlp"),
+        ("pretrained", (7,), "images"),
+        ("mpl", (3,), "did you mean 'mlp'"),
+    ],
+)
+def test_unfit_shapes_and_names_are_refused(name, shape, message):
+    with pytest.raises(InvalidInput, match=message):
+        build_encoder(name, context_shape=shape)
+
+
+def test_wrong_context_shape_names_both():
+    encoder = build_encoder("mlp", context_shape=(4,))
+    with pytest.raises(InvalidInput, match=r"\(4,\)"):
+        encoder(torch.rand(2, 5))
+
+
+def test_latent_settings_are_checked():
+    for wrong in ({"dimension": 0}, {"hidden": 0}, {"alignment": "moon"}):
+        with pytest.raises(InvalidInput):
+            LatentSettings(**wrong)
+
+
+def test_every_encoder_is_registered():
+    assert {"mlp", "conv", "pretrained"} <= set(encoders.names())
+
+
+def test_pixels_are_normalised_as_named():
+    image = torch.rand(2, 3, 20, 20)
+    symmetric, by_imagenet = (normalised_pixels(image, how) for how in ("symmetric", "imagenet"))
+    torch.testing.assert_close(symmetric, (image - 0.5) / 0.5)
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    torch.testing.assert_close(by_imagenet, (image - mean.view(3, 1, 1)) / deviation.view(3, 1, 1))
+    assert normalised_pixels(image, "unit") is image
+    stacked = torch.rand(4, 2, 3, 20, 20)  # (B, runs, channels, height, width)
+    torch.testing.assert_close(
+        normalised_pixels(stacked, "imagenet")[:, 1], normalised_pixels(stacked[:, 1], "imagenet")
+    )
+
+
+def test_pixels_that_make_no_sense_are_refused():
+    with pytest.raises(InvalidInput, match="pixels must be 'unit'"):
+        build_encoder("conv", context_shape=(3, 20, 20), pixels="bright")
+    with pytest.raises(InvalidInput, match="three channels"):
+        build_encoder("conv", context_shape=(1, 20, 20), pixels="imagenet")
+
+
+@pytest.mark.parametrize("network", ["mlp", nn.Sequential(nn.Flatten(), nn.Linear(6, 5))])
+def test_dense_layers_take_features_of_half_precision(network):
+    encoder = build_encoder(network, context_shape=(6,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        latent = encoder(torch.rand(8, 6), domain_rows=(4, 4)).latent
+    assert latent.dtype == torch.float32
+    torch.testing.assert_close(latent.norm(dim=1), torch.ones(8))

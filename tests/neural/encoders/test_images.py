@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+
+from daband._image_layout import channels_first, channels_first_shape, channels_last, image_layout
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "first"),
+    [
+        ((3, 28, 28), "channels_first", (3, 28, 28)),
+        ((1, 16, 40), "channels_first", (1, 16, 40)),
+        ((28, 28, 3), "channels_last", (3, 28, 28)),
+        ((64, 32, 4), "channels_last", (4, 64, 32)),
+        ((28, 30), "grey", (1, 28, 30)),
+        ((28, 8), None, (28, 8)),
+        ((2, 28, 28), None, (2, 28, 28)),
+        ((3, 8, 8), None, (3, 8, 8)),
+        ((784,), None, (784,)),
+        ((2, 3, 28, 28), None, (2, 3, 28, 28)),
+    ],
+)
+def test_what_is_an_image_and_how_its_pixels_lie(shape, layout, first):
+    assert image_layout(shape) == layout
+    assert channels_first_shape(shape) == first
+    contexts = np.arange(2 * np.prod(shape)).reshape(2, *shape)
+    turned = channels_first(contexts, layout)
+    assert turned.shape == (2, *first)
+    assert np.shares_memory(turned, contexts)
+    if layout == "channels_last":
+        np.testing.assert_array_equal(turned[1, 2], contexts[1, ..., 2])
+    if layout is not None:
+        shown = channels_last(contexts[1], layout)
+        assert shown.shape == (first[1:] if first[0] == 1 else (*first[1:], first[0]))
+        np.testing.assert_array_equal(shown.reshape(first[1], first[2], -1)[..., 0], turned[1, 0])

@@ -1,0 +1,27 @@
+"""The hash of a recipe, by which records say what ran: every setting counts, and nothing else does."""
+
+import daband
+from daband.neural.learning._settings import recipe_from
+
+IMAGES = (3, 28, 28)
+
+
+def test_equal_recipes_have_one_fingerprint_and_others_another():
+    recipe = daband.recipe_for("default", context_shape=IMAGES)
+    again = recipe_from(recipe.settings())
+    assert recipe.fingerprint() == again.fingerprint()
+    for changes in (
+        {"weights": {"adversarial": 1.0}},
+        {"learning": {"gate_exponent": 0.0}},
+        {"encoder": {"options": {"pixels": "symmetric"}}},
+        {"replay": {"refit": False}},
+        {"alpha": 0.5},
+    ):
+        assert recipe.changed(changes).fingerprint() != recipe.fingerprint(), changes
+
+
+def test_a_term_of_weight_zero_is_none():
+    recipe = daband.recipe_for("default", context_shape=IMAGES)
+    rest = recipe.with_weights(adversarial=0.0)
+    without = {name: weight for name, weight in recipe.settings()["weights"].items() if name != "adversarial"}
+    assert rest.fingerprint() == recipe_from({**recipe.settings(), "weights": without}).fingerprint()

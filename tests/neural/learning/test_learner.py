@@ -1,0 +1,276 @@
+"""What a learner does besides ordinary steps: it grows, is copied, changes its device, and skips what is not finite."""
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from daband.errors import InvalidInput
+from daband.neural.encoders._encoder import CustomFeatures, _filled_up, encoders
+from daband.neural.learning._settings import EncoderSettings, LearningSettings
+from daband.neural.learning._step_runners import StepRunner
+from daband.neural.objectives._objective import Weight
+from daband.neural.objectives._term import Term, terms
+from daband.policies._policy import load_policy
+from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
+
+
+def with_terms(**weights):
+    own = {name: Weight(value) for name, value in weights.items()}
+    return replace(small(), weights={"source_cross_entropy": Weight(1.0), **own})
+
+
+class GrowingTerm(Term):
+    """Learns a number an arm."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.per_arm = nn.Parameter(torch.ones(shape.n_arms))
+
+    def forward(self, batch):
+        return (batch.predicted * self.per_arm).mean() ** 2
+
+    def grow(self):
+        self.per_arm = nn.Parameter(torch.cat([self.per_arm.detach(), torch.randn(1)]))
+
+
+class Centred(nn.Module):
+    """Takes out a running mean of its own, and counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(SHAPE))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, contexts):
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(contexts.mean(dim=0), 0.1)
+                self.batches.add_(1)
+        return contexts - self.mean
+
+
+@pytest.fixture
+def registered():
+    def centred(*, context_shape):
+        return CustomFeatures(module=Centred(), context_shape=context_shape)
+
+    with terms.temporarily("growing", GrowingTerm), encoders.temporarily("centred", centred):
+        yield
+
+
+def test_the_moving_average_follows_faster_while_training_is_young():
+    learner = make(recipe=small(learning=LearningSettings(ema_decay=0.99))).learner
+    assert [share for *_, share in learner.schedule(3)] == pytest.approx([9 / 11, 9 / 12, 9 / 13])
+    learner.step_number = 10**6
+    assert learner.schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
+
+
+def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
+    policy = trained(make())
+    state = {**policy.learner.state(), "generator": np.arange(16, dtype=np.uint8)}  # as a GPU's generator gives it
+    drawn = []
+    for _ in range(2):
+        policy.learner.restore(state)
+        drawn.append(torch.rand(4, generator=policy.learner.generator))
+    assert torch.equal(*drawn)
+    assert math.isfinite(policy.adapt()["loss"])
+
+
+def test_a_copy_of_one_of_several_leaves_the_others_behind():
+    from daband.neural._neural_linucb import adapt_stacked
+
+    policies = [trained(make(seed=seed)) for seed in (0, 1)]
+    adapt_stacked(policies)
+    twin = copy.deepcopy(policies[0])
+    assert twin.learner.stepper is None
+    before = fingerprint(policies[0]), fingerprint(policies[1])
+    assert fingerprint(twin) == before[0]
+    trained(twin, start=3)
+    assert (fingerprint(policies[0]), fingerprint(policies[1])) == before
+    trained(policies[0], start=3)
+    assert fingerprint(twin) == fingerprint(policies[0])
+
+
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+def test_the_conditional_discriminator_takes_both_arm_models_and_paid_target_rounds(arms):
+    policy = make(recipe=with_terms(conditional_adversarial=0.5), arms=arms)
+    rng = np.random.default_rng(0)
+    shape = (ARMS, *SHAPE) if arms == "shared" else SHAPE
+    for domain in ("source", "target"):
+        policy.play(rng.normal(size=(16, *shape)), rng.random((16, ARMS)), domain)
+        policy.observe_target(rng.normal(size=(16, *shape)))
+        measured = policy.adapt()
+        assert math.isfinite(measured["loss"])
+        assert measured["skipped_steps"] == 0
+
+
+@pytest.mark.parametrize("term", ["adversarial", "conditional_adversarial", "coral", "mmd"])
+def test_without_a_source_round_there_is_no_divergence(term):
+    policy = make(recipe=with_terms(**{term: 0.5}))
+    policy.observe_target(problem(16, seed=3, shift=1.0)[0])
+    policy.play(*problem(16, seed=5, shift=1.0), "target")
+    measured = policy.adapt()
+    assert measured[term] == 0
+    assert measured["skipped_steps"] == 0
+    assert "discriminator_accuracy" not in measured
+
+
+def test_terms_on_the_target_alone_wait_for_it():
+    policy = make(recipe=replace(small(), weights={"adversarial": Weight(1.0)}))
+    policy.play(*problem(16))
+    before = policy.learner.vector.detach().clone()
+    with pytest.warns(UserWarning, match="no target context"):
+        assert policy.adapt()["loss"] == 0
+    assert torch.equal(policy.learner.vector, before)
+
+
+def test_a_terms_parameters_may_grow_with_the_arms(registered, tmp_path):
+    policy = trained(make(recipe=with_terms(growing=0.5, adversarial=0.3)))
+    learner = policy.learner
+    before = {name: array.copy() for name, array in learner.state().items() if not name.startswith("optimiser")}
+    moments = learner.layout.parameters(learner.moments["exp_avg"][None])["objective"]
+    policy.add_arm()
+    for name, array in learner.state().items():
+        if name in before and "per_arm" not in name and name != "gate.arms":
+            np.testing.assert_array_equal(array, before[name], err_msg=name)
+    after = learner.layout.parameters(learner.moments["exp_avg"][None])["objective"]
+    for name, old in moments.items():
+        new = after[name] if old.shape == after[name].shape else after[name][:, :ARMS]
+        assert torch.equal(old, new)
+    for some in (policy, again_from(policy, tmp_path)):
+        some.play(problem(32, seed=8)[0], np.random.default_rng(0).random((32, ARMS + 1)))
+        measured = some.adapt()
+    assert fingerprint(some) == fingerprint(policy)
+    assert math.isfinite(measured["growing"])
+    assert learner.objective.terms["growing"].per_arm.shape == (ARMS + 1,)
+
+
+def again_from(policy, folder):
+    policy.save(folder / "p.safetensors")
+    return load_policy(folder / "p.safetensors")
+
+
+def test_what_an_arm_brings_depends_on_the_seed_alone():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    grown = []
+    for seed in (0, 0, 1):
+        policy = make(recipe=with_terms(conditional_adversarial=0.5), seed=seed)
+        policy.add_arm()
+        grown.append(policy.learner.objective.terms["conditional_adversarial"].class_directions[-1])
+    assert torch.equal(grown[0], grown[1])
+    assert not torch.equal(grown[0], grown[2])
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("ema_decay", [0.0, 0.99])
+def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_decay):
+    recipe = small(
+        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay), encoder=EncoderSettings(name="centred")
+    )
+    policy = trained(make(recipe=recipe))
+    before = {name: array.copy() for name, array in policy.learner.state().items()}
+    assert before["encoder.features.module.batches"] == 12
+    policy.buffers.rounds[0].contexts.fill_(math.nan)
+    assert policy.adapt(steps=2)["skipped_steps"] == 2
+    for name, array in policy.learner.state().items():
+        if name not in ("generator", "step_number", "streak"):
+            np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_a_discriminators_gradient_must_be_finite_as_well(monkeypatch):
+    policy = trained(make(), episodes=1)
+    before = policy.learner.vector.detach().clone()
+    real = torch.autograd.grad
+
+    def spoiled(*arguments, **settings):
+        (gradient,) = real(*arguments, **settings)
+        gradient[:, -5] = math.inf  # far behind the encoder's
+        return (gradient,)
+
+    monkeypatch.setattr(torch.autograd, "grad", spoiled)
+    assert policy.adapt(steps=2)["skipped_steps"] == 2
+    assert torch.equal(policy.learner.vector, before)
+
+
+def test_skipped_steps_count_in_no_mean():
+    policy = trained(make(), episodes=1)
+    contexts = policy.buffers.rounds[0].contexts
+    kept = contexts.clone()
+    contexts.fill_(math.nan)
+    assert set(policy.adapt(steps=1)) <= {"skipped_steps", "refitted", "recent_reward", "gate"}
+    contexts.copy_(kept)
+    stepper = policy.learner.stepper
+
+    def once_broken(measure):
+        if int(stepper.step.position) == 0:
+            contexts.fill_(math.nan)
+        stepper.step(measure)
+        contexts.copy_(kept)
+
+    stepper.runner = StepRunner(once_broken)
+    measured = policy.adapt(steps=9)  # the first and the last measure
+    assert measured["skipped_steps"] == 1
+    assert all(math.isfinite(value) for value in measured.values())
+
+
+def test_a_module_in_a_recipe_is_told_where_to_go():
+    with pytest.raises(InvalidInput, match="encoder="):
+        make(recipe=replace(small(), encoder=EncoderSettings(name=nn.Flatten())))
+
+
+def test_policies_that_are_given_one_network_do_not_share_it(registered):
+    network = nn.Linear(5, 6)
+    before = network.weight.detach().clone()
+
+    def given(*, context_shape):
+        return CustomFeatures(module=network, context_shape=context_shape)
+
+    with encoders.temporarily("given", given):
+        recipe = small(encoder=EncoderSettings(name="given"))
+        alone = fingerprint(trained(make(recipe=recipe)))
+        first, second = make(recipe=recipe), make(recipe=recipe, seed=1)
+        trained(second)
+        assert fingerprint(trained(first)) == alone
+        assert torch.equal(network.weight, before)
+        twin = copy.deepcopy(first)
+        trained(twin, start=3)
+        assert fingerprint(first) == alone
+
+
+def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
+    expected = trained(make())
+    expected.add_arm()
+    torch.set_default_dtype(torch.float64)
+    try:
+        policy = trained(make())
+        policy.add_arm()
+        policy.save(tmp_path / "p.safetensors")
+        again = load_policy(tmp_path / "p.safetensors")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)
+
+
+@pytest.mark.parametrize(("rows", "filled"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (2000, 2048)])
+def test_rows_are_filled_up_to_a_power_of_two_with_copies_of_the_first(rows, filled):
+    contexts = torch.arange(rows * 2, dtype=torch.float32).view(rows, 2)
+    given = _filled_up(contexts)
+    assert len(given) == filled
+    assert torch.equal(given[:rows], contexts)
+    assert torch.equal(given[rows:], contexts[:1].expand(filled - rows, 2))
+
+
+def test_a_state_laid_out_by_another_version_is_refused_by_name():
+    policy = trained(make(), episodes=1)
+    state = policy.learner.state()
+    state["optimiser.exp_avg"] = state["optimiser.exp_avg"][:-1]
+    with pytest.raises(InvalidInput, match="another version"):
+        policy.learner.restore(state)

@@ -1,0 +1,35 @@
+"""Small batches for the tests of terms."""
+
+import torch
+
+from daband.neural.objectives._term import Batch, TermShape
+
+B, T, K, W = 6, 5, 4, 7
+
+
+def make_batch(seed=0, dtype=torch.float64, **replaced):
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
+
+    values = {
+        "predicted": draw(B, K) / 3,
+        "arm": torch.tensor([0, 1, 2, 3, 1, 0]),
+        "reward": torch.tensor([1, 0, 1, 0, 1, 0], dtype=dtype),
+        "alignment": draw(B, W),
+        "target_predicted": draw(T, K) / 3,
+        "target_width": draw(T, K).abs() / 10,
+        "target_alignment": draw(T, W),
+        "target_teacher": draw(T, K),
+        "weight": torch.ones((), dtype=dtype),
+    }
+    return Batch(**{**values, **replaced})
+
+
+def shape(**settings):
+    return TermShape(**{"n_arms": K, "alignment_width": W, "feedback": "one_hot", **settings})
+
+
+def weights_at(objective, step=0):
+    return torch.tensor(objective.weights_at(step), dtype=torch.float64)

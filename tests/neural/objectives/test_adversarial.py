@@ -1,0 +1,118 @@
+"""The discriminator descends the domain cross-entropy; the encoder receives it reversed, times 2 lambda, exactly."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from daband.neural.objectives._adversarial import domain_accuracy, domain_cross_entropy, reverse_gradient
+from daband.neural.objectives._objective import Objective, Weight
+from daband.neural.objectives._term import TermShape, terms
+from tests.neural.objectives.batches import B, K, T, W, make_batch, shape, weights_at
+
+
+def cross_entropy(source, target):
+    return domain_cross_entropy(torch.cat([source, target]), (len(source), len(target)))
+
+
+@pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
+@pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
+def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
+    torch.manual_seed(0)
+    term = terms.get(name)(shape()).double()
+    batch = make_batch()
+    alignments = [batch.alignment.clone().requires_grad_(True), batch.target_alignment.clone().requires_grad_(True)]
+    held = replace(
+        batch,
+        alignment=alignments[0],
+        target_alignment=alignments[1],
+        weight=torch.tensor(strength, dtype=torch.float64),
+    )
+    parameters = list(term.parameters())
+    received = torch.autograd.grad(term(held), [*alignments, *parameters])
+
+    logits = term.discriminator(term.seen(torch.cat(alignments), batch))
+    plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
+    plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
+    descended = torch.autograd.grad(plain, [*alignments, *parameters])
+
+    for ours, reference in zip(received[:2], descended[:2], strict=True):
+        torch.testing.assert_close(ours, -2 * strength * reference, rtol=1e-12, atol=1e-15)
+    for ours, reference in zip(received[2:], descended[2:], strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-15)
+
+
+def test_the_discriminators_gradient_agrees_with_finite_differences():
+    logits = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in (4, 6)]
+    assert torch.autograd.gradcheck(cross_entropy, logits)
+
+
+def test_chance_level_is_ln_2():
+    assert float(cross_entropy(torch.zeros(3), torch.zeros(5))) == pytest.approx(math.log(2))
+
+
+def test_domains_weigh_the_same_whatever_their_numbers():
+    small = cross_entropy(torch.ones(1), torch.ones(1))
+    torch.testing.assert_close(small, cross_entropy(torch.ones(9), torch.ones(1)))
+
+
+def test_reversal_is_the_identity_forward():
+    features = torch.randn(3, 2)
+    assert torch.equal(reverse_gradient(features, torch.tensor(2.0)), features)
+
+
+def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
+    def gradients(value):
+        torch.manual_seed(1)
+        objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
+        batch = make_batch()
+        batch.alignment.requires_grad_(True)
+        loss, _ = objective(batch, weights_at(objective))
+        first = next(objective.parameters())
+        return torch.autograd.grad(loss, [batch.alignment, first])
+
+    (alignment, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
+    torch.testing.assert_close(tap_twice, 2 * alignment)
+    assert torch.equal(first, first_twice)
+
+
+def test_accuracy_is_measured():
+    term = terms.get("adversarial")(shape())
+    with torch.no_grad():
+        for parameter in term.parameters():
+            parameter.zero_()
+        term.discriminator.layers[-1].bias.fill_(1.0)
+    assert float(term.measured(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
+    assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
+    assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
+
+
+def test_conditional_grows_with_the_arms():
+    term = terms.get("conditional_adversarial")(TermShape(n_arms=K, alignment_width=W))
+    before = term.class_directions.clone()
+    term.grow()
+    assert term.class_directions.shape == (K + 1, term.projected_width)
+    assert torch.equal(term.class_directions[:K], before)
+
+
+def test_taps_that_lie_together_are_not_copied():
+    batch = make_batch()
+    alignments = batch.both_alignments
+    joint = replace(batch, alignments=alignments)
+    assert joint.both_alignments is alignments
+    assert torch.equal(alignments, torch.cat([batch.alignment, batch.target_alignment]))
+    term = terms.get("adversarial")(shape()).double()
+    assert torch.equal(term(joint), term(batch))
+
+
+def test_several_sources_are_one_mixture():
+    torch.manual_seed(0)
+    term = terms.get("adversarial")(shape()).double()
+    batch = replace(make_batch(), weight=torch.tensor(0.5).double())
+    moved = batch.alignment.detach()[torch.randperm(len(batch.alignment))]
+    torch.testing.assert_close(term(replace(batch, alignment=moved)), term(batch))
+    assert batch.alignment_rows == (len(batch.alignment), len(batch.target_alignment))
+    assert float(domain_accuracy(torch.tensor([-1.0, -1.0, -1.0, 1.0]), (3, 1))) == 1.0
+    assert float(domain_accuracy(torch.tensor([1.0, -1.0, -1.0, 1.0]), (2, 2))) == 0.5
