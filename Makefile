@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) "torch==2.13.0"
-	$(PIP) --editable '.[serve]' --group dev
+	$(PIP) --editable '.[all]' --group dev
 	touch $(READY)
 
 demo: $(READY)
@@ -56,7 +56,7 @@ check: $(READY)
 
 # A peer that does not install here (one needs a C++ compiler) is left out, and the benchmark says so.
 bench: $(READY)
-	$(PIP) --editable ".[peers]" || for peer in $(PEERS); do $(PIP) "$$peer" || echo "$$peer does not install here"; done
+	$(PIP) --editable '.[peers]' || for peer in $(PEERS); do $(PIP) "$$peer" || echo "$$peer does not install here"; done
 	mkdir -p runs
 	$(BIN)/python benchmarks/linear.py --json runs/benchmark-linear.json
 
@@ -78,7 +78,7 @@ dist: $(READY)
 	rm -rf dist build/dist
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv build/dist
-	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo dist/*.whl)[deep,bench]"
 	cd build/dist && bin/daband bench demo --set episodes=8 --jobs 2 --out demo && test -s demo/report.html
 
 clean:
