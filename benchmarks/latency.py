@@ -32,7 +32,7 @@ from torch.nn import functional
 
 import daband
 from daband._table_transform import CategoricalColumn, NumericColumn, TableTransform
-from daband.serving._deployed_policy import Deployed
+from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._members import Member
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
@@ -149,14 +149,14 @@ def cases(folder: Path) -> list[Case]:
     return found
 
 
-def exported(policy: Any, path: Path, contexts: Any, table: TableTransform | None) -> Deployed:
+def exported(policy: Any, path: Path, contexts: Any, table: TableTransform | None) -> DeployedPolicy:
     """The deployed policy, from its file."""
     policy.deploy("target")
     daband.export(policy, path, reference=contexts, table=table)
     return daband.load_deployed(path)
 
 
-def decider(deployed: Deployed, row: Any) -> Callable[[], Any]:
+def decider(deployed: DeployedPolicy, row: Any) -> Callable[[], Any]:
     return lambda: deployed.decide(row)
 
 
@@ -183,7 +183,7 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
     return lambda: scored((np.array([*numbers.values(), *padding]) - mean) / deviation)
 
 
-def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
+def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
     """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy; no further experts."""
     network, beside, *_ = deployed.frozen.members
     layers = network.network.layers  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ FIRST = {
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
     "evaluation": ["evaluate", "evaluate_log", "Evaluation"],
     "trust": ["choose", "assess", "audit", "Choice", "Assessment", "Audit", "Candidate"],
-    "serving": ["export", "load_deployed", "Deployed"],
+    "serving": ["export", "load_deployed", "DeployedPolicy"],
     "bench": ["bench", "load_experiment", "Experiment"],
     "neural": ["DABand", "NeuralLinUCB", "Recipe"],
     "checks": ["check_policy", "check_pair", "check_term", "check_encoder"],

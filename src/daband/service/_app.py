@@ -40,7 +40,7 @@ from daband.service._decider import Decider, checked_id, checked_reward, model_f
 from daband.service._event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._pages import openapi
 from daband.service._settings import Clock, Settings
-from daband.serving._deployed_policy import Deployed, load_deployed
+from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS, _RESTART_SECONDS = 1.0, 3.0
@@ -369,7 +369,7 @@ class Service:
         return HTMLResponse(pages.api_page(openapi(self._decider.model.deployed, self.settings), str(request.base_url)))
 
 
-def _check_same(deployed: Deployed, logged: Deployed) -> None:
+def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
     """Raise where the log would not mean the same under another file: it has arms by number, and raw contexts."""
     names = ["arm_names", "columns", "per_arm"]
     names += [] if deployed.columns else ["context_shape"]  # categories may be added

@@ -19,7 +19,7 @@ from daband._arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
 from daband.service._event_log import Event
 from daband.service._settings import Settings
-from daband.serving._deployed_policy import Deployed, load_deployed
+from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
@@ -33,7 +33,7 @@ class Model:
     """A deployed policy under the number that decisions name."""
 
     number: int
-    deployed: Deployed
+    deployed: DeployedPolicy
 
 
 def model_from(content: bytes, number: int) -> Model:
@@ -117,7 +117,7 @@ class Decider:
         return {"context": context, "eligible": eligible, "digest": digest}
 
     def _choose(
-        self, deployed: Deployed, requests: list[_Request]
+        self, deployed: DeployedPolicy, requests: list[_Request]
     ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
         if len(requests) == 1:
             one = requests[0]
@@ -135,7 +135,7 @@ class Decider:
         pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
         return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
 
-    def _read_events(self, body: Any, deployed: Deployed) -> list[_Request]:
+    def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_Request]:
         if not isinstance(body, dict):
             raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
         if "events" not in body:
@@ -157,7 +157,7 @@ class Decider:
             raise InvalidInput("events: an event_id stands there twice")
         return requests
 
-    def _read_event(self, body: Any, deployed: Deployed) -> _Request:
+    def _read_event(self, body: Any, deployed: DeployedPolicy) -> _Request:
         if not isinstance(body, dict):
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
         for name in body:
@@ -193,7 +193,7 @@ class Decider:
         )
 
 
-def _as_row(context: Any, deployed: Deployed) -> Any:
+def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
     """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
     if isinstance(context, Mapping):
         if deployed.columns is None:
@@ -219,7 +219,7 @@ def checked_id(event_id: Any) -> str:
     return event_id
 
 
-def checked_reward(reward: Any, deployed: Deployed, name: str = "reward") -> float:
+def checked_reward(reward: Any, deployed: DeployedPolicy, name: str = "reward") -> float:
     """A reward in the policy's unit, within its range, or not far outside one that was only estimated."""
     low, high = deployed.reward_range
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):

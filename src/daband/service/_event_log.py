@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from daband._files import check_writable, write_bytes
 from daband._lazy_polars import pl
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.serving._deployed_policy import Deployed
+from daband.serving._deployed_policy import DeployedPolicy
 
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912
@@ -586,7 +586,7 @@ def read_rows(contexts: Iterable[str]) -> Any:
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
-def can_read(context: str | None, deployed: Deployed) -> bool:
+def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
     """Whether a context of the log is a row of this file: one that is not must not hold up all that come after it."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False

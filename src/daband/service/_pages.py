@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from daband.service._settings import Settings
-from daband.serving._deployed_policy import Deployed
+from daband.serving._deployed_policy import DeployedPolicy
 
 _environment = Environment(
     loader=PackageLoader("daband.service"),
@@ -52,7 +52,7 @@ _environment.filters.update(number=_number, percent=_percent, span=_span, moment
 def watch_page(
     snapshot: Mapping[str, Any],
     models: Mapping[str, Any],
-    deployed: Deployed,
+    deployed: DeployedPolicy,
     settings: Settings,
     health: Mapping[str, str],
     now: float,
@@ -146,7 +146,7 @@ def _curve(points: Sequence[Mapping[str, float]], promise: float | None) -> dict
 # The OpenAPI document of a service, made from the policy that it serves: its columns, arms and reward range.
 
 
-def openapi(deployed: Deployed, settings: Settings) -> dict[str, Any]:
+def openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     """The document (OpenAPI 3.1)."""
     example: Any = 0.0
     for size in reversed(deployed.reader.shape):

@@ -15,7 +15,7 @@ from daband.errors import InvalidInput
 from daband.evaluation._off_policy_estimators import MeanEstimate, normal_interval
 from daband.service._event_log import Event, LoggedReward, can_read, read_rows
 from daband.service._settings import Settings
-from daband.serving._deployed_policy import Deployed
+from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
 
 # A test that rewards have fallen below a promise; it may be looked at after every reward.
@@ -159,7 +159,7 @@ class Watch:
     nothing of this file's promise and its contexts.
     """
 
-    def __init__(self, deployed: Deployed, settings: Settings, *, first_model: int = 0) -> None:
+    def __init__(self, deployed: DeployedPolicy, settings: Settings, *, first_model: int = 0) -> None:
         self.deployed, self.settings, self._first_model = deployed, settings, first_model
         self._monitor: Monitor | None = None
         if deployed.reference is not None and settings.contexts == "keep":
@@ -330,7 +330,7 @@ class Watch:
         return points
 
 
-def promised_value(deployed: Deployed, settings: Settings) -> float | None:
+def promised_value(deployed: DeployedPolicy, settings: Settings) -> float | None:
     """The mean reward that is promised: what the settings say, else the lower bound of the file's assessment."""
     if settings.promise is not None:
         return settings.promise

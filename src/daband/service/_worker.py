@@ -27,7 +27,7 @@ from daband.service._decider import model_from
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.service._watched_numbers import Watch
-from daband.serving._deployed_policy import Deployed
+from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
 # Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.
@@ -43,7 +43,9 @@ class LogLearner:
     begins with its first reward.
     """
 
-    def __init__(self, store: Store, file: str | Path, deployed: Deployed, number: int, *, every: int = 100) -> None:
+    def __init__(
+        self, store: Store, file: str | Path, deployed: DeployedPolicy, number: int, *, every: int = 100
+    ) -> None:
         self._store, self._deployed, self._number, self._every = store, deployed, number, every
         content = Path(file).read_bytes()
         self.base = f"{hashlib.sha256(content).hexdigest()}/{every}"
@@ -104,7 +106,7 @@ class LogLearner:
         return start
 
 
-def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> None:
+def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
     """Learn from a group of rewards; those of rounds that an incumbent chose are weighted by their propensity."""
     rows = [row for row in rows if can_read(row.event.context, deployed)]
     for online in (True, False):
@@ -139,7 +141,7 @@ def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
     return export_bytes(policy, deployed)
 
 
-def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
+def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
     """The policy as an exported file like the one that is served."""
     return _written_by(
         lambda path: export(
@@ -163,7 +165,7 @@ def _written_by(write: Callable[[Path], object]) -> bytes:
         return path.read_bytes()
 
 
-def _load(file: str | Path, deployed: Deployed) -> Policy:
+def _load(file: str | Path, deployed: DeployedPolicy) -> Policy:
     policy = load_policy(file)
     if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
         raise InvalidInput(
@@ -173,7 +175,7 @@ def _load(file: str | Path, deployed: Deployed) -> Policy:
     return policy
 
 
-def _was_exported_to(deployed: Deployed, policy: Policy) -> bool:
+def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
     """Whether the file has this policy's rounds and predicts as it does, but for the rounding of another machine."""
     if policy.rounds_learned != deployed.rounds_learned:
         return False

@@ -18,7 +18,7 @@ from typing import Any
 
 from daband._table_transform import NumericColumn
 from daband.errors import DabandError, InvalidInput
-from daband.serving._deployed_policy import Deployed, load_deployed
+from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _decide_lines(deployed: Deployed, among: list[str | int] | None, *, strict: bool) -> int:
+def _decide_lines(deployed: DeployedPolicy, among: list[str | int] | None, *, strict: bool) -> int:
     failed = False
     for number, line in enumerate(sys.stdin, start=1):
         if not line.strip():
@@ -76,7 +76,7 @@ def _decide_lines(deployed: Deployed, among: list[str | int] | None, *, strict: 
     return 1 if failed else 0
 
 
-def about(deployed: Deployed) -> dict[str, Any]:
+def about(deployed: DeployedPolicy) -> dict[str, Any]:
     """What a file holds, as JSON can."""
     return {
         "policy": deployed.policy, "domain": deployed.domain, "columns": deployed.columns,
@@ -86,7 +86,7 @@ def about(deployed: Deployed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _convert_types(row: Any, deployed: Deployed) -> Any:
+def _convert_types(row: Any, deployed: DeployedPolicy) -> Any:
     """A row with texts as what they stand for: numbers, missing values, or the path of an image file."""
     if isinstance(row, str):
         return Path(row)
@@ -111,7 +111,7 @@ def _number(text: str) -> float | str | None:
         return text  # the error on it names the column
 
 
-def _arm(name: str, deployed: Deployed) -> str | int:
+def _arm(name: str, deployed: DeployedPolicy) -> str | int:
     text = name.strip()
     return int(text) if text.isdecimal() and text not in deployed.arm_names else text
 

@@ -61,7 +61,7 @@ class DeployedDecision(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Deployed:
+class DeployedPolicy:
     """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
 
     frozen: FrozenPolicy = field(compare=False)
@@ -208,10 +208,10 @@ class Deployed:
 
     def __repr__(self) -> str:
         takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
-        return f"<Deployed({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
+        return f"<DeployedPolicy({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
 
 
-def load_deployed(path: str | Path, *, encoder: Any = None) -> Deployed:
+def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
     """The policy that ``daband.export`` wrote to ``path``.
 
     A file that is damaged, truncated, of a newer format or no exported policy is a ``CheckpointError`` that names it.
@@ -258,7 +258,7 @@ def deployed_of_parts(
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
     version: int = EXPORT_VERSION,
-) -> Deployed:
+) -> DeployedPolicy:
     """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment.
 
     Everything is checked here, nothing in ``decide``.
@@ -269,7 +269,7 @@ def deployed_of_parts(
     feature_names = tuple(str(name) for name in header["feature_names"])
     if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
         raise ValueError(f"the reference counts {reference.arms.shape} arms")
-    return Deployed(
+    return DeployedPolicy(
         frozen=frozen,
         arm_names=names,
         feature_names=feature_names,

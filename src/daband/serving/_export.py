@@ -19,7 +19,7 @@ from daband._image_layout import image_layout
 from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import Deployed, deployed_of_parts, write_deployed_file
+from daband.serving._deployed_policy import DeployedPolicy, deployed_of_parts, write_deployed_file
 from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy
 from daband.serving._members import Member
 from daband.serving._monitor import MOST_CONTEXTS, build_reference
@@ -42,7 +42,7 @@ def export(
     arm_names: Sequence[str] | None = None,
     table: TableTransform | None = None,
     images: Any = None,
-    reference: ArrayLike | Deployed | None = None,
+    reference: ArrayLike | DeployedPolicy | None = None,
     assessment: Any = None,
     epsilon: float | None = None,
     explore: str | None = None,
@@ -64,10 +64,10 @@ def export(
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
-        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
-            them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
-            contexts that the policy keeps for replay, else none. Of a ``Deployed`` the ranges are kept; its counts are
-            not, because they count what that policy predicted.
+        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and counts
+            go into the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts of the pair, or
+            else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts,
+            which include what that policy predicted.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
@@ -94,7 +94,7 @@ def export(
     if table is not None:
         frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
-    earlier = reference if isinstance(reference, Deployed) else None
+    earlier = reference if isinstance(reference, DeployedPolicy) else None
     reference = None if earlier is not None else reference
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
@@ -124,7 +124,7 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
     if not isinstance(frozen, FrozenPolicy):
-        raise InvalidInput(f"{type(policy).__name__}.frozen must return a daband.serving.FrozenPolicy, got {frozen!r}")
+        raise InvalidInput(f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}")
     if domain is None and frozen.domain == "source" and frozen.seen_target:
         warnings.warn(
             "the policy has seen target contexts but is exported for the source, as policy.deploy was not called; "

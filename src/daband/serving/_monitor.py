@@ -259,7 +259,7 @@ class Monitor:
         self._warnings: Counter[str] = Counter()
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
-        """``Deployed.decide`` with its options, counted."""
+        """``DeployedPolicy.decide`` with its options, counted."""
         decision, read, mean, width = self.deployed.decide_with(row, available, **options)
         scored = summary_scores(self.deployed, read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
         with self._lock:

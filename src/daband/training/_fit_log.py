@@ -166,7 +166,7 @@ def learn_log(
     """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
 
     The daily loop: decide with the exported file, log what it did and what came of it, learn the log, export again.
-    ``policy.version`` says how many logs it has learned, and so does the exported file (``Deployed.version``).
+    ``policy.version`` says how many logs it has learned, and so does the exported file (``DeployedPolicy.version``).
     Every round counts once: files are known by their content, so the same file under another name, or a folder to
     which files were added, teaches only what is new; with ``id`` each round is known by itself.
 
