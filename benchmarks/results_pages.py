@@ -29,7 +29,6 @@ from pages.performance import performance
 from pages.prior_trust import prior_trust_page
 from pages.runs import fill
 from pages.service import service_page
-from pages.sources import sources_page
 from pages.text import recipes_of, shown_in_front, todays_hashes
 from pages.trust import rewards_page, shared_page, tables_page, trust_page
 
@@ -59,7 +58,6 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "service": (service_page, ("service-load", "service-kill")),
     "shared": (shared_page, ("shared", "attribution", "linear-readings")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
-    "sources": (sources_page, ("sources",)),
     "tables": (tables_page, (*READINGS, "shared", "default-development")),
     "trust": (trust_page, (*READINGS, "fresh-development", "trust-development")),
 }
@@ -67,7 +65,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
 IMAGES = ROOT / "docs" / "images"
 TRAINED = (
     *READINGS, "audit", "baselines", "choose", "choose-cost", "fresh-development", "prior-trust", "shared",
-    "sources", "trust-development",
+    "trust-development",
 )  # fmt: skip
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 

@@ -375,7 +375,7 @@ class NeuralLinUCB(Policy):
         self._pseudo: PseudoLabelRegression | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
-        self._counted: tuple[object, ReplayBuffers, ReplayBuffers] | None = None
+        self._counted: tuple[ReplayBuffers, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -475,24 +475,17 @@ class NeuralLinUCB(Policy):
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from, with the weights of the sources; those of weight 0 are empty.
-
-        Where the source counts for nothing any more, there are the target's rounds alone.
-        """
+        """The replay buffers that steps draw from: only the target's, if the source does not count any more."""
         trust, first = self._head.trust, self.domains.first_target
         alone = trust is not None and not trust.discount > 0.0 and any(map(len, self._buffers.rounds[first:]))
-        weights = (*([0.0] * first if alone else self._source_weights), *[1.0] * len(self.domains.targets))
-        if set(weights) == {1.0}:
+        if not alone:
             return self._buffers
-        key, kept = (alone, weights), self._counted
-        if kept is None or kept[0] != key or kept[1] is not self._buffers:  # the same object while nothing changes
+        kept = self._counted
+        if kept is None or kept[0] is not self._buffers:  # the same object while nothing changes
             empty = self._make_buffers(self.n_arms)
-            every = zip(self._buffers.rounds, empty.rounds, weights, strict=True)
-            rounds = tuple(buffer if weight else none for buffer, none, weight in every)
-            even = len(set(weights) - {0.0}) == 1
-            counted = replace(empty if alone else self._buffers, rounds=rounds, weights=() if even else weights)
-            kept = self._counted = key, self._buffers, counted
-        return kept[2]
+            rounds = (*empty.rounds[:first], *self._buffers.rounds[first:])
+            kept = self._counted = self._buffers, replace(empty, rounds=rounds)
+        return kept[1]
 
     @property
     def alignment(self) -> str:
@@ -646,7 +639,7 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        in_source = domain < len(self._source_weights)
+        in_source = domain < self.domains.first_target
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
         self._learn_by_heads(features, arms, rewards, weights, new)
@@ -680,8 +673,7 @@ class NeuralLinUCB(Policy):
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         features = [self._encode(expert, contexts, domain) for expert in experts]
-        weights = self._domain_weights(domain, 1)
-        if len(experts) == 1 and weights is None:
+        if len(experts) == 1:
             with self._locks.state:
                 decision = self._head.play(features[0], rewards, first_round=first_round, available=available)
         else:
@@ -693,22 +685,21 @@ class NeuralLinUCB(Policy):
                 part = slice(start, start + length)
                 rows, mask = [column[part] for column in features], None if available is None else available[part]
                 is_new = None if new is None else new[part]
-                parts += play(rows, rewards[part], mask, is_new, first_round + start, weights)
+                parts += play(rows, rewards[part], mask, is_new, first_round + start)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
-        weights = self._domain_weights(domain, len(played))
-        self._remember(PlayedRounds(contexts, decision.arm, played, domain, weights), decision.mean)
+        self._remember(PlayedRounds(contexts, decision.arm, played, domain, None), decision.mean)
         return decision
 
     def _play_round(
-        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
-        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], weight, new)
+        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], None, new)
         return [decision]
 
     def _play_block(
-        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -729,12 +720,11 @@ class NeuralLinUCB(Policy):
                 if self._shares.add(*noted):
                     self._publish()
                     mixture = self._acting.mixture()
-            scores.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+            scores.learn(row, arm, float(rewards[row, arm]))
         arms = np.concatenate([decision.arm for decision in decisions])
-        weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
             for expert, part in zip(experts, features, strict=True):
-                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms], weights)
+                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms])
         return decisions
 
     @property
@@ -809,7 +799,7 @@ class NeuralLinUCB(Policy):
         if self._pseudo is not None and self.domains.is_target(domain):  # rewards are there, and say more
             self._pseudo = None
             self._publish()
-        if domain < len(self._source_weights):
+        if domain < self.domains.first_target:
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

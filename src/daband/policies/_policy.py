@@ -247,7 +247,6 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(f"half_life must be a number > 0, or None, got {half_life!r}")
         self._clock = 0.0
         self._domains = DomainNames() if domains is None else domains
-        self._source_weights = (1.0,) * self._domains.first_target
         self._domain = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
@@ -313,8 +312,7 @@ class Policy(ABC, metaclass=_PolicyType):
         for i in range(len(contexts)):
             mask = None if available is None else available[i : i + 1]
             decision = self._decide(contexts[i : i + 1], domain, mask, first_round + i, None)
-            weights = self._domain_weights(domain, 1)
-            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, weights)
+            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, None)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -579,34 +577,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def domains(self, domains: DomainNames) -> None:
         if "domains" in setting_defaults(type(self)) or self.rounds_learned:
             raise AttributeError("domains are fixed once a policy learns, or where its constructor takes them")
-        self._domains, self._source_weights = domains, (1.0,) * domains.first_target
-
-    @property
-    def source_weights(self) -> dict[str, float]:
-        """How much a round of each source counts, 1 at most; ``train`` sets it where there are several sources.
-
-        It may be set by hand, ``policy.source_weights = {"de": 1, "fr": 0.2}``, for the rounds to come.
-        """
-        return dict(zip(self.domains.sources, self._source_weights, strict=True))
-
-    @source_weights.setter
-    def source_weights(self, weights: Mapping[str, float]) -> None:
-        strangers = [name for name in weights if name not in self.domains.sources]
-        if strangers:
-            raise InvalidInput(
-                f"source_weights has {strangers[0]!r}, which is no source ({', '.join(self.domains.sources)})"
-            )
-        given = tuple(checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources)
-        if not all(0.0 <= weight <= 1.0 for weight in given) or not any(given):
-            raise InvalidInput(f"source_weights must lie in [0, 1], and one of them above 0, got {dict(weights)}")
-        with self._locks.write:
-            self._source_weights = given
-
-    def _domain_weights(self, domain: int, n: int) -> FloatArray | None:
-        """The weights (n,) of rounds of a domain; None where each counts once."""
-        if domain >= len(self._source_weights) or self._source_weights[domain] == 1.0:
-            return None
-        return np.full(n, self._source_weights[domain])
+        self._domains = domains
 
     @property
     def domain(self) -> str:
@@ -854,8 +825,6 @@ class Policy(ABC, metaclass=_PolicyType):
         arrays["reward_scale"] = self._scale.state()
         if self.half_life is not None:
             arrays["clock"] = np.array([self._clock])
-        if len(self._source_weights) > 1:
-            arrays["source_weights"] = np.array(self._source_weights)
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
@@ -868,8 +837,6 @@ class Policy(ABC, metaclass=_PolicyType):
         self._domain = range(len(self.domains))[int(arrays["domain"][0])]
         self._scale.restore(arrays["reward_scale"])
         self._clock = float(arrays["clock"][0]) if self.half_life is not None else 0.0
-        if len(self._source_weights) > 1:
-            self._source_weights = tuple(arrays["source_weights"].tolist())
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
         self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
@@ -919,9 +886,6 @@ class Policy(ABC, metaclass=_PolicyType):
     def _learn_scaled(self, rounds: tuple[AnyArray, IntArray, FloatArray, int, Weights, FloatArray | None]) -> None:
         contexts, arms, rewards, domain, weights, times = rounds
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
-        of_domain = self._domain_weights(domain, len(arms))
-        if of_domain is not None:
-            weights = of_domain if weights is None else of_domain * weights
         self._check_unit_rewards(unit)
         with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
@@ -973,7 +937,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
             every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
             repeated = np.repeat(features, k, axis=0)
-            counted = self._age(n, self._domain_weights(domain, n), times)
+            counted = self._age(n, None, times)
             weights = np.full(n * k, 1.0 / k) if counted is None else np.repeat(counted / k, k)
             self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, weights)
             self.rounds_learned += n

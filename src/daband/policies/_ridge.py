@@ -88,8 +88,6 @@ class RidgePolicy(Policy):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
-        if self._domain_weights(domain, 1) is not None:
-            return super()._play(contexts, rewards, domain, available, first_round)
         return self._head.play(self._features(contexts), rewards, first_round=first_round, available=available)
 
     def _grow(self) -> None:

@@ -17,9 +17,17 @@ from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._incoming_rounds import check_prior_trust
 from daband.policies._policy import Policy
-from daband.training._source_weights import LabelledDomain
 from daband.training._stop_signals import stop_signals_deferred
-from daband.training._trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
+from daband.training._trainer import (
+    LabelledDomain,
+    Phase,
+    Progress,
+    Run,
+    Trainer,
+    TrainSettings,
+    check_domains,
+    source_phase,
+)
 
 MEASURED_EPISODES = 2
 """Episodes of every group that are played before any other: they tell slow groups from fast."""
@@ -44,7 +52,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
-    source_weights: Mapping[str, float] | None = None,
 ) -> Run | list[Run]:
     """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
 
@@ -67,8 +74,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
-        source_weights: with several sources, how much a round of each counts, ``{"de": 1, "fr": 0.2}``. By default
-            they are measured (``daband.training._source_weights``), and ``policy.source_weights`` has them.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -85,7 +90,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         config=config,
         save_every=save_every,
         progress=progress,
-        source_weights=source_weights,
     )
     if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
         return run_phase(source_phase(policy, source, target, settings))

@@ -27,17 +27,17 @@ import numpy as np
 from daband._arguments import whole
 from daband._arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband._files import read_bytes, read_npz, write_npz, write_text
-from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds
-from daband.domains._mixtures import mixed
+from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._regret_bound import LiveBound
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._incoming_rounds import resolve_weighting
 from daband.policies._policy import Policy, RewardedDecision, read_checkpoint
-from daband.training._source_weights import LabelledDomain, measured_source_weights
 from daband.training._work_folder import Folder, as_json
 
+LabelledDomain = RewardDomain | LoggedDomain
+"""A domain whose rounds are rewarded as they are played, or a log of such rounds."""
 Progress = Callable[[dict[str, float]], None]
 ByDomain = list[tuple[str | None, Any]]
 """Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""
@@ -60,7 +60,6 @@ class TrainSettings:
     config: Mapping[str, Any] | None = None
     save_every: float = 30.0
     progress: Progress | None = None
-    source_weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if not checked_number("save_every", self.save_every) >= 0:
@@ -201,40 +200,6 @@ class Phase:
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     @property
-    def weighs_sources(self) -> bool:
-        """Whether the rounds are of several sources."""
-        return self.domain_name == "source" and len(self.domain.by_name) > 1
-
-    def source_weights(self) -> dict[str, float]:
-        """What a round of each source counts: as the settings say, as the policy was told, or as is measured."""
-        given = self.settings.source_weights
-        if given is not None:
-            return dict(given)
-        before = self.policy.source_weights
-        if any(weight != 1.0 for weight in before.values()):
-            return before
-        return measured_source_weights(self.domain, self.unlabelled, like=self.policy, seed=self.seed).weights
-
-    def with_sources(self, names: list[str]) -> Phase:
-        """The same with these sources alone: the run that they have without the others.
-
-        Where the number of episodes is given, sources are shown as often as it needs; of a log only once.
-        """
-        whole: Any = self.domain
-        if len(names) == len(whole.by_name):
-            return self
-        domain = mixed({name: whole.by_name[name] for name in names}, chronological=whole.chronological)
-        domain, episodes, note = copy.copy(domain), self.episodes, self.note
-        length = self.episode_length
-        if self.settings.episodes is None and domain.rounds_available >= length:
-            domain, episodes, _, note = _default_budget(domain, length)
-        elif isinstance(domain, LoggedDomain):
-            episodes = max(1, min(episodes, domain.rounds_available // length))
-        domain.passes = max(domain.passes, -(-episodes * length // len(domain)))
-        name = names[0] if len(names) == 1 else self.domain_name
-        return replace(self, domain=domain, domain_name=name, episodes=episodes, note=note)
-
-    @property
     def prefetches(self) -> bool:
         """Whether the next episode may be read while this one is played."""
         return self.domain.prefetches or (self.unlabelled is not None and self.unlabelled.prefetches)
@@ -249,12 +214,11 @@ class Phase:
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        weighting, weights = self.settings.propensity_weighting, self.settings.source_weights
+        weighting = self.settings.propensity_weighting
         training = {
             "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
             "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
             **({"propensity_weighting": weighting} if weighting else {}),
-            **({} if weights is None else {"source_weights": dict(weights)}),
         }  # fmt: skip
         policy = {**self.policy.settings(), "name": self.policy.name}
         return {"policy": policy, **(self.settings.config or {}), "training": training}
@@ -287,14 +251,12 @@ class Trainer:
                 policy.trust_prior(phase.prior_trust)
             if self.folder is not None:
                 self.history = self._resume(self.folder)
-            self._weigh_sources()
             if not policy.prepared:
-                _prepare(self.phase)
+                _prepare(phase)
         except BaseException:
             if self.folder is not None:
                 self.folder.release()
             raise
-        phase = self.phase
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
         self._beside = 1
@@ -305,14 +267,6 @@ class Trainer:
         self._played: RewardedDecision | None = None
         self._unlabelled: ByDomain = []
         self._coming: tuple[ByDomain, ByDomain] | None = None
-
-    def _weigh_sources(self) -> None:
-        """Leave sources that count for nothing out, so that the run is the one without them."""
-        if self.phase.weighs_sources:
-            if not self.history.episodes:
-                self.policy.source_weights = self.phase.source_weights()
-            weights = self.policy.source_weights
-            self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
 
     @property
     def episode(self) -> int:
@@ -519,9 +473,6 @@ def _prepare(phase: Phase) -> None:
         for name, part in domain.by_name.items():
             rows = part.batch(0, math.ceil(share * len(part)), seed=phase.seed)
             batches[policy.domains.index(name or called)] = rows
-    first = next(iter(batches.values()))[:0]
-    skipped = range(policy.domains.first_target) if phase.domain_name != "target" else ()
-    batches = {**dict.fromkeys(skipped, first), **batches}  # a source that counts for nothing has its place
     policy.prepare(*(batches[number] for number in sorted(batches)))
 
 

@@ -4,9 +4,8 @@ from daband.trust._assess import assess, assess_each
 from daband.trust._assessment import ArmAssessment, Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit, read_audit
 from daband.trust._choose import Candidate, Choice, choose, default_candidates
-from daband.trust._leave_one_source_out import SourceCalibration, leave_one_source_out
 
 __all__ = [
-    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "SourceCalibration", "answer_audit", "assess",
-    "assess_each", "audit", "choose", "default_candidates", "leave_one_source_out", "read_assessment", "read_audit",
+    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "answer_audit", "assess",
+    "assess_each", "audit", "choose", "default_candidates", "read_assessment", "read_audit",
 ]  # fmt: skip

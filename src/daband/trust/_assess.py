@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -35,15 +34,6 @@ from daband.trust._diagnostics import (
 from daband.trust._estimate import Estimate, estimate_target
 from daband.trust._explanations import Explanation, explanations_of
 
-
-class Calibration(Protocol):
-    """What changes an assessment by what is known of other domains: ``SourceCalibration``."""
-
-    def calibrated(self, assessment: Assessment) -> Assessment:
-        """The assessment as it stands with that."""
-        ...
-
-
 FEWEST_ROUNDS = 100
 """With fewer held-out source rounds than this, the assessment says that its interval is wider for it."""
 _FEWEST_FOR_AN_ARM = 5
@@ -63,7 +53,6 @@ def assess(
     shift: ShiftLike = None,
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
-    calibration: Calibration | None = None,
     policy_names: Sequence[str] | None = None,
 ) -> Assessment:
     """Assess a policy in the target, without a reward from there. No policy is changed.
@@ -82,8 +71,6 @@ def assess(
             policy was told. Where nobody stated it, anything may, and the bound covers that.
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
-        calibration: what ``leave_one_source_out`` found, where there are several sources: the bound allows for errors
-            like those in the sources.
         policy_names: a name per policy for the page; by default "policy 0" and so on.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -108,7 +95,7 @@ def assess(
         wanted=[0],
         policy_names=policy_names,
     )
-    return assessment if calibration is None else calibration.calibrated(assessment)
+    return assessment
 
 
 def assess_each(
