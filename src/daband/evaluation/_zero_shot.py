@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import one_of, whole
-from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision
-from daband.policies._budget_pacing import Paced
 from daband.policies._policy import Policy
 
 _TIE = 1e-9
@@ -53,21 +52,10 @@ class Evaluation:
     arm_counts: list[int]
     """How often each arm was chosen, (K,)."""
     rule: str
-    cost: float | None = None
-    """The mean cost of the chosen arms, where arms cost something."""
-
-    @property
-    def net_value(self) -> float:
-        """``value`` less ``cost``."""
-        return self.value - (self.cost or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them; with costs ``net_value`` too."""
-        fields = asdict(self)
-        if self.cost is None:
-            del fields["cost"]
-            return fields
-        return {**fields, "net_value": self.net_value}
+        """Return all fields, as JSON can hold them."""
+        return asdict(self)
 
 
 def evaluate(
@@ -78,8 +66,6 @@ def evaluate(
     as_domain: str = "target",
     batch_size: int = 1024,
     observe: Callable[[AnyArray, FloatArray, Decision], None] | None = None,
-    cost: ArrayLike | None = None,
-    budget: float | None = None,
 ) -> Evaluation:
     """Evaluate a policy as it stands; it is the same afterwards.
 
@@ -91,9 +77,6 @@ def evaluate(
             (``pair.target_test`` with several targets) do.
         batch_size: contexts at a time.
         observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
-        cost: what arms cost, by arm (K,) or by row (N, K), in the unit of rewards: they are chosen by net value
-            (``daband.policies.Paced``), and the evaluation has ``cost`` and ``net_value``.
-        budget: the mean cost of a round that is allowed.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -122,15 +105,6 @@ def evaluate(
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
     if len(domain) == 0:
         raise InvalidInput("domain has no context to evaluate on")
-    paced = None
-    if cost is not None or budget is not None:
-        costs = as_numpy([0.0] * policy.n_arms if cost is None else cost, "cost")
-        if costs.shape not in ((policy.n_arms,), (len(domain), policy.n_arms)):
-            raise InvalidInput(
-                f"cost must have shape ({policy.n_arms},) or ({len(domain)}, {policy.n_arms}), got {costs.shape}"
-            )
-        paced = Paced(policy, budget=budget)
-        costs = np.broadcast_to(costs, (len(domain), policy.n_arms))
     arms: list[IntArray] = []
     chosen: list[FloatArray] = []
     best: list[FloatArray] = []
@@ -138,12 +112,7 @@ def evaluate(
     per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
     batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
     for name, contexts, expected in batches:
-        first = sum(map(len, arms))
-        if paced is None:
-            decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=first)
-        else:
-            cost_of_rows = costs[first : first + len(contexts)]
-            decision = paced.select(contexts, name or as_domain, cost=cost_of_rows, rule=rule)
+        decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, arms)))
         rows = np.arange(len(decision.arm))
         are_best = best_arms(expected)
         arms.append(decision.arm)
@@ -167,7 +136,6 @@ def evaluate(
         contexts=len(value),
         arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
         rule=rule,
-        cost=None if paced is None else paced.spent / paced.rounds,
     )
 
 

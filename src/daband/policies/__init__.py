@@ -1,6 +1,5 @@
 """Policies: one method per file, found by registration, all used in one way."""
 
-from daband.policies._budget_pacing import Paced
 from daband.policies._incoming_rounds import (
     check_arms,
     check_prior_trust,
@@ -15,7 +14,7 @@ from daband.policies._ridge import Constant, LinUCB, RidgePolicy
 from daband.policies._trees import Trees
 
 __all__ = [
-    "Constant", "LinUCB", "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees", "build",
+    "Constant", "LinUCB", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees", "build",
     "check_arms", "check_prior_trust", "check_propensities", "check_rewards", "default_transform", "load_policy",
     "policies", "read_checkpoint", "read_notes", "resolve_weighting", "setting_defaults",
 ]  # fmt: skip
