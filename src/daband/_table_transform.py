@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +37,9 @@ _LARGE = 1e100
 _TRUTHS = ("true", "false", "yes", "no")
 _AXES = ("sine", "cosine")
 _MOST_NAMED = 8
+"""Categories, and unknown columns of a row, that a message names."""
+_MAX_COMPARED = 100
+"""Unknown columns of a row that are compared with a missing one, to find a misspelt name."""
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
 """31.05.2024: with points a date begins with its day wherever it is written, with strokes not."""
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
@@ -412,7 +416,8 @@ class TableRows:
         return scaled
 
     def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
-        others = [str(other) for other in row if other not in self._known]
+        unknown = (str(other) for other in row if other not in self._known)
+        others = list(islice(unknown, _MAX_COMPARED))  # comparing each of thousands would take seconds
         lowered = {other.lower(): other for other in reversed(others)}
         near = difflib.get_close_matches(name.lower(), lowered, n=1)
         misspelt = f" but {lowered[near[0]]!r}, which is no column of training and may be misspelt" if near else ""
@@ -422,11 +427,12 @@ class TableRows:
         )
 
     def _extra(self, row: Mapping[str, Any]) -> list[RowWarning]:
-        return [
-            RowWarning("extra_column", str(name), f"{str(name)!r} is no column of training and was ignored")
-            for name in row
-            if name not in self._known and name not in self._ids
-        ]
+        extra = [str(name) for name in row if name not in self._known and name not in self._ids]
+        named, more = extra[:_MOST_NAMED], len(extra) - _MOST_NAMED
+        odd = [RowWarning("extra_column", n, f"{n!r} is no column of training and was ignored") for n in named]
+        if more > 0:
+            odd.append(RowWarning("extra_column", "", f"{more:,} more columns are not of training and were ignored"))
+        return odd
 
 
 def _is_missing(value: Any) -> bool:

@@ -51,7 +51,7 @@ def service(exported, tmp_path_factory):
         ({"context": ROW, "event_id": "x" * 129}, "event_id must be 1 to 128"),
         ({"context": ROW, "event_id": 7}, "event_id must be"),
         ({"context": ROW, "eligible": ["cal"]}, "'cal' is no arm.*call"),
-        ({"context": ROW, "eligible": []}, "at least one"),
+        ({"context": ROW, "eligible": []}, "1 to 3 arms"),
         ({"context": ROW, "eligible": [3]}, "3 is no arm"),
         ({"context": ROW, "eligible": [True]}, "True is no arm"),
         ({"context": ROW, "domain": "moon"}, "'moon'.*acts in 'source'"),
@@ -219,7 +219,7 @@ def test_a_rate_below_one_request_in_two_seconds_lets_the_first_through(exported
 def test_a_low_rate_is_held_with_many_clients(exported, sqlite_log, monkeypatch):
     store, now = Store(sqlite_log), [0.0]
     service = app.Service(exported, store, Settings(limits=Limits(rate=0.1)))
-    monkeypatch.setattr(app, "_MOST_CLIENTS", 1)
+    monkeypatch.setattr(app, "_MAX_CLIENTS", 1)
     monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def ask(host):

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from daband.service import _app as app
+from daband.service import _server as server
 from daband.service._client import Client
 from tests.service.conftest import DIM, free_port
 
@@ -129,8 +129,8 @@ def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
         stopping.set()
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
-    monkeypatch.setattr(app, "_start_worker", start)
-    monkeypatch.setattr(app, "_RESTART_SECONDS", 0.01)
-    app._keep_worker(stopping)
+    monkeypatch.setattr(server, "_start_worker", start)
+    monkeypatch.setattr(server, "_RESTART_SECONDS", 0.01)
+    server._keep_worker(stopping)
     assert len(tries) == 3
     assert caplog.text.count("Cannot allocate memory; another one starts") == 2

@@ -214,6 +214,10 @@ def serve_command(
     promise: Annotated[float | None, typer.Option(help="Alarm below this mean reward; else what was assessed.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name by which clients reach the service, besides localhost and its address; * for any."),
+    ] = None,
     rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 for no limit.")] = 0.0,
     body_bytes: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 1 << 20,
     worker: Annotated[bool, typer.Option(help="Watch, learn and set default rewards in a second process.")] = True,
@@ -227,7 +231,7 @@ def serve_command(
     Example: daband serve market.daband --log sqlite:///events.db --learn policy.safetensors --wait 86400
     """
     try:
-        from daband.service._app import serve
+        from daband.service._server import serve
         from daband.service._settings import Limits, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
     except ModuleNotFoundError as error:
@@ -249,6 +253,7 @@ def serve_command(
         incumbent=incumbent,
         on_full=on_full,
         promise=promise,
+        hosts=tuple(allow_host or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),
     )

@@ -2,15 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from daband.service._app import create_app, serve
-from daband.service._event_log import Store, export_events
-from daband.service._settings import Clock, Limits, Settings, Tokens
+from daband.service._app import create_app
+from daband.service._event_log import export_events
+from daband.service._server import serve
+from daband.service._settings import Limits, Settings, Tokens
 
 if TYPE_CHECKING:
     from daband.service._client import Client, ServiceDecision, ServiceError
 
 __all__ = [
-    "Client", "Clock", "Limits", "ServiceDecision", "ServiceError", "Settings", "Store", "Tokens", "create_app",
+    "Client", "Limits", "ServiceDecision", "ServiceError", "Settings", "Tokens", "create_app",
     "export_events", "serve",
 ]  # fmt: skip
 

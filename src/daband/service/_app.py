@@ -11,11 +11,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import logging
 import math
-import os
-import subprocess
-import sys
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,15 +25,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.policies._policy import read_checkpoint
 from daband.service import _pages as pages
 from daband.service._decider import Decider, checked_id, checked_reward, model_from
 from daband.service._event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
@@ -43,10 +40,24 @@ from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS, _RESTART_SECONDS = 1.0, 3.0
-"""Between two looks for a newer model, and before a worker is started again."""
-_MOST_CLIENTS = 10_000
-_MOST_MODEL_BYTES = 1 << 30
+_POLL_SECONDS = 1.0
+"""Seconds between two looks for a newer model."""
+_MAX_CLIENTS = 10_000
+"""Client addresses whose rate is remembered."""
+_MAX_MODEL_BYTES = 1 << 30
+_MAX_ERROR = 5000
+"""Characters of an error in an answer."""
+_WARNING_FIELDS = ("kind", "column", "message")
+_MAX_MESSAGE = 500
+"""Characters of a row's warning in an answer; a message may repeat a value of the row."""
+_MODEL_NUMBER = re.compile("[0-9]{1,9}")
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Pages run no script, load nothing, and cannot be shown inside a page of another site."""
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -96,6 +107,7 @@ class Service:
         self._unlogged = Counter(
             "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
         )
+        self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._observers: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._tokens: dict[str, tuple[bytes, ...]] = {}
         for role, listed in asdict(settings.tokens).items():
@@ -159,6 +171,7 @@ class Service:
         async def answer(request: Request) -> Response:
             started = time.perf_counter()
             try:
+                self._check_host(request)
                 self._check_rate(request)
                 if role is not None:
                     self._check_token(request, role)
@@ -166,7 +179,9 @@ class Service:
             except _Refused as error:
                 response = _json({"error": error.message}, error.status, error.headers)
             except InvalidInput as error:
-                response = _json({"error": str(error)}, 422)
+                response = _json({"error": str(error)[:_MAX_ERROR]}, 422)
+            except ClientDisconnect:  # or the server dropped it, half-sent; nobody reads this answer
+                response = _json({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
             except Exception as error:  # the text may hold parts of a context, so the server's log has its kind alone
@@ -182,6 +197,21 @@ class Service:
             return response
 
         return Route(path, answer, methods=[method])
+
+    def _check_host(self, request: Request) -> None:
+        """Refuse a request under a name that is not ours: a browser sends it for a page that rebinds its DNS name."""
+        given = request.headers.get("host")
+        if given is None or "*" in self._hosts:  # browsers always send one
+            return
+        name = given
+        with suppress(ValueError):  # neither a name nor an address
+            name = urlsplit(f"//{given}").hostname or ""
+            if name in self._hosts:
+                return
+            address = ipaddress.ip_address(name)
+            if address.is_loopback or address == ipaddress.ip_address((request.scope.get("server") or ("",))[0]):
+                return
+        raise _Refused(421, f"{name[:100]!r} is not a name of this service; start it with --allow-host NAME to add it")
 
     def _check_token(self, request: Request, role: str) -> None:
         allowed = self._tokens[role]
@@ -209,7 +239,7 @@ class Service:
             return
         client = request.client.host if request.client else ""
         now = time.monotonic()
-        if len(self._buckets) > _MOST_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
+        if len(self._buckets) > _MAX_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
             full = max(2.0, 1.0 / rate)
             self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < full}
         left, then = self._buckets.get(client, (math.inf, now))
@@ -222,7 +252,7 @@ class Service:
         limit = self.settings.limits.body_bytes if most is None else most
         length = request.headers.get("content-length", "")
         too_large = _Refused(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
-        if length.isdigit():  # the server reads no more than that
+        if length.isascii() and length.isdecimal():  # the server reads no more than that
             if int(length) > limit:
                 raise too_large
             return await request.body()
@@ -245,8 +275,8 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         given = await self._read_json(request)
         events, warnings = self._decider.decide(given, self._clock.now())
-        for warning in (warning for row in warnings for warning in row):
-            self._row_warnings.labels(warning.kind).inc()
+        for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
+            self._row_warnings.labels(kind).inc()
         logged = True
         try:
             answers = await self._writer.write(events)
@@ -305,7 +335,7 @@ class Service:
         }
 
     async def _upload_model(self, request: Request) -> Response:
-        content = await self._body(request, _MOST_MODEL_BYTES)
+        content = await self._body(request, _MAX_MODEL_BYTES)
         number = await asyncio.to_thread(self._add_file, content)
         return _json({"number": number, "deciding": self._decider.model.number}, 201)
 
@@ -321,9 +351,11 @@ class Service:
 
     async def _activate_model(self, request: Request) -> Response:
         asked = request.path_params["number"]
-        if asked != "newest" and not asked.isdigit():
-            raise _Refused(404, "a model is a number, or newest")
-        await asyncio.to_thread(self.store.pin, None if asked == "newest" else int(asked))
+        number = None if asked == "newest" else int(asked) if _MODEL_NUMBER.fullmatch(asked) else -1
+        try:
+            await asyncio.to_thread(self.store.pin, number)
+        except InvalidInput:
+            raise _Refused(404, "there is no such model; GET /models lists those that are kept") from None
         await asyncio.to_thread(self._take_current_model)
         return self._done(request, {"deciding": self._decider.model.number, "pinned": asked != "newest"})
 
@@ -360,13 +392,15 @@ class Service:
         snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
         deployed = self._decider.model.deployed
         health = {"log": self._writer.failure, "clock": self._clock.warning}
-        return HTMLResponse(pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now()))
+        page = pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now())
+        return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _openapi(self, request: Request) -> Response:
         return _json(openapi(self._decider.model.deployed, self.settings))
 
     async def _docs(self, request: Request) -> Response:
-        return HTMLResponse(pages.api_page(openapi(self._decider.model.deployed, self.settings), str(request.base_url)))
+        document = openapi(self._decider.model.deployed, self.settings)
+        return HTMLResponse(pages.api_page(document, str(request.base_url)), headers=_PAGE_HEADERS)
 
 
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
@@ -407,102 +441,9 @@ def _decision(
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
         "repeated": answer.status == "repeated",
-        "warnings": [asdict(warning) for warning in warnings],
+        "warnings": [{name: getattr(one, name)[:_MAX_MESSAGE] for name in _WARNING_FIELDS} for one in warnings],
     }  # fmt: skip
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, "application/json")
-
-
-# ``serve``: the application on uvicorn, and the worker's process beside it.
-
-
-def serve(
-    file: str | Path,
-    log: str = "sqlite:///events.db",
-    settings: Settings | None = None,
-    *,
-    learn: str | Path | None = None,
-    learn_every: int = 100,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    worker: bool = True,
-    access_log: bool = False,
-) -> None:
-    """Serve an exported policy until the process is stopped.
-
-    Args:
-        file: what ``daband.export`` wrote.
-        log: where events go: ``sqlite:///events.db``, or ``postgresql://...`` that several services may share.
-        settings: modes, waits, tokens and limits.
-        learn: the policy that ``file`` was exported from, to go on learning from the log.
-        learn_every: how many rewards are learned at a time.
-        host: the address to listen on.
-        port: the port.
-        worker: whether to start the process that learns, watches and sets default rewards.
-        access_log: whether the server writes a line for every request.
-    """
-    settings = settings or Settings()
-    _check_learning(learn, settings)
-    app = create_app(file, log, settings)
-    stopping = threading.Event()
-    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
-    if worker:
-        keeper.start()
-    try:
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            access_log=access_log,
-            log_level="info" if access_log else "warning",
-            timeout_keep_alive=75,
-            server_header=False,
-        )
-    finally:
-        stopping.set()
-        if worker:
-            keeper.join()
-
-
-def _check_learning(learn: str | Path | None, settings: Settings) -> None:
-    if learn is None:
-        return
-    if not Path(learn).is_file():
-        raise InvalidInput(f"learn: {learn} is not a file; give what policy.save wrote")
-    read_checkpoint(learn)  # a damaged one is an error before there is a log
-    if settings.contexts != "keep":
-        raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
-    if settings.mode == "log-only":
-        raise InvalidInput("mode='log-only' does not learn; take apprentice, or do not learn")
-
-
-def _keep_worker(stopping: threading.Event, *task: Any) -> None:
-    """Let the worker's process run until ``stopping``; where it was killed, another one takes over."""
-    while not stopping.is_set():
-        try:
-            process = _start_worker(*task)
-        except OSError as error:  # no memory for it now
-            ended = f"cannot start: {error}"
-        else:
-            while process.poll() is None and not stopping.wait(_POLL_SECONDS):
-                pass
-            process.terminate()
-            ended = f"ended with status {process.wait()}"
-        if not stopping.wait(_RESTART_SECONDS):
-            _log.error("the worker %s; another one starts", ended)
-
-
-def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
-    """The process; its task goes through its standard input, as an address may hold a password."""
-    task = {
-        "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
-        "learn_every": learn_every, "parent": os.getpid(),
-    }  # fmt: skip
-    arguments = [sys.executable, "-c", "from daband.service._worker import main; main()"]
-    process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
-    assert process.stdin is not None
-    process.stdin.write(orjson.dumps(task))
-    process.stdin.close()
-    return process

@@ -23,6 +23,12 @@ from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+_MAX_UNKNOWN = 1000
+"""Columns of a row in addition to those of the policy: more would cost time in every later step."""
+_MAX_SHOWN = 80
+"""Characters of an unknown name that an error repeats."""
+_EXACT = 2.0**53
+"""Floats below it hold every integer."""
 _HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
 _MOST_RANGES = 100.0
 """How far outside an estimated range a reward may lie, in widths of that range: further out it is a mistake."""
@@ -110,8 +116,9 @@ class Decider:
         eligible = None if one.eligible is None else str(one.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
-        text = orjson.dumps(one.context, option=orjson.OPT_SORT_KEYS)
-        identity = b"%b|%b|%d" % (text, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
+        text = orjson.dumps(one.context)
+        same = orjson.dumps(_same_numbers(one.context), option=orjson.OPT_SORT_KEYS)
+        identity = b"%b|%b|%d" % (same, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
         digest = hashlib.blake2b(identity, digest_size=16, key=_HASH_KEY).hexdigest()
         context = text.decode() if self._settings.contexts == "keep" else None
         return {"context": context, "eligible": eligible, "digest": digest}
@@ -162,7 +169,8 @@ class Decider:
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
         for name in body:
             if name not in _FIELDS:
-                raise InvalidInput(f"{name!r} is not known{did_you_mean(name, _FIELDS)} ({', '.join(_FIELDS)})")
+                hint = did_you_mean(name[:_MAX_SHOWN], _FIELDS)
+                raise InvalidInput(f"{name[:_MAX_SHOWN]!r} is not known{hint} ({', '.join(_FIELDS)})")
         context = body.get("context")
         if not isinstance(context, dict | list):
             raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
@@ -172,8 +180,8 @@ class Decider:
             raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
         eligible = body.get("eligible")
         if eligible is not None:
-            if not isinstance(eligible, list) or not eligible:
-                raise InvalidInput("eligible must be a list of arms, at least one")
+            if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
+                raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
             eligible = sorted({deployed.arm_number(arm, "eligible") for arm in eligible})
         incumbent = body.get("incumbent")
         propensity = body.get("incumbent_propensity", 1.0)
@@ -193,11 +201,23 @@ class Decider:
         )
 
 
+def _same_numbers(value: Any) -> Any:
+    """Return JSON with integers for floats such as 41.0: programs write both for the same number."""
+    if type(value) is float:
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if type(value) is dict:
+        return {name: _same_numbers(one) for name, one in value.items()}
+    return [_same_numbers(one) for one in value] if type(value) is list else value
+
+
 def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
     """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
     if isinstance(context, Mapping):
         if deployed.columns is None:
             raise InvalidInput("context must be an array of numbers: the policy was exported without a table")
+        most = len(deployed.columns) + _MAX_UNKNOWN
+        if len(context) > most:
+            raise InvalidInput(f"context has {len(context):,} columns, and at most {most:,} are read")
         return context
     if deployed.columns is not None:  # the log has one kind of context
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")

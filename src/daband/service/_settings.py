@@ -42,21 +42,28 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request and one client may ask for."""
+    """Limits on requests, clients and connections."""
 
     body_bytes: int = 1 << 20
+    """Bytes of a request's body."""
     batch: int = 1000
     """Events in one request."""
     rate: float = 0.0
-    """Requests a second of one client address, with bursts of twice as many; 0 for no limit."""
+    """Requests per second from one client address, with bursts of twice as many; 0 for no limit."""
     waiting: int = 20_000
-    """Entries that wait for the disk; beyond it requests are turned away."""
+    """Entries that wait for the disk; further requests are answered with 503."""
+    connections: int = 512
+    """Open connections; fewer if the process may open few files. A new one replaces the one that is idle longest."""
+    request_seconds: float = 15.0
+    """Seconds in which a request must arrive, and further seconds for each MiB of a large body."""
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "batch", "waiting"):
+        for name in ("body_bytes", "batch", "waiting", "connections"):
             whole(name, getattr(self, name), least=1)
         if finite("rate", self.rate) < 0:
             raise InvalidInput(f"rate must be 0 or more, got {self.rate}")
+        if finite("request_seconds", self.request_seconds) <= 0:
+            raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,9 @@ class Settings:
         on_full: what decisions do while the log cannot be written: "stop", or "decide" without being logged.
         promise: the mean reward below which an alarm is raised; by default the lower bound of the file's assessment.
         false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
+        hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
+        tokens: the tokens of each role.
+        limits: limits on requests, clients and connections.
     """
 
     mode: Mode = "online"
@@ -85,6 +95,7 @@ class Settings:
     on_full: OnFull = "stop"
     promise: float | None = None
     false_alarms: float = 0.01
+    hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
     limits: Limits = Limits()
 
@@ -101,6 +112,8 @@ class Settings:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)
         between_0_and_1("false_alarms", self.false_alarms)
+        if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
+            raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")
 
 
 class Clock:

@@ -1,0 +1,214 @@
+"""``serve``: the application on uvicorn with limits on connections, and the worker process next to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from daband.errors import InvalidInput
+from daband.policies._policy import read_checkpoint
+from daband.service._app import create_app
+from daband.service._settings import Limits, Settings
+
+_log = logging.getLogger("daband.service")
+_POLL_SECONDS = 1.0
+"""Seconds between two checks that the worker still runs."""
+_RESTART_SECONDS = 3.0
+"""Seconds before a worker that ended is started again."""
+_KEEP_ALIVE_SECONDS = 75
+"""Seconds that a connection may stay idle between two requests."""
+_BACKLOG = 64
+"""Connections that the kernel queues; the event loop accepts all of them at once."""
+_RESERVED_FILES = 64 + _BACKLOG
+"""File descriptors that are left for the log, its lock and the queue of new connections."""
+_MIN_CONNECTIONS = 8
+_MAX_HEADER_BYTES = 1 << 16
+_BYTES_PER_PERIOD = 1 << 20
+"""A large body may take further periods of ``Limits.request_seconds``, if each brings this many bytes."""
+
+
+def serve(
+    file: str | Path,
+    log: str = "sqlite:///events.db",
+    settings: Settings | None = None,
+    *,
+    learn: str | Path | None = None,
+    learn_every: int = 100,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    worker: bool = True,
+    access_log: bool = False,
+) -> None:
+    """Serve an exported policy until the process is stopped.
+
+    Args:
+        file: the file that ``daband.export`` wrote.
+        log: the event log: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
+        settings: modes, waits, tokens and limits.
+        learn: the saved policy that ``file`` was exported from, to continue learning from the log.
+        learn_every: rewards that are learned at a time.
+        host: the address to listen on.
+        port: the port to listen on.
+        worker: True to start the process that learns, counts the page's numbers and sets default rewards.
+        access_log: True to print a line for every request.
+    """
+    settings = settings or Settings()
+    _check_learning(learn, settings)
+    app = create_app(file, log, settings)
+    stopping = threading.Event()
+    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
+    if worker:
+        keeper.start()
+    level = "info" if access_log else "warning"
+    config = uvicorn_config(app, settings.limits, host=host, port=port, access_log=access_log, log_level=level)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run()
+    finally:
+        stopping.set()
+        if worker:
+            keeper.join()
+
+
+def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
+    """Return the configuration of a server that drops half-sent requests and limits its connections."""
+    return uvicorn.Config(
+        app,
+        http=_limited_protocol(limits),
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        server_header=False,
+        ws="none",
+        **options,
+    )
+
+
+def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol with a deadline for requests that arrive and a limit on connections.
+
+    uvicorn has neither. Its ``limit_concurrency`` is checked when the header of a request is complete, and the first
+    byte of a request ends its keep-alive timeout, so a client that sends half a request keeps a file descriptor for
+    ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit replaces the one
+    that has waited longest for a request; if all of them are busy, the new one is closed.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
+
+    class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _timer: asyncio.TimerHandle | None = None
+        _since = 0.0
+        """When the connection started to wait for its present request."""
+        _received = 0
+        """Bytes since the timer was started."""
+
+        @property
+        def _waits(self) -> bool:
+            """True if the client has to act: send the rest of a request, or read its answer."""
+            cycle = self.cycle
+            arrives = cycle is None or cycle.response_complete or (cycle.more_body and not self.flow.read_paused)
+            return bool(arrives or self.flow.write_paused)
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._start_timer()
+            open_now = [one for one in self.connections if not one.transport.is_closing()]
+            if len(open_now) > most:
+                min((one for one in open_now if one._waits), key=lambda one: one._since).transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if not self._waits:
+                self._stop_timer()
+                return
+            if self._timer is None:
+                self._start_timer()
+            self._received += len(data)
+            in_header = self.cycle is None or self.cycle.response_complete
+            if in_header and self._received > max(_MAX_HEADER_BYTES, limits.body_bytes):
+                self.transport.abort()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._start_timer()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_timer()
+
+        def _start_timer(self) -> None:
+            self._stop_timer()
+            self._since, self._received = self.loop.time(), 0
+            self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _on_timeout(self) -> None:
+            self._timer = None
+            if self._received >= _BYTES_PER_PERIOD:
+                self._start_timer()
+            elif self._waits and not self.transport.is_closing():
+                self.transport.abort()
+
+    return LimitedProtocol
+
+
+def _check_learning(learn: str | Path | None, settings: Settings) -> None:
+    if learn is None:
+        return
+    if not Path(learn).is_file():
+        raise InvalidInput(f"learn: {learn} is not a file; give the file that policy.save wrote")
+    read_checkpoint(learn)  # a damaged one is an error before there is a log
+    if settings.contexts != "keep":
+        raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
+    if settings.mode == "log-only":
+        raise InvalidInput("mode='log-only' does not learn; use mode='apprentice', or do not learn")
+
+
+def _keep_worker(stopping: threading.Event, *task: Any) -> None:
+    """Run the worker process until ``stopping`` is set. Start another one if it was killed."""
+    while not stopping.is_set():
+        try:
+            process = _start_worker(*task)
+        except OSError as error:  # no memory for it now
+            ended = f"cannot start: {error}"
+        else:
+            while process.poll() is None and not stopping.wait(_POLL_SECONDS):
+                pass
+            process.terminate()
+            ended = f"ended with status {process.wait()}"
+        if not stopping.wait(_RESTART_SECONDS):
+            _log.error("the worker %s; another one starts", ended)
+
+
+def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
+    """Start the process. Its task goes through its standard input, because an address may hold a password."""
+    task = {
+        "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
+        "learn_every": learn_every, "parent": os.getpid(),
+    }  # fmt: skip
+    arguments = [sys.executable, "-c", "from daband.service._worker import main; main()"]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
+    assert process.stdin is not None
+    process.stdin.write(orjson.dumps(task))
+    process.stdin.close()
+    return process
