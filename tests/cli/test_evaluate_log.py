@@ -86,3 +86,40 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "the file was left out" in " ".join(done.stdout.split())
     assert "800 rounds" in done.stdout
+
+
+def test_a_log_that_was_learned_is_cross_fitted_or_refused(daband, tmp_path):
+    run = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true", "--out", "runs")
+    assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
+    (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
+    saved = library.load(place / "policy.safetensors")
+    for number in range(2):
+        rng = np.random.default_rng(number)
+        columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
+        columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
+        pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(f"week{number}.csv")
+    assert daband("learn", "runs", "week0.csv").returncode == 0
+    done = daband("evaluate-log", "runs", "week0.csv")
+    assert done.returncode == 0, done.stderr
+    assert "policies that learned 4 of 5 folds are evaluated" in " ".join(done.stdout.split())
+    (estimate,) = json.loads((place / "log_estimates.json").read_text())["estimates"]
+    assert estimate["rounds"] == 100
+    assert daband("export", "runs", "market.daband", "--epsilon", "0.1").returncode == 0
+    done = daband("evaluate-log", "market.daband", "week0.csv")
+    assert done.returncode == 2
+    assert "the policy has learned the log" in " ".join(done.stderr.split())
+    done = daband("evaluate-log", "market.daband", "week1.csv", "--out", "found.json")
+    assert done.returncode == 0, done.stderr
+    (estimate,) = json.loads((tmp_path / "found.json").read_text())["estimates"]
+    rows = pl.read_csv("week1.csv")
+    contexts = rows.drop("arm", "reward", "propensity").to_numpy()
+    log = (contexts, *(rows[name].to_numpy() for name in ("arm", "reward", "propensity")))
+    deployed = library.load_deployed("market.daband")
+    assert deployed.frozen.exploration.rule == "greedy"
+    assert estimate["value"] == pytest.approx(library.evaluate_log(deployed, log).value, abs=1e-9)
+    assert daband("learn", "runs", "week1.csv").returncode == 0
+    done = daband("evaluate-log", "runs", "week0.csv")
+    assert done.returncode == 2
+    said = "".join(done.stderr.split())
+    assert "version0hasnot" in said
+    assert "policy.safetensors" in said

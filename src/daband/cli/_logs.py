@@ -21,9 +21,10 @@ from daband.cli._progress_and_tables import interval_text, say
 from daband.cli._run_progress import rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_files import LogColumns, PlainLog
-from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
+from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 
 
 def fit_log_command(
@@ -188,7 +189,7 @@ _FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
-    policy: options.SomePolicy,
+    policy: options.SomePolicyOrExport,
     log: options.SomeLog,
     arm: options.ArmColumn = "arm",
     reward: options.RewardColumn = "reward",
@@ -214,16 +215,20 @@ def evaluate_log_command(
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
+    from daband.evaluation._learned_logs import LearnedLog
     from daband.evaluation._off_policy import compare_estimators
 
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
         raise InvalidInput("--estimators names none")
-    valued, folder = open_policy(policy)
+    valued, folder = _open_exported_or_saved(policy)
     place = out or (None if folder is None else folder.path / _FILE)
     if place is not None:
         check_writable(place)
-    if domain is not None:
+    if isinstance(valued, DeployedPolicy):
+        if domain not in (None, valued.domain):
+            raise InvalidInput(f"{policy} was exported for the {valued.domain}: leave --domain out")
+    elif domain is not None:
         valued.deploy(domain)
     with (
         rows_bar("pass 1") as show,
@@ -235,17 +240,19 @@ def evaluate_log_command(
         plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
         for path, rounds in plain.unrewarded.items():
             say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+        given: dict[str, Any] = {
+            "confidence": confidence, "rule": rule, "columns": columns, "progress": show,
+            "on_damaged": "skip" if skip_damaged else "refuse",
+        }  # fmt: skip
         with plain.errors_name_originals():
-            estimates = compare_estimators(
-                valued,
-                plain.files,
-                names,
-                confidence=confidence,
-                rule=rule,
-                columns=columns,
-                on_damaged="skip" if skip_damaged else "refuse",
-                progress=show,
-            )
+            try:
+                estimates = compare_estimators(valued, plain.files, names, **given)
+            except LearnedLog as error:
+                if folder is None or isinstance(valued, DeployedPolicy):
+                    raise
+                opened = open_log(plain.files, valued, columns=columns, table=None, on_damaged=given["on_damaged"])
+                before = _version_before(folder, opened, error)
+                estimates = compare_estimators(valued, plain.files, names, before=before, **given)
     for estimate in estimates.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         say(
@@ -259,6 +266,28 @@ def evaluate_log_command(
         records = [estimate.as_dict() for estimate in estimates.values()]
         write_json(place, {"log": log, "estimates": records})
         say(f"Written: {place}")
+
+
+def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput) -> Policy:
+    """Return the version before the latest; if that has learned the log, too, name one that has not in ``error``."""
+    from daband.evaluation._learned_logs import count_learned
+
+    _, *earlier = [*sorted(folder.versions().items(), reverse=True), (0, folder.path / "policy.safetensors")]
+    for index, (number, path) in enumerate(earlier):
+        version = daband.load(path, device="cpu")
+        if count_learned(version, log):
+            continue
+        if index == 0:
+            return version
+        raise InvalidInput(f"{error}; version {number} has not: {path}")
+    raise error
+
+
+def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
+    """Open a policy as ``open_policy`` does, or an exported file."""
+    if path.is_file() and is_deployed_file(path):
+        return daband.load_deployed(path), None
+    return open_policy(path)
 
 
 def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:

@@ -49,6 +49,9 @@ ContextColumns = Annotated[
 SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
 SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
 SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
+SomePolicyOrExport = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
+]
 TrustInPrior = Annotated[
     str | None,
     typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
@@ -64,6 +67,7 @@ _OPTIONS = {
     "confidence must": "--confidence must",
     "estimator must": "--estimators must",
     "rule must": "--rule must",
+    ", or give that version as before=": "",
 }
 """What a command calls the arguments that errors of ``fit_log`` and ``evaluate_log`` name."""
 

@@ -17,7 +17,8 @@ from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._cross_fitting import CrossFitted, Regressor, WeightedRounds, cross_fit
+from daband.evaluation._cross_fitting import FOLDS, CrossFitted, Regressor, WeightedRounds, cross_fit
+from daband.evaluation._learned_logs import check_before, check_unlearned, refitted_probabilities
 from daband.evaluation._off_policy_estimators import (
     MeanEstimate,
     choose_threshold,
@@ -31,7 +32,7 @@ from daband.evaluation._off_policy_estimators import (
     self_normalised,
     switch_doubly_robust,
 )
-from daband.evaluation._off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
+from daband.evaluation._off_policy_inputs import Log, Probabilities, policy_of, probabilities, read_log, read_target
 from daband.evaluation._streamed_log import LogStream, weigh_log
 from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
@@ -98,14 +99,17 @@ def evaluate_log(
     columns: Columns | None = None,
     table: TableTransform | None = None,
     on_damaged: str = "refuse",
+    before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate what a policy would be paid per round, from rounds that another policy played.
 
-    Take rounds that the policy did not learn from, e.g. ``pair.source_test`` of a pair whose source is a log.
+    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A file that
+    the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high.
 
     Args:
-        policy: the policy, unchanged afterwards; or a function from contexts (B, *C) to probabilities of arms (B, K).
+        policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
+            was exported; or a function from contexts (B, *C) to probabilities of arms (B, K).
         log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). For
             "dm", which uses none, the propensities may be None. Or Parquet files of any size, which are streamed: a
             folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
@@ -126,6 +130,9 @@ def evaluate_log(
             for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
         on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
             estimate's warnings then say which. That takes one more pass.
+        before: the policy as it was before it learned this log, if it has learned it. The estimate is then
+            cross-fitted: five copies of ``before`` learn four fifths of the log each and are evaluated on the rest.
+            All rounds are needed in memory.
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
@@ -135,7 +142,7 @@ def evaluate_log(
     """
     return compare_estimators(
         policy, log, (estimator,), target, confidence=confidence, rule=rule, reward_model=reward_model, seed=seed,
-        columns=columns, table=table, on_damaged=on_damaged, progress=progress,
+        columns=columns, table=table, on_damaged=on_damaged, before=before, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -152,6 +159,7 @@ def compare_estimators(
     columns: Columns | None = None,
     table: TableTransform | None = None,
     on_damaged: str = "refuse",
+    before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
     """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
@@ -159,21 +167,28 @@ def compare_estimators(
         one_of("estimator", name, ESTIMATORS)
     between_0_and_1("confidence", confidence)
     whole("seed", seed, least=0)
-    if not (isinstance(policy, Policy) or callable(policy)):
+    known = policy_of(policy)
+    if known is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
+    if before is not None and not (isinstance(policy, Policy) and isinstance(before, Policy)):
+        raise InvalidInput("before must be the daband policy that policy was before it learned the log")
+    where = "target" if target is not None else "source" if known is None else known.domain
     if _is_files(log):
         opened = _open_files(policy, log, columns, table, on_damaged)
-        if target is None and reward_model is None:
+        if before is None:
+            check_unlearned(policy, opened)
+        else:
+            check_before(known, before, opened)
+        if target is None and reward_model is None and before is None:
             stream = LogStream(opened, skip_damaged=on_damaged == "skip", progress=progress)
             with one_blas_thread():
                 weighted = weigh_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
             return _estimate_each(weighted, estimators, where, confidence, tuple(stream.left_out))
-        _check_fits(opened, "target" if target is not None else "reward_model")
+        _check_fits(opened, "target" if target is not None else "before" if before is not None else "reward_model")
         log = opened
     elif (columns, table) != (None, None):
         raise InvalidInput("columns and table are for a log in Parquet files; this one is in memory")
-    rounds = read_log(log, policy.n_arms if isinstance(policy, Policy) else None)
+    rounds = read_log(log, None if known is None else known.n_arms)
     needing = [name for name in estimators if name != "dm"]
     if rounds.propensities is None and needing:
         raise InvalidInput(
@@ -181,7 +196,14 @@ def compare_estimators(
             "was chosen; estimator='dm' does without, and is biased as far as its reward model is wrong"
         )
     other = None if target is None else read_target(target, rounds.contexts)
-    shares = probabilities(policy, rounds.contexts, where, rule, "log")
+    if before is not None and target is not None:
+        raise InvalidInput("before is for the domain of the log; leave target out")
+    notes = []
+    if before is None:
+        shares = probabilities(policy, rounds.contexts, where, rule, "log")
+    else:
+        shares = refitted_probabilities(before, rounds, domain=where, rule=rule, seed=seed)
+        notes = [f"the policy has learned this log: policies that learned {FOLDS - 1} of {FOLDS} folds are evaluated"]
     check_arms(rounds.arms, len(rounds.arms), shares.shape[1])
     other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
     fitted = cross_fit(
@@ -192,7 +214,7 @@ def compare_estimators(
         rewards=any(name in ("dm", "dr", "switch-dr") for name in estimators),
         reward_model=reward_model,
         seed=seed,
-        shared_arms=isinstance(policy, Policy) and policy.arms == "shared",
+        shared_arms=known is not None and known.arms == "shared",
     )
     weights = None
     if rounds.propensities is not None:
@@ -201,7 +223,7 @@ def compare_estimators(
     valued = (shares if other_shares is None else other_shares).mean(axis=0)
     plays = np.bincount(rounds.arms, minlength=shares.shape[1])
     weighted = WeightedRounds(rounds.rewards, weights, fitted, valued, plays)
-    return _estimate_each(weighted, estimators, where, confidence)
+    return _estimate_each(weighted, estimators, where, confidence, tuple(notes))
 
 
 def _is_files(log: Any) -> bool:
@@ -213,14 +235,15 @@ def _is_files(log: Any) -> bool:
 def _open_files(
     policy: Probabilities, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
 ) -> ParquetLog:
-    if not isinstance(policy, Policy):
+    known = policy_of(policy)
+    if known is None:
         if isinstance(log, ParquetLog) and columns is None and table is None:
             return log
         raise InvalidInput(
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged)
+    return open_log(log, known, columns=columns, table=table, on_damaged=on_damaged)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:
@@ -233,9 +256,9 @@ def _check_fits(log: ParquetLog, argument: str) -> None:
 
 
 def _estimate_each(
-    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, left_out: tuple[str, ...] = ()
+    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, notes: tuple[str, ...] = ()
 ) -> dict[str, LogEstimate]:
-    """Every estimate with its interval and warnings; ``left_out`` are parts of the log that could not be read."""
+    """Return every estimate with its interval and warnings, the first of which are ``notes``."""
     estimates = {}
     for name in estimators:
         weights = np.ones(len(log.rewards)) if name == "dm" or log.weights is None else log.weights
@@ -250,7 +273,7 @@ def _estimate_each(
             high=high,
             error=estimate.error,
             effective_sample_size=effective_sample_size(kept),
-            warnings=(*left_out, *_warnings(log, name, weights, kept)),
+            warnings=(*notes, *_warnings(log, name, weights, kept)),
             estimator=name,
             confidence=float(confidence),
             rounds=len(log.rewards),

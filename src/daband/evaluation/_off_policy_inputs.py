@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, Rewar
 from daband.errors import InvalidInput
 from daband.policies._incoming_rounds import check_arms, check_propensities, check_rewards
 from daband.policies._policy import Policy
+from daband.serving._deployed_policy import DeployedPolicy
+from daband.serving._frozen_policy import FrozenPolicy
 
 _BATCH = 1024
 _SUM = 1e-6
@@ -26,8 +28,8 @@ Log: TypeAlias = (
     | Sequence[str | Path]
 )
 """What a log may be; without propensities only the direct method can use it. Names are those of Parquet files."""
-Probabilities: TypeAlias = Policy | Callable[[AnyArray], ArrayLike]
-"""A policy, or a function from contexts (B, *C) to probabilities of arms (B, K)."""
+Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
+"""A policy, an exported one, or a function from contexts (B, *C) to probabilities of arms (B, K)."""
 
 
 class CheckedLog(NamedTuple):
@@ -100,12 +102,16 @@ def probabilities(
         part = contexts[start : start + _BATCH]
         if isinstance(policy, Policy):
             parts.append(policy.probabilities(part, domain, rule=rule))
+        elif isinstance(policy, DeployedPolicy):
+            if part.shape[1:] != policy.frozen.row_shape:
+                raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
+            parts.append(policy.frozen.exploration.probabilities(*policy.frozen.score(part)))
         else:
             parts.append(as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False))
     if isinstance(policy, Policy):
         return np.concatenate(parts)
     if rule is not None:
-        raise InvalidInput("rule is for a daband policy; a function says its own probabilities")
+        raise InvalidInput("rule is for a daband policy; an exported one or a function has its own probabilities")
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
     shares = np.concatenate(parts)
@@ -119,6 +125,13 @@ def probabilities(
             f"policy's probabilities must sum to 1, those of row {first + int(np.argmax(wrong))} of {name} do not"
         )
     return shares
+
+
+def policy_of(policy: Any) -> Policy | FrozenPolicy | None:
+    """Return the policy, or the frozen policy of an exported file; None for a function."""
+    if isinstance(policy, DeployedPolicy):
+        return policy.frozen
+    return policy if isinstance(policy, Policy) else None
 
 
 def _check_finite(contexts: AnyArray, who: str) -> None:

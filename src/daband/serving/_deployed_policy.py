@@ -73,6 +73,8 @@ class DeployedPolicy:
     versions: Mapping[str, str]
     """With which versions it was exported."""
     format_version: int
+    log_parts: frozenset[str]
+    """Digests of the parts of logs that the policy had learned (``Policy.log_parts``)."""
     reader: RowReader = field(compare=False)
     reference: Reference | None = field(compare=False)
 
@@ -245,6 +247,12 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
 
 
+def is_deployed_file(path: str | Path) -> bool:
+    """Return True if a file starts as those that ``daband.export`` writes."""
+    with open(path, "rb") as file:
+        return file.read(8 + len(FORMAT.beginning))[8:] == FORMAT.beginning
+
+
 def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
     """Write a whole file or nothing."""
     version = EXPORT_VERSION if any(name.endswith("/triangle") for name in arrays) else 3
@@ -276,6 +284,7 @@ def deployed_of_parts(
         assessment=header["assessment"],
         versions=dict(header["versions"]),
         format_version=version,
+        log_parts=frozenset(header.get("log_parts", ())),
         reader=RowReader(
             shape=frozen.row_shape,
             table=None if frozen.table is None else frozen.table.rows,

@@ -103,6 +103,7 @@ def export(
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
         "images": _image_rule(frozen, pair, images, layout), "assessment": _as_json(assessment),
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
+        "log_parts": sorted(getattr(policy, "log_parts", ())),
     }  # fmt: skip
     arrays = frozen.arrays()
     ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges

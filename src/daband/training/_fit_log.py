@@ -17,10 +17,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -42,14 +41,13 @@ from daband.domains.readers._parquet_files import (
     LogColumns,
     LogPart,
     PlainLog,
-    log_files,
-    read_footer,
+    part_digests,
+    part_name,
     read_frames,
     refuse_nulls,
-    resolve_columns,
 )
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._incoming_rounds import check_prior_trust
 from daband.policies._policy import Policy, read_checkpoint
@@ -63,7 +61,6 @@ Progress = Callable[[dict[str, float]], None]
 
 _SAMPLE_ROWS = 65_536
 """Rounds that fix a transform and the range of rewards."""
-_DIGEST_SAMPLES, _DIGEST_BYTES = 16, 1 << 16
 _OF_TARGET = "target/"
 """Before the digests of parts that were played in the target."""
 _STREAM_PART_ROWS = 65_536
@@ -279,9 +276,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if settings.time is not None and policy.half_life is None:
         raise InvalidInput(f"time={settings.time!r} is of use to a policy with a half_life, and this one has none")
     roles = {role: name for role, name in (("id", settings.id), ("time", settings.time)) if name is not None}
-    if columns is None and table is None and policy.table is None and roles:
-        columns = _columns_without(log, roles)
-    opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged)
+    opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged, roles=roles)
     config = {
         "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
         "domain": settings.domain, "propensity_weighting": settings.propensity_weighting,
@@ -530,31 +525,6 @@ def _warn(message: str, *, stacklevel: int) -> None:
     warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
 
 
-def part_name(part: LogPart) -> str:
-    """The name of a part in a folder's list: its file and its rows."""
-    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
-
-
-def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
-    """By ``part_name``, a digest of each part's file and rows that does not depend on where the file lies.
-
-    Of a large file it takes samples, the footer among them, as reading it all would cost as much as learning from it.
-    """
-    files: dict[str, str] = {}
-    digests = {}
-    for part in parts:
-        if part.path not in files:
-            size = os.path.getsize(part.path)
-            mark = hashlib.sha256(str(size).encode())
-            with open(part.path, "rb") as file:
-                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
-                    file.seek(int(start))
-                    mark.update(file.read(_DIGEST_BYTES))
-            files[part.path] = mark.hexdigest()[:32]
-        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
-    return digests
-
-
 def _mark(log: ParquetLog, part: LogPart) -> str:
     return next(file.mark for file in log.files if file.path == part.path)
 
@@ -571,14 +541,3 @@ def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
             values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
         yield from values.to_list()
         at += len(frame)
-
-
-def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:
-    """The usual columns, where some of the others are no context but an id or a time."""
-    path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
-    usual = resolve_columns(None, read_footer(path)[0], path)
-    for role, column in roles.items():
-        if column not in usual.context:
-            hint = did_you_mean(column, usual.context)
-            raise InvalidInput(f"{role} names the column {column!r}, which {path} has not{hint}")
-    return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))

@@ -6,8 +6,10 @@ import codecs
 import csv
 import glob
 import gzip
+import hashlib
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,10 @@ from daband.domains.readers._columns import Columns
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 _TEXT = (".csv", ".tsv")
+_DIGEST_SAMPLES = 16
+"""Places of a file whose bytes its digest covers."""
+_DIGEST_BYTES = 1 << 16
+"""Bytes at each of these places."""
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"]
 _WHOLE = r"[+-]?\d{1,18}"
@@ -45,6 +51,31 @@ class LogPart:
     def label(self) -> str:
         """How messages call it."""
         return f"{self.path} (rows {self.start:,} to {self.stop - 1:,})"
+
+
+def part_name(part: LogPart) -> str:
+    """Return the name of a part: its file and its rows."""
+    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
+
+
+def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
+    """Return a digest of each part by its ``part_name``: of the file's content, with the part's rows.
+
+    For a large file the digest covers samples and the footer: reading all of it would take as long as learning it.
+    """
+    files: dict[str, str] = {}
+    digests = {}
+    for part in parts:
+        if part.path not in files:
+            size = os.path.getsize(part.path)
+            mark = hashlib.sha256(str(size).encode())
+            with open(part.path, "rb") as file:
+                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
+                    file.seek(int(start))
+                    mark.update(file.read(_DIGEST_BYTES))
+            files[part.path] = mark.hexdigest()[:32]
+        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
+    return digests
 
 
 @dataclass(frozen=True)

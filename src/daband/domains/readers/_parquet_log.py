@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers import _parquet_files as files
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_files import LogFile, LogPart, UnusableFile, read_frames
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
@@ -290,10 +291,17 @@ def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
 class ReadsLogs(Protocol):
     """What is to be known of a policy to read a log for it."""
 
-    n_arms: int
-    context_shape: tuple[int, ...]
-    arms: str
-    table: TableTransform | None
+    @property
+    def n_arms(self) -> int: ...
+
+    @property
+    def context_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def arms(self) -> str: ...
+
+    @property
+    def table(self) -> TableTransform | None: ...
 
 
 def open_log(
@@ -303,13 +311,16 @@ def open_log(
     columns: Columns | None,
     table: TableTransform | None,
     on_damaged: str,
+    roles: Mapping[str, str] | None = None,
 ) -> ParquetLog:
-    """The log that a policy is given, by the names of its files or opened before.
+    """Open the log for a policy: files by their names, or a log that is open.
 
-    The policy's own table reads files of raw rows where nothing else is said.
+    By default the policy's table reads the rows. ``roles`` are columns that are not contexts, e.g. {"id": "customer"}.
     """
     shared = policy.arms == "shared"
     if not isinstance(log, ParquetLog):
+        if columns is None and table is None and policy.table is None and roles:
+            columns = _columns_without(log, roles)
         if columns is None:
             table = table or policy.table
         if columns is None and table is not None:
@@ -332,3 +343,14 @@ def open_log(
             f"{policy.context_shape} and {policy.n_arms}"
         )
     return log
+
+
+def _columns_without(log: str | Path | Sequence[str | Path], roles: Mapping[str, str]) -> Columns:
+    """Return the default columns without those that have another role."""
+    path = files.log_files(log)[0]
+    usual = files.resolve_columns(None, files.read_footer(path)[0], path)
+    for role, column in roles.items():
+        if column not in usual.context:
+            hint = did_you_mean(column, usual.context)
+            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
+    return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))

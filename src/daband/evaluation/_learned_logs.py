@@ -1,0 +1,103 @@
+"""Logs that a policy has learned: its value on them is too high, unless it is cross-fitted.
+
+A policy chooses the arms whose rewards were high in the rounds that it has learned. On these rounds an estimate counts
+the same luck again. ``evaluate_log`` therefore rejects such a log, or evaluates policies that have learned the other
+folds of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import FloatArray
+from daband.domains.readers._parquet_files import part_digests, part_name
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import InvalidInput
+from daband.evaluation._cross_fitting import FOLDS
+from daband.evaluation._off_policy_inputs import CheckedLog
+from daband.linear._reward_model import fold_numbers
+from daband.policies._policy import Policy
+
+_ADAPT_EVERY = 1024
+"""Rounds between two calls of ``adapt``, as in ``learn_log``."""
+_OF_TARGET = "target/"
+
+
+class LearnedLog(InvalidInput):
+    """The policy has learned the log that it is to be evaluated on."""
+
+
+def count_learned(policy: Any, log: ParquetLog) -> int:
+    """Return how many rounds of a log a policy has learned, or the policy of an exported file."""
+    learned: dict[str, list[tuple[int, int]]] = {}
+    for key in getattr(policy, "log_parts", ()):
+        digest, _, rows = key.removeprefix(_OF_TARGET).partition(":")
+        start, _, stop = rows.partition("-")
+        if stop:
+            learned.setdefault(digest, []).append((int(start), int(stop)))
+    if not learned:
+        return 0
+    parts = log.parts()
+    digests = part_digests(parts)
+    count = 0
+    for part in parts:
+        known = np.zeros(len(part), np.bool_)
+        for start, stop in learned.get(digests[part_name(part)].partition(":")[0], ()):
+            known[max(0, start - part.start) : max(0, stop - part.start)] = True
+        count += int(known.sum())
+    return count
+
+
+def check_unlearned(policy: Any, log: ParquetLog) -> None:
+    """Raise ``LearnedLog`` if the policy has learned rounds of the log."""
+    learned = count_learned(policy, log)
+    if not learned:
+        return
+    some = "the log" if learned == len(log) else f"{learned:,} of the {len(log):,} rounds of the log"
+    raise LearnedLog(
+        f"the policy has learned {some}: an estimate from the same rounds would be too high; evaluate the version "
+        "that had not learned them, or give that version as before=, or give a later log"
+    )
+
+
+def check_before(policy: Any, before: Policy, log: ParquetLog) -> None:
+    """Raise an error unless the policy is ``before`` after it has learned the log and nothing else."""
+    if count_learned(before, log):
+        raise LearnedLog("before has learned rounds of the log, too; give the version that had not")
+    if count_learned(policy, log) < len(log):
+        raise InvalidInput("before is for a log that the policy has learned, and it has not learned all of this one")
+    digests = {digest.partition(":")[0] for digest in part_digests(log.parts()).values()}
+    more = {key for key in policy.log_parts - before.log_parts if not key.startswith("version/")}
+    if any(key.removeprefix(_OF_TARGET).partition(":")[0] not in digests for key in more):
+        raise InvalidInput("the policy has learned other logs since before; evaluate it on a later log")
+
+
+def refitted_probabilities(
+    before: Policy, rounds: CheckedLog, *, domain: str, rule: str | None, seed: int
+) -> FloatArray:
+    """Return the probability of every arm (n, K) by policies that have learned the other folds of the log.
+
+    Args:
+        before: the policy as it was before it learned the log.
+        rounds: the log.
+        domain: where the rounds were played.
+        rule: "ucb" or "greedy" in place of the policy's exploration.
+        seed: fixes the folds.
+    """
+    numbers = fold_numbers(0, len(rounds.arms), FOLDS, seed)
+    shares = np.empty((len(rounds.arms), before.n_arms))
+    for fold in range(FOLDS):
+        policy = copy.deepcopy(before)
+        learned, held = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
+        if not policy.prepared:
+            policy.prepare(rounds.contexts[learned])
+        for start in range(0, len(learned), _ADAPT_EVERY):
+            rows = learned[start : start + _ADAPT_EVERY]
+            chances = None if rounds.propensities is None else rounds.propensities[rows]
+            policy.update(rounds.contexts[rows], rounds.arms[rows], rounds.rewards[rows], domain, propensity=chances)
+            policy.adapt()
+        shares[held] = policy.probabilities(rounds.contexts[held], domain, rule=rule)
+    return shares

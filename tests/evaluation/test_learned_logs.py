@@ -1,0 +1,103 @@
+"""A policy that has learned a log chooses the arms that were lucky there: the same rounds flatter it."""
+
+import copy
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.evaluation._learned_logs import LearnedLog
+
+N, D, K = 400, 30, 4
+COEFFICIENTS = np.random.default_rng(5).normal(size=(D, K)) * 0.01
+
+
+def rounds(seed, n=None):
+    rng = np.random.default_rng(seed)
+    n = n or N
+    contexts, arms = rng.normal(size=(n, D)), rng.integers(0, K, n)
+    rewards = (contexts @ COEFFICIENTS)[np.arange(n), arms] + rng.normal(0.5, 0.08, n)
+    return contexts, arms, rewards, np.full(n, 1 / K)
+
+
+def write(path, seed=0):
+    contexts, arms, rewards, chances = rounds(seed)
+    columns = {f"x{i}": contexts[:, i] for i in range(D)}
+    pl.DataFrame({**columns, "arm": arms, "reward": rewards, "propensity": chances}).write_parquet(path)
+    return path
+
+
+def blank(alpha=0.0):
+    return daband.LinUCB(context_shape=(D,), n_arms=K, alpha=alpha, seed=0, transform=daband.Standardise())
+
+
+def truth_of(policy):
+    contexts = np.random.default_rng(99).normal(size=(20_000, D))
+    arms = policy.decide(contexts, rule="greedy").arm
+    return float((contexts @ COEFFICIENTS)[np.arange(len(arms)), arms].mean()) + 0.5
+
+
+@pytest.mark.parametrize("learn", [daband.fit_log, daband.learn_log])
+def test_they_are_refused(tmp_path, learn):
+    file = write(tmp_path / "week1.parquet")
+    policy = learn(blank(), file)
+    with pytest.raises(LearnedLog, match=r"has learned the log: .* before="):
+        daband.evaluate_log(policy, file)
+    (tmp_path / "more").mkdir()
+    both = [file.rename(tmp_path / "more" / "0.parquet"), write(tmp_path / "more" / "1.parquet", seed=1)]
+    with pytest.raises(LearnedLog, match="has learned 400 of the 800 rounds"):
+        daband.evaluate_log(policy, both)
+    assert daband.evaluate_log(policy, both[1:]).rounds == N
+
+
+def test_the_version_before_gives_an_honest_estimate(tmp_path):
+    file = write(tmp_path / "week1.parquet")
+    before = blank()
+    policy = daband.learn_log(copy.deepcopy(before), file)
+    truth = truth_of(policy)
+    flattered = daband.evaluate_log(policy, rounds(0))  # rounds in memory have no digest
+    honest = daband.evaluate_log(policy, file, before=before)
+    assert flattered.low > truth
+    assert honest.low < truth < honest.high
+    assert "has learned this log" in honest.warnings[0]
+    assert before.rounds_learned == 0
+    assert honest.value == daband.evaluate_log(policy, rounds(0), before=before).value
+
+
+def test_another_version_is_refused(tmp_path):
+    one, two = (write(tmp_path / f"{seed}.parquet", seed) for seed in (0, 1))
+    first = daband.learn_log(blank(), one)
+    second = daband.learn_log(copy.deepcopy(first), two)
+    assert daband.evaluate_log(second, two, before=first).rounds == N
+    for policy, log, before, message in (
+        (second, one, first, "before has learned"),
+        (second, one, blank(), "other logs since"),
+        (first, two, blank(), "not learned all of this one"),
+        (first, one, "0.safetensors", "must be the daband policy"),
+        (lambda rows: np.full((len(rows), K), 0.25), one, first, "must be the daband policy"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            daband.evaluate_log(policy, log, before=before)
+
+
+def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
+    file, later = (write(tmp_path / f"{seed}.parquet", seed) for seed in (0, 1))
+    policy = daband.fit_log(blank(alpha=3.0), file)
+    daband.export(policy, tmp_path / "market.daband", epsilon=0.4)
+    deployed = daband.load_deployed(tmp_path / "market.daband")
+    with pytest.raises(LearnedLog):
+        daband.evaluate_log(deployed, file)
+
+    def exported(contexts):
+        best = policy.decide(contexts, rule="greedy").arm
+        return 0.6 * np.eye(K)[best] + 0.1
+
+    found = daband.evaluate_log(deployed, later)
+    assert found.value == pytest.approx(daband.evaluate_log(exported, rounds(1)).value, abs=1e-9)
+    assert found.effective_sample_size > 1.2 * daband.evaluate_log(policy, later).effective_sample_size
+    with pytest.raises(InvalidInput, match="contexts of shape"):
+        daband.evaluate_log(deployed, (np.zeros((20, 3)), [0] * 20, [0.0] * 20, [0.25] * 20))
+    with pytest.raises(InvalidInput, match="rule is for"):
+        daband.evaluate_log(deployed, later, rule="ucb")
