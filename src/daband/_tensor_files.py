@@ -59,7 +59,8 @@ def write_tensor_file(
     path = checked_path(path)
     rest = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
     text = f'{{"digest": "{_NO_DIGEST}", {rest[1:]}'
-    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # ``np.ascontiguousarray`` would give an array of no dimension one.
+    tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
     place = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
     assert content[8 : place.stop] == kind.beginning + _NO_DIGEST.encode()
