@@ -145,12 +145,9 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     wanted = None if policy is None else policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported to say so
     if wanted is not None:
-        import torch
+        from daband.neural._devices import device_named, gpu_name
 
-        from daband.neural._neural_linucb import device_named
-
-        device = str(device_named(wanted))
-        accelerator = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+        device, accelerator = str(device_named(wanted)), gpu_name(wanted)
     return {
         "daband": daband.__version__, "commit": _commit(), "python": platform.python_version(),
         **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},

@@ -154,10 +154,10 @@ def _on_gpu(spec: RunSpec) -> bool:
     """Whether the run's policy learns by gradients and would be on a GPU; what does not fit together is seen later."""
     if not policy_class(spec.method).learns_by_gradients:
         return False
-    import torch  # here, as a comparison of linear methods has no need of it
+    from daband.neural._devices import gpu_name  # here, as a comparison of linear methods needs no torch
 
     device = str(spec.policy.get("device", "auto"))
-    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return device.startswith("cuda") or (device == "auto" and gpu_name(device) is not None)
 
 
 def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:

@@ -1,11 +1,30 @@
-"""Conformance checks that any policy, term, encoder or pair must pass; public, for a user's own too."""
+"""Conformance checks that any policy, term, encoder or pair must pass; public, for a user's own too.
 
-from daband.checks._encoders import ENCODER_CHECKS, check_encoder
+``check_encoder`` and ``check_term`` need torch, and are imported when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from daband.checks._pairs import PAIR_CHECKS, check_pair
 from daband.checks._policies import POLICY_CHECKS, MakePolicy, check_policy
-from daband.checks._terms import TERM_CHECKS, check_term
+
+if TYPE_CHECKING:
+    from daband.neural._encoder_checks import ENCODER_CHECKS, check_encoder
+    from daband.neural._term_checks import TERM_CHECKS, check_term
 
 __all__ = [
     "ENCODER_CHECKS", "PAIR_CHECKS", "POLICY_CHECKS", "TERM_CHECKS", "MakePolicy", "check_encoder",
     "check_pair", "check_policy", "check_term",
 ]  # fmt: skip
+
+_MODULES = {
+    "ENCODER_CHECKS": "_encoder_checks", "check_encoder": "_encoder_checks",
+    "TERM_CHECKS": "_term_checks", "check_term": "_term_checks",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"daband.neural.{_MODULES[name]}"), name)

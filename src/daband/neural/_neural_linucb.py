@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ from daband.linear._pseudo_labels import PseudoLabelRegression, count_numbers, f
 from daband.linear._ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
 from daband.linear._standardise import Standardise
 from daband.linear._transforms import shift_transform
+from daband.neural._devices import device_named
 from daband.neural._recipes import UNALIGNED_STEPS, changes_setting, resolve_recipe, with_encoder
 from daband.neural.encoders._encoder import InferenceEncoder, latents_of_head
 from daband.neural.encoders._frozen_encoder import freeze_encoder
@@ -382,6 +383,16 @@ class NeuralLinUCB(Policy):
         self._warned_no_target = False
         self._warned_large_pixels = False
         self._expected: Callable[[], Sequence[tuple[AnyArray, str]]] | None = None
+
+    @classmethod
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+        """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
+
+        A custom module as ``encoder`` gets contexts as the pair has them, without a transform unless one is given.
+        """
+        if isinstance(settings.get("encoder"), nn.Module):
+            settings.setdefault("transform", None)
+        return super().for_pair(pair, **settings)
 
     def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
         def head(dim: int, exploration: Exploration, form: str, ridge: float) -> RidgeHead:
@@ -1146,23 +1157,6 @@ def _without_pieces(experts: tuple[Expert, ...]) -> tuple[Expert, ...]:
     prior = sum(expert.prior for expert in experts if expert.name in ("ridge", "piecewise"))
     others = (expert for expert in experts if expert.name != "piecewise")
     return tuple(replace(expert, prior=prior) if expert.name == "ridge" else expert for expert in others)
-
-
-def device_named(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name) if isinstance(name, str) else None
-    except RuntimeError:
-        device = None
-    if device is None or device.type == "meta":  # which holds no numbers
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise InvalidInput(f"device {name!r} was asked for, and this machine has cuda:0 to cuda:{count - 1}")
-    return device
 
 
 def can_stack(members: Sequence[Policy]) -> bool:

@@ -1,7 +1,7 @@
 """Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
-norms are folded into the layers before them when the policy is frozen (``daband.neural.encoders._frozen_encoder``), and
+norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
 convolutions are matrix products of patches (``linear.toom_cook``). Nothing here is trained, and torch is not imported.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -249,21 +250,27 @@ def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
     """The network that a file describes: ``settings`` of its header, ``arrays`` by name.
 
-    Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch.
+    Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch. The
+    plugin that ``daband.PLUGINS`` names loads them.
     """
-    kinds: dict[str, Callable[..., Network]] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own")
+        kinds = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
         return kinds[settings["kind"]](settings, arrays)
     try:
-        module = importlib.import_module("daband.neural.encoders._frozen_encoder")
+        for name in () if torch_loaders else sys.modules["daband"].PLUGINS:
+            importlib.import_module(name)
     except ImportError as error:
         raise InvalidInput(
             f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
-            f"pip install daband ({error})"
+            f"pip install 'daband[deep]' ({error})"
         ) from None
-    return module.TorchNetwork.from_file(settings, arrays, encoder)
+    return torch_loaders[-1](settings, arrays, encoder)
+
+
+torch_loaders: list[Callable[[Mapping[str, Any], Mapping[str, AnyArray], Any], Network]] = []
+"""The function that loads a network which torch runs, added by the package that has it when it is imported."""
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:

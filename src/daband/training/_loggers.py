@@ -59,13 +59,14 @@ class TensorBoardLogger(_EpisodeLogger):
 
     def __init__(self, directory: str | Path, *, prefix: str = "") -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from daband.neural._devices import summary_writer
+
+            self._writer = summary_writer(str(directory))
         except ImportError as error:
             raise InvalidInput(
                 f"TensorBoardLogger needs the package tensorboard ({error}); pip install daband[tensorboard]"
             ) from None
         self._prefix = prefix
-        self._writer: Any = SummaryWriter(str(directory))
 
     def close(self, status: str = "FINISHED") -> None:  # noqa: ARG002 - TensorBoard keeps no status
         """Write what is still in memory, and end."""

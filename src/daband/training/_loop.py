@@ -244,7 +244,12 @@ class RunGroup:
                     for index in range(self._size):
                         self._attempt(index, partial(begin, index))
                 else:
-                    with one_blas_thread(), ThreadPoolExecutor(threads, initializer=_keep_device()) as pool:
+                    start = None
+                    if any(phase.policy.learns_by_gradients for phase in phases):
+                        from daband.neural._devices import keep_device
+
+                        start = keep_device()
+                    with one_blas_thread(), ThreadPoolExecutor(threads, initializer=start) as pool:
                         list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
             self._trainers = dict(sorted(self._trainers.items()))
             self._encode_resumed()
@@ -341,15 +346,6 @@ class RunGroup:
             if index in self._trainers:
                 self._trainers.pop(index).stop()
         return index in self._trainers
-
-
-def _keep_device() -> Callable[[], None] | None:
-    """What gives a new thread the GPU that is torch's current one here: each thread has its own, the first at first."""
-    import torch
-
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None
-    return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:

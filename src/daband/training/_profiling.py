@@ -87,7 +87,7 @@ class Profile:
     """
 
     def __init__(self, policy: Policy, path: Path) -> None:
-        from torch.profiler import record_function  # a linear policy runs without torch
+        from daband.neural._devices import record_function
 
         self.stopwatch = Stopwatch(policy, label=record_function)
         self.path = path
@@ -96,13 +96,12 @@ class Profile:
     @contextmanager
     def running(self, episodes: int) -> Iterator[Profile]:
         """Watch a run of so many episodes; ``episode_done`` is to be called after each."""
-        from torch.profiler import profile, schedule
+        from daband.neural._devices import episode_profiler
 
         with warnings.catch_warnings():
             # That nothing is traced to warm up, and that a next cycle would clear the trace: there is a single one.
             warnings.filterwarnings("ignore", "(Warning: )?Profiler", UserWarning)
-            plan = schedule(wait=min(_SKIPPED, episodes - 1), warmup=0, active=1, repeat=1)
-            self._profiler = profile(schedule=plan, on_trace_ready=self._write)
+            self._profiler = episode_profiler(min(_SKIPPED, episodes - 1), self._write)
             with self.stopwatch, self._profiler:
                 yield self
 

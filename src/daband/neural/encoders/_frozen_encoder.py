@@ -21,7 +21,7 @@ from daband.neural.encoders._conv import ConvFeatures, normalised_pixels
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, LatentSettings, build_encoder
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.serving._numpy_networks import Network, network_from
+from daband.serving._numpy_networks import Network, network_from, torch_loaders
 
 
 def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:
@@ -102,6 +102,9 @@ class TorchNetwork:
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self._encoder.encode(contexts, self._domain)
+
+
+torch_loaders.append(TorchNetwork.from_file)
 
 
 def _mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:

@@ -1,0 +1,57 @@
+"""Devices, profiling and event files: the uses of torch that training and experiments need besides a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.profiler import profile, record_function, schedule
+
+from daband.errors import InvalidInput
+
+__all__ = ["device_named", "episode_profiler", "gpu_name", "keep_device", "record_function", "summary_writer"]
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of this name; "auto" is a GPU if available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name) if isinstance(name, str) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise InvalidInput(f"device {name!r} was asked for, and this machine has cuda:0 to cuda:{count - 1}")
+    return device
+
+
+def gpu_name(device: str) -> str | None:
+    """Return the model of the GPU that a device setting means; None for a CPU."""
+    chosen = device_named(device)
+    return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
+
+
+def keep_device() -> Callable[[], None] | None:
+    """Return a function that gives a new thread the current GPU of this one; None if no GPU is in use."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    return partial(torch.cuda.set_device, torch.cuda.current_device())
+
+
+def episode_profiler(skipped: int, on_trace_ready: Callable[[Any], None]) -> Any:
+    """Return a profiler that traces one episode after the ``skipped`` first ones."""
+    plan = schedule(wait=skipped, warmup=0, active=1, repeat=1)
+    return profile(schedule=plan, on_trace_ready=on_trace_ready)
+
+
+def summary_writer(directory: str) -> Any:
+    """Return a writer of TensorBoard's event files."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(directory)
