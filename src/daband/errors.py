@@ -1,6 +1,6 @@
-"""The errors a user of daband can meet, all under one roof.
+"""The errors that daband raises on purpose. All derive from ``DabandError``.
 
-Each also derives from the built-in error that an outsider would expect, so ``except ValueError`` keeps working.
+Each also derives from the built-in error that a caller would expect, so ``except ValueError`` keeps working.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ class DabandError(Exception):
     ... except daband.DabandError as error:
     ...     print(type(error).__name__)
     CheckpointError
+
+    Programs read fields, not sentences: the command line names its own option for ``argument`` and ``remedy``.
+
+    Attributes:
+        message: the problem, without the remedy.
+        argument: the name of the argument that is wrong, or that the remedy sets; empty if there is none.
+        remedy: a Python user's way out; empty if the message has it.
     """
+
+    def __init__(self, message: str = "", *, argument: str = "", remedy: str = "") -> None:
+        super().__init__(f"{message}; {remedy}" if remedy else message)
+        self.message, self.argument, self.remedy = message, argument, remedy
 
 
 class InvalidInput(DabandError, ValueError):

@@ -84,3 +84,40 @@ def trained(kind, n=150):
     policy.adapt()
     policy.deploy("target")
     return policy, contexts, rewards, ids
+
+
+def table_pair():
+    """A pair of tables with numbers, categories and gaps."""
+    import polars as pl
+
+    rng = np.random.default_rng(0)
+    rows = 300
+    frame = pl.DataFrame(
+        {
+            "age": rng.integers(18, 90, rows).astype(float),
+            "income": np.where(rng.random(rows) < 0.1, np.nan, rng.lognormal(10, 0.5, rows)),
+            "city": [["Oslo", "Rome", "Lima"][at] for at in rng.integers(0, 3, rows)],
+            "member": [bool(at) for at in rng.integers(0, 2, rows)],
+            "offer": [["none", "mail", "call"][at] for at in rng.integers(0, 3, rows)],
+        }
+    ).with_columns(pl.col("income").fill_nan(None))
+    columns = daband.domains.Columns(
+        context=("age", "income", "city", "member"), categorical=("city", "member"), label="offer"
+    )
+    return daband.domains.from_table(source=frame[:150], target=frame[150:].drop("offer"), columns=columns)
+
+
+def table_policy():
+    """A policy on that pair."""
+    pair = table_pair()
+    policy = daband.LinUCB.for_pair(pair, seed=1)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=16)
+    policy.deploy("target")
+    return policy, pair
+
+
+ROWS = [
+    {"age": 41, "income": 20_000.0, "city": "Oslo", "member": True},
+    {"age": 73.5, "income": None, "city": "Lima", "member": False},
+    {"age": 20, "income": 1e9, "city": "Paris", "member": None},
+]

@@ -359,3 +359,12 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
     for ask in (policy.select, daband.load_deployed(tmp_path / "p").decide):
         with pytest.raises(daband.InvalidInput, match="meta tensor"):
             ask(empty)
+
+
+@pytest.mark.parametrize("number", [10**30, 1 << 63, -1, 1.5, True, "1"])
+def test_a_round_number_that_cannot_be(number, tmp_path):
+    daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, epsilon=0.5), tmp_path / "p")
+    deployed = daband.load_deployed(tmp_path / "p")
+    with pytest.raises(daband.InvalidInput, match="round_number must be"):
+        deployed.decide([0.0, 0.0], round_number=number)
+    assert deployed.decide([0.0, 0.0], round_number=(1 << 63) - 1).arm in (0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import daband
-from tests.serving.make_files import FILES
+from tests.serving.kinds import trained
 
 FOLDER = Path(__file__).parents[2] / "packaging" / "serving"
 SCRIPT = """
@@ -26,7 +26,7 @@ import daband
 assert daband.__file__.startswith(sys.argv[1]), daband.__file__
 for path in sys.argv[2:]:
     deployed = daband.load_deployed(path)
-    deployed.decide(np.zeros(deployed.reader.shape))
+    deployed.monitor().decide(np.zeros(deployed.reader.shape))
 try:
     daband.train
 except ImportError as error:
@@ -42,13 +42,17 @@ def project():
 def test_its_files_decide_alone(project, tmp_path):
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for source, place in included.items():
+        assert (FOLDER / source).exists(), f"{source} is not there"
         copy = shutil.copytree if (FOLDER / source).is_dir() else shutil.copy
         (tmp_path / place).parent.mkdir(exist_ok=True, parents=True)
         copy(FOLDER / source, tmp_path / place)
-    kept = [str(path) for path in sorted(FILES.glob("*.v3.daband"))]
-    assert len(kept) == 11
+    files = []
+    for kind in ("constant", "linucb-standardise", "trees-shared", "daband-linear", "daband-grey"):
+        policy, contexts, *_ = trained(kind)
+        files.append(str(tmp_path / f"{kind}.daband"))
+        daband.export(policy, files[-1], reference=contexts)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), *kept],
+        [sys.executable, "-c", SCRIPT, str(tmp_path), *files],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from PIL import Image
 
 import daband
 from daband.domains.readers._image_store import Framing
-from tests.serving import make_files
+from tests.serving import kinds
 
 pl = pytest.importorskip("polars")
 FULL = {"age": 41, "income": 20_000.0, "city": "Oslo", "member": True}
@@ -22,7 +22,7 @@ FULL = {"age": 41, "income": 20_000.0, "city": "Oslo", "member": True}
 def on_tables(tmp_path_factory):
     """A policy on tables as it is loaded from its file, and the pair."""
     path = tmp_path_factory.mktemp("rows") / "p.daband"
-    policy, pair = make_files.table_policy()
+    policy, pair = kinds.table_policy()
     daband.export(policy, path, pair=pair)
     return daband.load_deployed(path), pair, policy
 
@@ -85,7 +85,7 @@ class TestKinds:
 
     def test_batches(self, on_tables):
         deployed, pair, policy = on_tables
-        rows = [*make_files.ROWS[:2], {**make_files.ROWS[2], "income": 5e4}]
+        rows = [*kinds.ROWS[:2], {**kinds.ROWS[2], "income": 5e4}]
         expected = policy.decide(pair.table.contexts(rows))
         forms = [rows, tuple(rows), pd.DataFrame(rows), pl.DataFrame(rows), pair.table.contexts(rows)]
         for form in forms:

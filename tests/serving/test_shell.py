@@ -14,29 +14,36 @@ from typer.testing import CliRunner
 import daband
 from daband.cli._main import app
 from daband.serving.__main__ import main
-from tests.serving import make_files
+from tests.serving import kinds
 
-FILE = make_files.FILES / "linucb-table.v1.daband"
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """An exported policy on a table."""
+    policy, pair = kinds.table_policy()
+    path = tmp_path_factory.mktemp("table") / "p.daband"
+    daband.export(policy, path, pair=pair)
+    return path
 
 
 def lines(rows):
     return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
 
 
-def decided(monkeypatch, capsys, rows, *options):
+def decided(file, monkeypatch, capsys, rows, *options):
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines(rows)))
-    code = main([str(FILE), *options])
+    code = main([str(file), *options])
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_rows_in_decisions_out():
+def test_rows_in_decisions_out(file):
     """As a shell does it: one line of JSON in, one out."""
-    command = [sys.executable, "-m", "daband.serving", str(FILE)]
-    done = subprocess.run(command, input=lines(make_files.ROWS), capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "daband.serving", str(file)]
+    done = subprocess.run(command, input=lines(kinds.ROWS), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    deployed = daband.load_deployed(FILE)
-    expected = deployed.decide(make_files.ROWS)
+    deployed = daband.load_deployed(file)
+    expected = deployed.decide(kinds.ROWS)
     assert [one["arm"] for one in found] == expected.arm.tolist()
     assert [one["arm_name"] for one in found] == list(expected.arm_name)
     assert [one["mean"] for one in found] == [pytest.approx(mean) for mean in expected.mean]
@@ -45,9 +52,9 @@ def test_rows_in_decisions_out():
     } == {"far_outside", "unseen_category", "missing_value"}
 
 
-def test_a_bad_row_costs_no_other(monkeypatch, capsys):
-    rows = [make_files.ROWS[0], {"age": 3}, "not json", "", make_files.ROWS[1]]
-    code, found = decided(monkeypatch, capsys, rows)
+def test_a_bad_row_costs_no_other(file, monkeypatch, capsys):
+    rows = [kinds.ROWS[0], {"age": 3}, "not json", "", kinds.ROWS[1]]
+    code, found = decided(file, monkeypatch, capsys, rows)
     assert code == 1
     assert ["arm" in one for one in found] == [True, False, False, True]
     assert found[1]["line"] == 2
@@ -56,14 +63,14 @@ def test_a_bad_row_costs_no_other(monkeypatch, capsys):
     assert "not JSON" in found[2]["error"]
 
 
-def test_options(monkeypatch, capsys):
-    code, found = decided(monkeypatch, capsys, make_files.ROWS[:2], "--among", "mail")
+def test_options(file, monkeypatch, capsys):
+    code, found = decided(file, monkeypatch, capsys, kinds.ROWS[:2], "--among", "mail")
     assert code == 0
     assert {one["arm_name"] for one in found} == {"mail"}
-    code, found = decided(monkeypatch, capsys, [make_files.ROWS[2]], "--strict")
+    code, found = decided(file, monkeypatch, capsys, [kinds.ROWS[2]], "--strict")
     assert code == 1
     assert "strict" in found[0]["error"]
-    assert main([str(FILE), "--about"]) == 0
+    assert main([str(file), "--about"]) == 0
     assert json.loads(capsys.readouterr().out)["columns"] == ["age", "income", "city", "member"]
 
 
@@ -71,7 +78,8 @@ def test_images_by_their_paths(monkeypatch, capsys, tmp_path):
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "photo.png")
     rows = [str(tmp_path / "photo.png"), str(tmp_path / "nowhere.png")]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(row) + "\n" for row in rows)))
-    assert main([str(make_files.FILES / "daband-images.v1.daband")]) == 1
+    daband.export(kinds.trained("daband-images")[0], tmp_path / "p", arm_names=["none", "mail", "call"])
+    assert main([str(tmp_path / "p")]) == 1
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["arm_name"] in ("none", "mail", "call")
     assert "nowhere.png cannot be read" in second["error"]
@@ -89,18 +97,18 @@ def test_names_are_written_as_they_are(tmp_path):
     assert '"Bündel"' in done.stdout.decode("utf-8")
 
 
-def test_an_unknown_arm_is_told_once(capsys):
-    assert main([str(FILE), "--among", "fax"]) == 2
+def test_an_unknown_arm_is_told_once(file, capsys):
+    assert main([str(file), "--among", "fax"]) == 2
     said = capsys.readouterr()
     assert "--among: 'fax' is no arm" in said.err
     assert not said.out
 
 
-def test_a_reader_that_leaves_is_no_traceback():
-    command = [sys.executable, "-m", "daband.serving", str(FILE)]
+def test_a_reader_that_leaves_is_no_traceback(file):
+    command = [sys.executable, "-m", "daband.serving", str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()
-        _, said = child.communicate(lines(make_files.ROWS).encode())
+        _, said = child.communicate(lines(kinds.ROWS).encode())
     assert b"Traceback" not in said
 
 
@@ -153,13 +161,13 @@ class TestExport:
         assert "2 finished runs" in str(done.exception)
 
 
-def test_numbers_may_be_texts(monkeypatch, capsys):
+def test_numbers_may_be_texts(file, monkeypatch, capsys):
     """As tools that turn CSV into JSON write them; an empty text is a missing value."""
     rows = [{"age": 41, "income": None, "city": "Oslo", "member": "true"}]
     texts = [{"age": "41", "income": "", "city": "Oslo", "member": "true"}]
-    (code, typed), (again, found) = (decided(monkeypatch, capsys, given) for given in (rows, texts))
+    (code, typed), (again, found) = (decided(file, monkeypatch, capsys, given) for given in (rows, texts))
     assert code == again == 0
     assert typed == found
-    code, found = decided(monkeypatch, capsys, [{**texts[0], "age": "old"}])
+    code, found = decided(file, monkeypatch, capsys, [{**texts[0], "age": "old"}])
     assert code == 1
     assert "'age' must be a number" in found[0]["error"]

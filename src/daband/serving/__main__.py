@@ -82,7 +82,7 @@ def about(deployed: DeployedPolicy) -> dict[str, Any]:
         "policy": deployed.policy, "domain": deployed.domain, "columns": deployed.columns,
         "context_shape": deployed.context_shape, "arms": deployed.arm_names, "reward_range": deployed.reward_range,
         "rounds_learned": deployed.rounds_learned, "assessment": deployed.assessment, "version": deployed.version,
-        "versions": deployed.versions, "format_version": deployed.format_version,
+        "versions": deployed.versions,
     }  # fmt: skip
 
 

@@ -10,24 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arguments import check_available, whole
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, below
+from daband._arrays import BoolArray, FloatArray, IntArray, below
 from daband._table_transform import RowWarning
-from daband._tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
-from daband.linear._standardise import feature_scale
 from daband.serving._frozen_policy import FrozenPolicy, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-EXPORT_VERSION = 4
-"""2: a linear part beside the network. 3: any number of members, each with its share in predictions. 4: triangles of
-large matrices; a file without one is written as version 3, which older installations read."""
+EXPORT_VERSION = 5
+"""The version of the format that is written and read."""
+_MAX_ROUND = (1 << 63) - 1
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
     version=EXPORT_VERSION,
-    oldest=1,
-    remedy="export it anew",
+    oldest=EXPORT_VERSION,
+    remedy="export it again",
     required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_range", "table", "versions"),
 )
 
@@ -72,7 +71,6 @@ class DeployedPolicy:
     """What was known of its quality in the target when it was exported."""
     versions: Mapping[str, str]
     """With which versions it was exported."""
-    format_version: int
     log_parts: frozenset[str]
     """Digests of the parts of logs that the policy had learned (``Policy.log_parts``)."""
     reader: RowReader = field(compare=False)
@@ -155,8 +153,8 @@ class DeployedPolicy:
         read = self.reader.read(row)
         if strict:
             _refuse_warnings(read)
-        if round_number is not None:
-            whole("round_number", round_number, least=0)
+        if round_number is not None and whole("round_number", round_number, least=0) > _MAX_ROUND:
+            raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
         frozen = self.frozen
         mask = None
         if available is not None or among is not None:
@@ -226,10 +224,7 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
     'call'
     """
     header, arrays = read_tensor_file(path, FORMAT)
-    version = int(header["version"])
     try:
-        if version < 3:
-            header, arrays = _upgrade(header, arrays)
         for array in arrays.values():
             array.setflags(write=False)
         return deployed_of_parts(
@@ -237,10 +232,10 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
             reference=reference_from(header["reference"], below("reference/", arrays)),
-            version=version,
         )
     except InvalidInput as error:
-        raise (InvalidInput if "encoder" in str(error) else CheckpointError)(f"{path}: {error}") from None
+        kind = InvalidInput if error.argument == "encoder" else CheckpointError
+        raise kind(f"{path}: {error}", argument=error.argument) from None
     except (
         KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, OverflowError, DataError
     ) as error:  # fmt: skip
@@ -253,19 +248,12 @@ def is_deployed_file(path: str | Path) -> bool:
         return file.read(8 + len(FORMAT.beginning))[8:] == FORMAT.beginning
 
 
-def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[str, AnyArray]) -> None:
-    """Write a whole file or nothing."""
-    version = EXPORT_VERSION if any(name.endswith("/triangle") for name in arrays) else 3
-    write_tensor_file(path, FORMAT, {"version": version, **header}, arrays)
-
-
 def deployed_of_parts(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
-    version: int = EXPORT_VERSION,
 ) -> DeployedPolicy:
     """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment.
 
@@ -283,8 +271,7 @@ def deployed_of_parts(
         feature_names=feature_names,
         assessment=header["assessment"],
         versions=dict(header["versions"]),
-        format_version=version,
-        log_parts=frozenset(header.get("log_parts", ())),
+        log_parts=frozenset(header["log_parts"]),
         reader=RowReader(
             shape=frozen.row_shape,
             table=None if frozen.table is None else frozen.table.rows,
@@ -295,43 +282,6 @@ def deployed_of_parts(
         ),
         reference=reference,
     )
-
-
-def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Header and arrays of version 1 or 2 as those of version 3."""
-    context, exploration, network = header["context"], header["exploration"], header["network"]
-    names, even = list(header["arms"]["names"]), exploration["rule"] == "even"
-    linear = header.get("linear_part")  # files of version 1 have none
-    parts = {name: array for name, array in arrays.items() if name.startswith(("transform/", "ranges/", "reference/"))}
-    member: dict[str, Any] = {"share": 1.0, "width_share": 1.0, "transform": None, "network": network}
-    member["constant"] = even or bool(context["constant"])
-    if even:
-        parts["member/0/theta"] = np.full((len(names), 1), 0.5)
-        parts["member/0/inverse"] = np.full((len(names), 1, 1), 0.25)
-    else:
-        parts |= {f"member/0/{name}": array for name, array in below("head/", arrays).items()}
-    inner = below("network/", arrays)
-    if network is not None and network["kind"] == "standardise":  # where the linear part acted alone
-        scale = network.get("scale", feature_scale(len(inner["mean"])))
-        member |= {"network": None, "transform": {**network, "scale": scale}}
-        parts |= {f"member/0/transform/{name}": array for name, array in inner.items()}
-    else:
-        parts |= {f"member/0/network/{name}": array for name, array in inner.items()}
-    members = [member]
-    if linear is not None:
-        weight, (first, second) = float(linear["weight"]), linear["width_shares"]
-        member |= {"share": 1.0 - weight, "width_share": first}
-        parts |= {f"member/1/{name}": array for name, array in below("linear_part/", arrays).items()}
-        other = {"share": weight, "width_share": second, "transform": linear["transform"], "network": None}
-        members.append({**other, "constant": False})
-    upgraded = {
-        **header, "context_shape": context["shape"], "arms": "shared" if context["per_arm"] else "disjoint",
-        "n_arms": len(names), "largest_norm": context["largest_norm"],
-        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else exploration,
-        "seed": exploration["seed"], "layout": None if network is None else network.get("layout"), "members": members,
-        "arm_names": names, "feature_names": context["feature_names"],
-    }  # fmt: skip
-    return upgraded, parts
 
 
 def _refuse_warnings(read: ReadRows) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import platform
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,16 +16,22 @@ import numpy as np
 
 from daband._arguments import checked_class_names, finite, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband._files import check_writable, write_bytes
 from daband._image_layout import image_layout
 from daband._table_transform import TableTransform
-from daband.errors import InvalidInput
+from daband._tensor_files import write_tensor_file
+from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import DeployedPolicy, deployed_of_parts, write_deployed_file
+from daband.serving._deployed_policy import FORMAT, DeployedPolicy, deployed_of_parts, load_deployed
 from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy
 from daband.serving._members import Member
 from daband.serving._monitor import MOST_CONTEXTS, build_reference
 
 _SMALLEST_DEVIATION = 1e-9
+_CHECKED = 4
+"""Contexts on which a written file is compared with the policy."""
+_ROUNDING = 1e-3
+"""Largest difference of scores, as a fraction of the largest one: networks are written in single precision."""
 _LARGE_FILE = 128 << 20
 """Bytes of such matrices above which a file that keeps them is worth a warning."""
 
@@ -49,6 +56,8 @@ def export(
     least_rounds: int = 0,
 ) -> None:
     """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
+
+    The file is loaded, and compared with the policy on a few contexts, before this function returns.
 
     The file holds what decisions need: no context, no reward, no round id. But statistics of few rounds tell of each:
     those of an arm that was chosen once give its context and its reward back to the last digit, and with
@@ -99,7 +108,7 @@ def export(
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
-        **frozen.header(), "arm_names": _names(arm_names, frozen.n_arms),
+        **frozen.header(), "arm_names": list(checked_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
         "images": _image_rule(frozen, pair, images, layout), "assessment": _as_json(assessment),
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
@@ -116,7 +125,39 @@ def export(
             header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
             parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
             arrays.update({f"reference/{name}": array for name, array in parts.items()})
-    write_deployed_file(path, header, arrays)
+    check_writable(path)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "policy.daband"
+        write_tensor_file(file, FORMAT, header, arrays)
+        _check_file(file, policy, frozen, contexts)
+        write_bytes(path, file.read_bytes())
+
+
+def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None) -> None:
+    """Load the file, and compare what it predicts for a few contexts with what the policy predicts."""
+    modules = (getattr(member.network, "custom_module", None) for member in frozen.members)
+    deployed = load_deployed(file, encoder=next((module for module in modules if module is not None), None))
+    draw = np.random.default_rng(0)
+    if contexts is not None:
+        rows = contexts[:_CHECKED]
+    elif len(frozen.context_shape) > 1:
+        rows = draw.integers(0, 256, (_CHECKED, *frozen.row_shape), np.uint8)
+    else:
+        rows = draw.normal(size=(_CHECKED, *frozen.row_shape))
+    optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
+    expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
+    found = deployed.decide(rows)
+    wanted, got = (one.mean + optimism * one.width if optimism else one.mean for one in (expected, found))
+    if wanted.shape == got.shape:
+        apart, largest = float(np.abs(wanted - got).max()), float(np.abs(wanted).max())
+        if apart <= _ROUNDING * largest:
+            return
+    now = policy.frozen(frozen.domain)  # another thread may have changed the policy in the meantime
+    if now.n_arms == frozen.n_arms and np.array_equal(now.score(rows)[0], frozen.score(rows)[0]):
+        raise CheckpointError(
+            f"the file does not decide as the policy does, so nothing was written: scores of up to {largest:g} differ "
+            f"by {apart:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
+        )
 
 
 def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
@@ -191,11 +232,6 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
             f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy {frozen.arms} arms and "
             f"{frozen.context_shape}; give the pair that it was trained on"
         )
-
-
-def _names(names: Sequence[str] | None, n_arms: int) -> list[str]:
-    given = names if names is None or isinstance(names, str) else [str(name) for name in names]
-    return list(checked_class_names(given, n_arms, "arm_names"))
 
 
 def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:

@@ -18,6 +18,7 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
+from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mixed_scores
@@ -254,7 +255,7 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         inverse = parts["inverse"] if "triangle" not in parts else _symmetric(parts["triangle"], parts["theta"].shape)
         members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
     if encoder is not None:
-        raise ValueError("encoder was given, but the policy has its own")
+        raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
     low, high = header["reward_range"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},

@@ -255,7 +255,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     """
     if settings["kind"] != "torch":
         if encoder is not None:
-            raise InvalidInput("encoder was given, but the policy has its own")
+            raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
         kinds = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
         return kinds[settings["kind"]](settings, arrays)
     try:

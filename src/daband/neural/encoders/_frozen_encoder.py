@@ -19,7 +19,7 @@ from daband._arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 from daband.neural.encoders._conv import ConvFeatures, normalised_pixels
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder, InferenceEncoder, LatentSettings, build_encoder
+from daband.neural.encoders._encoder import CustomFeatures, Encoder, InferenceEncoder, LatentSettings, build_encoder
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.serving._numpy_networks import Network, network_from, torch_loaders
 
@@ -68,10 +68,12 @@ class TorchNetwork:
         if settings["name"] == "custom" and module is None:
             raise InvalidInput(
                 f"the policy has a custom encoder ({settings['module']}), of which a file holds the weights alone; "
-                "pass the module: daband.load_deployed(path, encoder=module)"
+                "pass the module: daband.load_deployed(path, encoder=module)",
+                argument="encoder",
             )
         if settings["name"] != "custom" and module is not None:
-            raise InvalidInput(f"encoder was given, but the policy has its own ({settings['name']})")
+            text = f"encoder was given, but the policy has its own ({settings['name']})"
+            raise InvalidInput(text, argument="encoder")
         options = dict(settings["options"])
         if settings["name"] == "pretrained":
             options["weights"] = "random"  # those of the file follow
@@ -94,6 +96,12 @@ class TorchNetwork:
         encoder = build()
         encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
         return cls(settings, encoder.to("cpu"))
+
+    @property
+    def custom_module(self) -> nn.Module | None:
+        """The user's module, which loading needs; None for encoders of daband."""
+        features = self._encoder.network.features
+        return features.module if isinstance(features, CustomFeatures) else None
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         taken = tuple(self._encoder.network.context_shape)
