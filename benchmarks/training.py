@@ -16,6 +16,7 @@ PyTorch's tutorials write it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -38,7 +39,6 @@ from daband.neural.learning._settings import EncoderSettings, LearningSettings, 
 from daband.neural.learning._step_runners import take_steps
 from daband.neural.objectives._objective import Weight
 from daband.training._loop import train_stacked
-from daband.training._profiling import Stopwatch
 from daband.training._trainer import TrainSettings, source_phase
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
@@ -98,6 +98,60 @@ def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:
     return daband.domains.from_arrays(
         source=(images, labels), source_test=None, target=images, target_test=few, n_arms=ARMS, passes=passes
     )
+
+
+PARTS = ("step", "features", "head", "host")
+"""Gradient steps; encoding contexts; choosing, learning and refitting in the head; all the rest."""
+
+
+class Stopwatch:
+    """Measures the wall seconds in the parts of a policy while it is entered; nested parts are not counted twice.
+
+    The parts of a policy wait for the device at their ends, so the seconds are right on a GPU, too.
+    """
+
+    def __init__(self, policy: NeuralLinUCB) -> None:
+        self._policy = policy
+        self._inside: list[str] = []
+        self._hooked: list[tuple[object, str]] = []
+        self._mark = 0.0
+        self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+
+    def __enter__(self) -> Stopwatch:
+        for part, holder, method in self._policy.timed_parts():
+            setattr(holder, method, self._wrapped(part, getattr(holder, method)))
+            self._hooked.append((holder, method))
+        self._mark = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._charge()
+        while self._hooked:
+            delattr(*self._hooked.pop())
+
+    def restart(self) -> None:
+        """Discard the seconds measured so far."""
+        self._mark = time.perf_counter()
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+
+    def _charge(self) -> None:
+        """Add the time since the last mark to the part that was running."""
+        now = time.perf_counter()
+        self.seconds[self._inside[-1] if self._inside else "host"] += now - self._mark
+        self._mark = now
+
+    def _wrapped(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            self._charge()
+            self._inside.append(part)
+            try:
+                return call(*arguments, **keywords)
+            finally:
+                self._charge()
+                self._inside.pop()
+
+        return timed
 
 
 def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> tuple[Stopwatch, float]:

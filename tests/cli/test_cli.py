@@ -117,20 +117,6 @@ def test_run_is_shown_again_without_work(daband):
     assert "found" in second.stdout
 
 
-def test_a_profiled_run_says_where_its_time_went_and_leaves_a_trace(daband, tmp_path):
-    command = ("run", "synthetic", "--method", "nlinucb", "--profile", "--out", "runs", *SMALL)
-    done = daband(*command)
-    assert done.returncode == 0, done.stderr
-    for word in ("step", "features", "head", "host", "Trace:", "target value"):
-        assert word in done.stdout
-    (trace,) = (tmp_path / "runs").glob("*/trace.json")
-    assert json.loads(trace.read_text())["traceEvents"]
-    assert (trace.parent / "done").exists()
-    again = daband(*command)
-    assert again.returncode != 0
-    assert "choose another --out" in again.stderr.replace("\n", " ")
-
-
 def test_presets_and_methods_and_version(daband):
     presets = daband("presets").stdout
     for name in (

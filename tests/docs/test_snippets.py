@@ -35,7 +35,7 @@ SMALLER = {
     },
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
-    "docs/guide/report.md": {"progress=logger": "progress=logger, episodes=2"},
+    "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
 }
 
 

@@ -46,7 +46,7 @@ def test_each_is_trained_as_alone_and_the_same_ones_once(pair, tmp_path):
 
 
 def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
-    from daband.training import loop
+    from daband.training import _loop as loop
 
     now = 0.0
     slow = {"constant": 1.0, "few": 100.0}
@@ -77,7 +77,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
 SCRIPT = """
 import sys, time
 import daband
-from daband.training import train_candidates
+from daband.training._train_candidates import train_candidates
 from daband.trust import Candidate
 pair = daband.domains.load("synthetic", tiny=True)
 def tell(now):

@@ -26,7 +26,6 @@ from daband.bench._run import (
     finish_choice,
     finished_runs,
     policy_folder,
-    profile_run,
     read_spec,
     start_from_shorter,
 )
@@ -50,7 +49,7 @@ __all__ = [
     "SweepChoice", "ablation_rows", "ablation_runs", "assess_runs", "begin_audit", "bench",
     "build_policy", "checked_method", "choices", "continue_bench", "continue_run", "decimals", "execute",
     "finish_choice", "finished_runs", "group_by", "load_experiment", "measure", "method_names", "metric_of",
-    "on_ray", "parse_grid", "parse_override", "policy_class", "policy_folder", "preset_names", "profile_run",
+    "on_ray", "parse_grid", "parse_override", "policy_class", "policy_folder", "preset_names",
     "read_results", "read_spec", "start_from_shorter", "sweep_points", "sweep_runs", "with_committees",
     "write_ablation", "write_sweep",
 ]  # fmt: skip

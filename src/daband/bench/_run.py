@@ -23,7 +23,6 @@ from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.evaluation._zero_shot import Evaluation, count_arms, evaluate
 from daband.policies._policy import Policy, load_policy, read_notes
 from daband.training._loop import continue_on_target, run_phase
-from daband.training._profiling import Profile
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 from daband.training._work_folder import as_json
 from daband.trust._assessment import read_assessment
@@ -172,19 +171,6 @@ def _target_fields(result: Evaluation | None) -> Record:
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
-
-
-def profile_run(spec: RunSpec, out: Path) -> Profile:
-    """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
-    if finished_record(spec, out) is not None:
-        raise InvalidInput(f"{out / spec.folder_name} is finished: nothing is left to profile; choose another --out")
-    prepared = prepare(spec, out)
-    profile = Profile(prepared.policy, prepared.folder / "trace.json")
-    phase = prepared.phase(lambda _: profile.episode_done())
-    with profile.running(phase.episodes):
-        run = run_phase(phase)
-    conclude(prepared, run)
-    return profile
 
 
 def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:

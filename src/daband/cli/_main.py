@@ -22,7 +22,7 @@ from daband.cli._ablate_and_sweep import ablate, sweep
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, seed_numbers, spans, stem
-from daband.cli._progress_and_tables import console, errors, method_table, profile_runs, say, warnings_on
+from daband.cli._progress_and_tables import console, errors, method_table, say, warnings_on
 from daband.cli._run_progress import continue_command, run_all
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._trust import assess_command, assessed_line, audit_command, choose_command
@@ -102,9 +102,6 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
     committee: Committee = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show where the time goes, and write a trace of one episode.")
-    ] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
@@ -119,8 +116,6 @@ def run(
         shorter = experiments.start_from_shorter(spec, folder) if folder.is_dir() else None
         if shorter is not None:
             say(f"Extending {shorter}")
-    if profile:
-        profile_runs(experiment.runs([method], [seed]), folder)
     _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
 
 

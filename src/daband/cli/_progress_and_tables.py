@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,7 +17,6 @@ from rich.text import Text
 
 from daband.bench._executors import RunEvent
 from daband.bench._records import TARGET_ACCURACY, decimals, metric_of
-from daband.bench._run import profile_run
 from daband.bench._settings import RunSpec
 from daband.bench.report._method_summaries import UNKNOWN, Mean, MethodSummary
 from daband.cli._options import spans
@@ -219,15 +217,8 @@ def _run_name(spec: RunSpec, specs: Sequence[RunSpec]) -> str:
     return f"{spec.pair}  {spec.label}" if several else spec.label
 
 
-# Tables: methods on one pair or several, in 80 columns, and where the time of a run went.
+# Tables: methods on one pair or several, in 80 columns.
 
-
-_MEANING = {
-    "step": "gradient steps",
-    "features": "encoding contexts for the head",
-    "head": "choosing, learning and refitting",
-    "host": "everything else: data, bookkeeping, files",
-}
 
 _Column = tuple[str, Callable[[MethodSummary], str]]
 
@@ -355,19 +346,3 @@ def _short_names(pairs: Sequence[str]) -> dict[str, str]:
     """Pairs by the name that a table has for them: without the data set's where all are of one."""
     of_one = len({pair.partition("/")[0] for pair in pairs}) == 1 and len(set(pairs)) > 1
     return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
-
-
-def profile_runs(specs: Sequence[RunSpec], out: Path) -> None:
-    """Do these runs one after the other, each with a stopwatch; say where the time went and where the trace lies."""
-    for spec in specs:
-        with console.status(f"Profiling {spec.method} on {spec.pair} ..."):
-            profile = profile_run(spec, out)
-        spent = profile.stopwatch.seconds
-        total = sum(spent.values())
-        title = f"{spec.method} on {spec.pair}: where {total:.1f} s of training went"
-        table = new_table(title, words=("part", "which is"), numbers=("seconds", "share"))
-        for part, seconds in spent.items():
-            table.add_row(part, _MEANING[part], f"{seconds:.2f}", f"{seconds / total:.1%}")
-        console.print(table)
-        say(f"Trace: {profile.path}")
-        console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

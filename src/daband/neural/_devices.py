@@ -1,17 +1,15 @@
-"""Devices, profiling and event files: the uses of torch that training and experiments need besides a policy."""
+"""Devices: the uses of torch that training and experiments need besides a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
-from torch.profiler import profile, record_function, schedule
 
 from daband.errors import InvalidInput
 
-__all__ = ["device_named", "episode_profiler", "gpu_name", "keep_device", "record_function", "summary_writer"]
+__all__ = ["device_named", "gpu_name", "keep_device"]
 
 
 def device_named(name: str) -> torch.device:
@@ -42,16 +40,3 @@ def keep_device() -> Callable[[], None] | None:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     return partial(torch.cuda.set_device, torch.cuda.current_device())
-
-
-def episode_profiler(skipped: int, on_trace_ready: Callable[[Any], None]) -> Any:
-    """Return a profiler that traces one episode after the ``skipped`` first ones."""
-    plan = schedule(wait=skipped, warmup=0, active=1, repeat=1)
-    return profile(schedule=plan, on_trace_ready=on_trace_ready)
-
-
-def summary_writer(directory: str) -> Any:
-    """Return a writer of TensorBoard's event files."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(directory)
