@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peaks
+from machine import commit, machine
 
 import daband
 
@@ -56,10 +55,9 @@ def main() -> None:
     parser.add_argument("--rows", default="2000,50000")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    record: dict[str, Any] = {**peaks.machine(), "commit": commit, "runs": []}
+    record: dict[str, Any] = {**machine(), "commit": commit(), "runs": []}
     for rows in map(int, given.rows.split(",")):
-        record["runs"].append({**cost(rows), "commit": commit, "load_average": peaks.machine()["load_average"]})
+        record["runs"].append(cost(rows))
         print(json.dumps(record["runs"][-1], indent=1), flush=True)
         if given.json is not None:
             given.json.write_text(json.dumps(record, indent=1) + "\n")

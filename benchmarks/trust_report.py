@@ -3,11 +3,8 @@
     python benchmarks/trust_report.py --half development --export pairs     # arrays: needs polars, scipy
     python benchmarks/trust_report.py --pairs pairs --out runs --jobs 15    # numpy and torch are enough
     python benchmarks/trust_report.py --runs runs --half development --record benchmarks/records/trust-development.json
-    python benchmarks/trust_report.py --fit benchmarks/records/{trust-development,fresh-development,third,fourth}.json
 
-``--half shared --ways`` (none: nothing is assessed) is for all data sets but those of packages, as ``shared.json`` has
-them. The last line prints ALONE, MISSED, ADAPTED. Choices are made on the development half and on sets that were read
-before (``third.json``, ``fourth.json``). What is reported is run once, and its record has the commit.
+``--half shared --ways`` (without a value: nothing is assessed) is for all data sets except those from packages.
 For each data set and seed: every candidate of ``choose`` and the simple methods are trained with the library's
 defaults, and their true values in the target are looked up afterwards. Each method that looks at contexts is assessed
 twice: alone or with a second seed ("seeds": what a user has who trained one method twice), and with all candidates
@@ -19,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -41,11 +37,6 @@ SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 WAYS = ("seeds", "kinds")
 NAMED = "named"
 """Markets in another currency whose ``shift`` the user states."""
-ALIKE = {
-    "handwritten": "images", "digits": "images", "office31_features": "features", "office_caltech": "features",
-    "warfarin": "patients", "amazon": "texts", "natural_tables": "tables", "sat12": "tables", "synthetic": "markets",
-}  # fmt: skip
-"""Kinds of data that count as one when constants are fitted."""
 _MOST_IMAGES, _MOST_TESTED = 3000, 1500
 _WIDE = 500
 
@@ -223,8 +214,6 @@ def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int
 
 def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) -> dict[str, Any]:
     """Evaluate, assess and choose on one data set with the policies of one seed; a second seed is for ``assess``."""
-    from estimators import m_cbpe, plain_agreement
-
     import daband
     from daband.evaluation._policy_scores import scores_of
     from daband.trust._assess import assess_each
@@ -257,11 +246,9 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
             option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
             for place, option in zip(as_trained, both, strict=True)
         },
-        "error": _error_of_rows(both, firsts, truth, pair, table),
     }  # fmt: skip
     record["constants"] = [ALONE, MISSED, ADAPTED]
     asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
-    scored = {"source": pair.source_test, "target": pair.target, "contexts": 2000, "rule": "greedy"}
     uses = [place for place, option in enumerate(both) if option.uses_contexts]
     distinct = _distinct([firsts[place] for place in uses], pair) if "kinds" in ways else []
     by_kinds = (
@@ -273,7 +260,6 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
         if both[place].name in TWICE and (second, as_trained[place]) in loaded:
             seeds.append(loaded[second, as_trained[place]])
         seeds = [seeds[i] for i in _distinct(seeds, pair)]
-        scores, _, _ = scores_of(seeds, **scored)
         alone = daband.assess(seeds, **asked) if "seeds" in ways else None
         for how, found in (("seeds", alone), ("kinds", by_kinds.get(index))):
             if found is None:  # as one before
@@ -293,8 +279,6 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
                     "rewards": found.audit_rewards,
                     "disagreement": found.disagreement,
                     "outside": found.outside_support,
-                    "m_cbpe": m_cbpe(scores),
-                    "agreement": plain_agreement(scores),
                     "rounds": found.source_rounds,
                     "readings": len(found.explanations),
                     "adapted": firsts[place].adapts_to_target,
@@ -316,20 +300,6 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
     unfinished.write_text(json.dumps(record))
     unfinished.rename(out / f"{path.stem}__{seed}.json")  # a call that is ended leaves no half of a record
     return record
-
-
-def _error_of_rows(
-    candidates: Sequence[Any], policies: Sequence[Any], truth: Sequence[float], pair: Any, table: Any
-) -> float:
-    """The standard error that the target's test rows alone make of the default less the best simple method."""
-    simple = [place for place, option in enumerate(candidates) if option.name in SIMPLE]
-    default = next(place for place, option in enumerate(candidates) if option.name == "daband")
-    contexts, rows = pair.target_test.read(0, len(table)), np.arange(len(table))
-    earned = [
-        table[rows, np.asarray(policies[place].decide(contexts, "target", rule="greedy", round_offset=0).arm)]
-        for place in (default, max(simple, key=lambda place: truth[place]))
-    ]
-    return float(np.std(earned[0] - earned[1], ddof=1) / np.sqrt(len(table)))
 
 
 def _recipe_hash(candidates: Sequence[Any], policies: Sequence[Any]) -> str:
@@ -489,59 +459,6 @@ def run(
                         untrained[path, seed] -= 1
 
 
-def bound(assessed: dict[str, Any], missed: float, adapted: float) -> Any:
-    """The bound of ``daband.trust._estimate`` by what a record keeps of an assessment, or of many as columns."""
-    value = assessed["value"]
-    alone = (np.asarray(assessed["how"]) == "seeds") & np.asarray(assessed["adapted"])
-    unseen = np.maximum(missed * (1.0 - value), np.where(alone, adapted, 0.0))
-    reach = np.minimum(value - unseen, assessed["least"]) * (1.0 - assessed["outside"])
-    low = np.clip(reach - 1.645 * assessed["source_error"], 0.0, value)
-    return np.where(np.asarray(assessed["readings"]) > 1, low, 0.0)
-
-
-def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
-    """``ALONE``, ``MISSED`` and ``ADAPTED`` of ``daband.trust._estimate``.
-
-    ``ALONE``, to a tenth: the least mean error of policies that were assessed by readings of one method, every kind of
-    data counting alike. ``MISSED``, to a tenth: the least with which the bound is true for 97.5% of all policies and
-    95% of every kind of data, assessed with other kinds, and no policy is handed over that is below the best constant.
-    That is half of the misses that the promise allows: other data sets will differ. ``ADAPTED``, in steps of .05: one
-    more than the least with which the same holds for readings of one method. A kind is the same in every set, and
-    those of few data sets count with what is ``ALIKE``: else a single one would decide. Only eleven are images.
-    """
-    rows = [
-        {**one, "data": ALIKE.get(kind, kind), "constant": record["constant"], "alone": record["constants"][0]}
-        for record in records
-        for kind in [re.sub("^(fresh|third|fourth)_", "", record["data"])]
-        for one in record["assessed"]
-    ]
-    column = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-    source, true, seeds = column["source_value"], column["true"], column["how"] == "seeds"
-    fall = (source - column["value"]) / np.where(seeds, column["alone"], 1.0)
-    kinds = sorted(set(column["data"]))
-
-    def value(factor: float) -> Any:
-        return np.clip(source - fall * np.where(seeds, factor, 1.0), 0.0, 1.0)
-
-    def error(factor: float) -> float:
-        off = np.abs(value(factor) - true)
-        return float(np.mean([off[seeds & (column["data"] == kind)].mean() for kind in kinds]))
-
-    alone = min((step / 10 for step in range(10, 21)), key=error)
-    estimated = {**column, "value": value(alone)}
-
-    def holds(which: Any, missed: float, adapted: float) -> bool:
-        low = bound(estimated, missed, adapted)
-        handed = which & (low >= column["required"] + 0.05) & (column["outside"] <= 0.5)
-        held = true >= low - 1e-9
-        worst = min(held[which & (column["data"] == kind)].mean() for kind in kinds)
-        return bool(held[which].mean() >= 0.975 and worst >= 0.95 and (true >= column["constant"])[handed].all())
-
-    missed = next((step / 10 for step in range(21) if holds(~seeds, step / 10, 0.0)), 2.1)
-    least = next((step for step in range(20) if holds(seeds, missed, step / 20)), 20)
-    return alone, missed, (least + 1) / 20
-
-
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Errors, coverage and verdicts by kind of data and way of assessing; and what rewards buy."""
     found: dict[str, Any] = {"assess": [], "rewards": [], "default": []}
@@ -563,8 +480,6 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     "policies": len(own),
                     "error": _mean(abs(one["value"] - one["true"]) for one in own),
                     "covered": _mean(one["true"] >= one["low"] - 1e-9 for one in own),
-                    "m_cbpe": _mean(abs(one["m_cbpe"] - one["true"]) for one in own),
-                    "agreement": _mean(abs(one["agreement"] - one["true"]) for one in own),
                     "source": _mean(abs(one["source_value"] - one["true"]) for one in own),
                     "handed_over": len(handed),
                     "handed_over_below_constant": sum(one["true"] < one["constant"] for one in handed),
@@ -639,7 +554,6 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--machine", default="")
     parser.add_argument("--note", default="", help="what the page says of the record")
-    parser.add_argument("--fit", type=Path, nargs="*", default=[])
     given = parser.parse_args()
     if given.export:
         export(given.half, given.export, given.kinds)
@@ -659,11 +573,6 @@ def main() -> None:
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:
             print(row)
-    if given.fit:
-        print(
-            "ALONE, MISSED, ADAPTED =",
-            *fitted([run for path in given.fit for run in json.loads(path.read_text())["runs"]]),
-        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import peaks
+from machine import commit, machine
 
 PROCESSES = 7
 
@@ -64,13 +64,12 @@ def main() -> None:
     parser.add_argument("--demo", action="store_true", help="also the demo, which takes minutes")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     empty = seconds_of("")
     imports = {}
     for name in ("numpy", "daband", "daband.serving"):
         wall, processor = (each - none for each, none in zip(seconds_of(f"import {name}"), empty, strict=True))
         imports[name] = {"seconds": wall, "cpu_seconds": processor}
-    record: dict[str, Any] = {**peaks.machine(), "commit": commit, "imports": imports}
+    record: dict[str, Any] = {**machine(), "commit": commit(), "imports": imports}
     if given.demo:
         record["demo"] = demo()
     print(json.dumps(record, indent=1))

@@ -11,8 +11,6 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("COLUMNS", "100")  # what rich prints in tutorials must not depend on a terminal
 
-from record_numbers import numbers  # noqa: E402
-
 import daband  # noqa: E402
 
 project = "daband"
@@ -38,8 +36,7 @@ nitpicky = True
 
 # Text
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline", "fieldlist", "substitution"]
-myst_substitutions = numbers()
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline", "fieldlist"]
 myst_heading_anchors = 4
 suppress_warnings = ["config.cache"]
 smartquotes = False

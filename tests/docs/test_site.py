@@ -14,7 +14,6 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import browse_site
 import check_site
-from record_numbers import numbers
 from shared_text import with_shared_text
 
 TUTORIALS = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_to_decision"))
@@ -39,20 +38,6 @@ def test_shared_links_point_into_the_site(tmp_path):
     )
     page = with_shared_text("%% README.md", "project/page", tmp_path)
     assert page == "[a](../guide/data.md#your-own) [b](../tutorials/loop.rst) [c](https://x.org/docs/)"
-
-
-def test_numbers_in_running_text_come_from_records():
-    found = numbers()
-    used = {
-        name: path.name for path in DOCS.rglob("*.md") for name in re.findall(r"\{\{ ([\w.]+) \}\}", path.read_text())
-    }
-    assert used
-    for name, page in used.items():
-        value = found
-        for part in name.split("."):
-            assert part in value, f"{page} uses {name}, which no record gives"
-            value = value[part]
-        assert re.fullmatch(r"[+-]?[\d.]+", value), (page, name, value)
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

@@ -86,7 +86,7 @@ _LARGEST_INPUT = 4096
 _LEAST_STEPS, _LEAST_WITH_TWO_ARMS, _MOST_AN_EPISODE = 1024, 256, 32
 """Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. Of two
 arms one function tells which is better, and a reward often tells of both: there more steps overfit, as they do on more
-numbers (development half: benchmarks/records/default-development.json)."""
+numbers."""
 _STREAK_THAT_STOPS = 3
 _PLAYED_TOGETHER = 64
 """Rounds whose covariances are computed at once; they grow with its square."""

@@ -5,8 +5,8 @@ other reading of P, on the arm that the policy would choose in the target. ``def
 the same with R, P and D all on, so that leaving one out says something. ``small`` is the default for a CPU and a few
 minutes: a narrower network, fewer steps. ``default`` and ``small`` follow the ``shift``, what may differ between the
 domains: the target's terms are theirs only where its style differs. Given to Neural-LinUCB, a name means that recipe
-without the target's terms. How the defaults were found, and on which data, stands in
-``benchmarks/records/recipe-research.md``.
+without the target's terms. ``docs/results/protocol.md`` has the data on which the
+defaults were chosen.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes

@@ -2,7 +2,7 @@
 
 A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. By
 default the features before those layers are aligned: that moves target accuracy far more than aligning the small latent
-does (``benchmarks/records/recipe-research.md``).
+does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,166 @@
+"""The pages of DIGIT, of the paper's recipe, of the regret bound, and of all methods on all data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from daband.bench.report._method_summaries import growth_exponent, paper_ablation, paper_accuracy
+from pages.text import commits, count, difference, fill, mean_and_deviation, number
+
+Record = Mapping[str, Any]
+NAMES = {
+    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
+    "linucb-normalised": "LinUCB, images normalised", "nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P",
+    "paper-nlinucb": "Neural-LinUCB, the paper's settings", "paper": "DABand, the paper's settings",
+    "daband": "**DABand, default**",
+}  # fmt: skip
+COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
+TERMS = {
+    "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
+    "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
+    "exploration": "exploration", "total": "sum",
+}  # fmt: skip
+
+
+class Runs:
+    """The runs of a record, by study and variant."""
+
+    def __init__(self, records: Sequence[Record], pair: str = "digit") -> None:
+        self.records = [record for record in records if record["pair"] == pair]
+
+    def of(self, study: str, variant: str) -> list[Record]:
+        """Return the runs of a variant in order of seeds."""
+        own = [run for run in self.records if (run["study"], run["variant"]) == (study, variant)]
+        return sorted(own, key=lambda run: int(run["seed"]))
+
+    def variants(self, study: str) -> list[str]:
+        """Return the variants of a study in the order of the record."""
+        return list(dict.fromkeys(run["variant"] for run in self.records if run["study"] == study))
+
+    def accuracy(self, study: str, variant: str) -> list[float]:
+        """Return the target accuracy of each run."""
+        return [run["target_accuracy"] for run in self.of(study, variant)]
+
+    def row(self, study: str, variant: str, name: str) -> list[str]:
+        """Return a row: the name, target accuracy, source regret and number of seeds."""
+        own = self.of(study, variant)
+        regret = [run["source_regret"] for run in own if "source_regret" in run]
+        return [name, mean_and_deviation(self.accuracy(study, variant)), count(np.mean(regret)) if regret else "",
+                str(len(own))]  # fmt: skip
+
+    def above(self, study: str, variant: str, other: tuple[str, str]) -> str:
+        """Return the difference to another variant, paired by the seeds that both have."""
+        mine, theirs = (
+            {run["seed"]: run["target_accuracy"] for run in self.of(*one)} for one in ((study, variant), other)
+        )
+        seeds = sorted(mine.keys() & theirs.keys())
+        return difference([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+
+
+def digit(records: Sequence[Record]) -> str:
+    """Return the page of DIGIT."""
+    runs = Runs(records)
+    papers = {method: number(of.average) for method, of in paper_accuracy("digit").items()}
+    papers |= {"paper": papers.pop("daband"), "paper-nlinucb": papers.pop("nlinucb")}
+    rows = [[*runs.row("methods", name, NAMES[name]), papers.get(name, "")] for name in NAMES]
+    return fill(
+        "digit", rows=rows, rounds=runs.of("methods", "daband")[0]["rounds"],
+        accuracy=float(np.mean(runs.accuracy("methods", "daband"))),
+        plain=float(np.mean(runs.accuracy("methods", "nlinucb"))),
+        gain=runs.above("methods", "daband", ("methods", "nlinucb")),
+        commits=commits(run for run in records if run["study"] == "methods"),
+    )  # fmt: skip
+
+
+def attribution(records: Sequence[Record]) -> str:
+    """Return the page of what each ingredient of the default contributes on DIGIT."""
+    runs, default = Runs(records), ("leave-one-out", "default")
+    rows = [[*runs.row(*default, "**default**"), ""]]
+    rows += [
+        [*runs.row("leave-one-out", name, name), runs.above("leave-one-out", name, default)]
+        for name in runs.variants("leave-one-out")
+        if name != "default"
+    ]
+    rows += [
+        [*runs.row(study, name, f"{study[:-1]}: {NAMES.get(method, method).strip('*')}, {what}"), ""]
+        for study in ("baselines", "ceilings")
+        for name in runs.variants(study)
+        for method, what in [name.split(": ")]
+    ]
+    shown = [run for run in records if run["study"] in ("leave-one-out", "baselines", "ceilings")]
+    return fill(
+        "attribution", rows=rows, commits=commits(shown), accuracy=float(np.mean(runs.accuracy(*default))),
+        alone=float(np.mean(runs.accuracy("leave-one-out", "no discriminator"))),
+        ceiling=float(np.mean(runs.accuracy("ceilings", "daband: target labels"))),
+    )  # fmt: skip
+
+
+def paper_digit(records: Sequence[Record]) -> str:
+    """Return the page of the paper's recipe and of its terms R, P and D."""
+    digits, signs = Runs(records), Runs(records, "signs")
+    reported = paper_ablation("digit")
+    rows = [
+        [
+            letters, mean_and_deviation(digits.accuracy("paper ablation", letters)), number(reported[letters][0]),
+            mean_and_deviation(digits.accuracy("ablation", letters)),
+            mean_and_deviation(signs.accuracy("ablation", letters)),
+        ]
+        for letters in COMBINATIONS
+    ]  # fmt: skip
+    shown = [run for run in records if "ablation" in run["study"] or run["variant"].startswith("paper")]
+    return fill(
+        "paper-digit", rows=rows, commits=commits(shown), reported=paper_accuracy("digit")["daband"].average,
+        accuracy=mean_and_deviation(digits.accuracy("methods", "paper")),
+        plain=mean_and_deviation(digits.accuracy("methods", "paper-nlinucb")),
+        second=mean_and_deviation(digits.accuracy("paper ablation", "RPD, P on the policy's own choice")),
+        gain=digits.above("methods", "paper", ("methods", "paper-nlinucb")),
+    )  # fmt: skip
+
+
+def bound(records: Sequence[Record]) -> str:
+    """Return the page of the regret bound's terms on DIGIT."""
+    runs = Runs(records)
+    methods = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "DABand"}
+    rows = [
+        [text, *(cell for method in methods for cell in _term(runs.of("bound", method), term))]
+        for term, text in TERMS.items()
+    ]
+    shown = runs.of("bound", "daband")
+    return fill(
+        "bound", rows=rows, rounds=shown[0]["rounds"], seeds=len(shown), commits=commits(shown),
+        head=["term", *(f"{name}, {what}" for name in methods.values() for what in ("per round", "exponent"))],
+    )  # fmt: skip
+
+
+def _term(runs: Sequence[Record], term: str) -> list[str]:
+    """Return a term per source round and the exponent of its growth, or dashes if it is unknown."""
+    if any(term not in run["bound"] for run in runs):
+        return ["-", "-"]
+    per_round = np.mean([run["bound"][term][-1] / run["bound"]["rounds"][-1] for run in runs])
+    slopes = [growth_exponent(np.array(run["bound"]["rounds"]), np.array(run["bound"][term])) for run in runs]
+    return [number(float(per_round)), mean_and_deviation(slopes, 2)]
+
+
+def methods(records: Sequence[Record]) -> str:
+    """Return the page of all methods on all data sets of the presets."""
+    families: dict[str, list[Record]] = {}
+    for record in records:
+        families.setdefault(record["pair"].partition("/")[0], []).append(record)
+    shown = [name for name in ("daband", *NAMES) if name in records[0]["target_accuracy"]]
+    shown = list(dict.fromkeys(shown))
+    rows = []
+    for family, own in families.items():
+        values = {name: [run["target_accuracy"].get(name, np.nan) for run in own] for name in shown}
+        cells = [number(float(np.mean(values[name]))) if np.isfinite(values[name]).all() else "" for name in shown]
+        pairs = str(len({run["pair"] for run in own}))
+        rows.append([family, pairs, *cells, difference(values["daband"], values["nlinucb"])])
+    head = [
+        "data set",
+        "pairs",
+        *(NAMES[name].strip("*").removesuffix(", default") for name in shown),
+        "DABand - Neural-LinUCB",
+    ]
+    return fill("methods", rows=rows, head=head, commits=commits(records))

@@ -1,0 +1,117 @@
+"""Measure the gradient step of the default for images, and whole runs on DIGIT.
+
+    python benchmarks/steps.py --runs 1,5 --digit --table 8 --json benchmarks/records/steps.json
+
+A step is timed on random images of DIGIT's shape, for one run and for several stacked runs: milliseconds, and on a GPU
+the number of kernels. ``--digit`` trains whole runs: seconds without loading and evaluation, and accuracies.
+``--table`` times ``daband bench digit`` with this many processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import daband
+from daband.neural.learning._step_runners import take_steps
+from daband.training._loop import train_stacked
+from daband.training._trainer import TrainSettings, source_phase
+
+SHAPE = (3, 28, 28)
+ARMS = 10
+
+
+def step_cost(runs: int, steps: int, device: str) -> dict[str, Any]:
+    """Return milliseconds and kernels of a step with every term active."""
+    draw = np.random.default_rng(0)
+    recipe = {"learning": {"gate_exponent": 0.0, "run_steps": 1}}
+    policies = [
+        daband.DABand(
+            context_shape=SHAPE, n_arms=ARMS, recipe=recipe, feedback="one_hot", device=device, seed=seed, shift="style"
+        )
+        for seed in range(runs)
+    ]
+    for policy in policies:
+        images = draw.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
+        policy.play(images, np.eye(ARMS)[draw.integers(0, ARMS, 1024)])
+        policy.observe_target(255 - images)
+        policy.before_steps(1)
+    learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
+    take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
+
+    def elapsed() -> float:
+        start = time.perf_counter()
+        take_steps(learners, steps, buffers)  # reads the device at its end
+        return time.perf_counter() - start
+
+    cost: dict[str, Any] = {"runs": runs, "milliseconds": 1e3 * min(elapsed() for _ in range(3)) / steps}
+    if device == "cuda":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            take_steps(learners, 64, buffers)
+        cost["kernels"] = sum(event.count for event in profile.key_averages()) / 64
+    return cost
+
+
+def whole_runs(seeds: range, pair: Any) -> dict[str, Any]:
+    """Return the seconds and target accuracies of stacked runs on DIGIT."""
+    policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
+    start = time.perf_counter()
+    settings = TrainSettings(episodes=300)
+    runs = train_stacked([source_phase(policy, pair.source, pair.target, settings) for policy in policies])
+    seconds = time.perf_counter() - start
+    assert not any(isinstance(run, Exception) for run in runs), runs
+    accuracy = [daband.evaluate(policy, pair.require_target_test()).accuracy for policy in policies]
+    return {"runs": len(seeds), "seconds": seconds, "target_accuracy": accuracy,
+            "recipe_hash": policies[0].recipe.fingerprint()}  # fmt: skip
+
+
+def whole_table(jobs: int) -> dict[str, Any]:
+    """Return the seconds of ``daband bench digit``: all methods, five seeds, with loading and evaluation."""
+    from daband.bench._bench import bench
+    from daband.bench._settings import load_experiment
+
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        records = bench(load_experiment("digit").runs(), folder, jobs=jobs)
+        seconds = time.perf_counter() - start
+    accuracy: dict[str, list[float]] = {}
+    for record in records:
+        accuracy.setdefault(record["method"], []).append(record["target_accuracy"])
+    return {"seconds": seconds, "jobs": jobs, "target_accuracy": accuracy}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", default="1,5", help="numbers of stacked runs")
+    parser.add_argument("--steps", type=int, default=1024)
+    parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT")
+    parser.add_argument("--table", type=int, default=0, help="also daband bench digit, with this many processes")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    name = torch.cuda.get_device_name() if given.device == "cuda" else platform.machine()
+    record: dict[str, Any] = {"commit": given.commit, "device": name, "torch": torch.__version__, "steps": given.steps}
+    numbers = [int(part) for part in given.runs.split(",")]
+    record["rows"] = [step_cost(runs, given.steps, given.device) for runs in numbers]
+    if given.digit:
+        pair = daband.domains.load("digit")
+        whole_runs(range(1), pair)  # loads kernels
+        record["digit"] = [whole_runs(range(runs), pair) for runs in numbers]
+    if given.table:
+        record["table"] = whole_table(given.table)
+    print(json.dumps(record, indent=1))
+    if given.json is not None:
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
