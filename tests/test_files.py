@@ -12,9 +12,10 @@ import zipfile
 import numpy as np
 import pytest
 
+import daband
 from daband import _files as files
 from daband._files import finish_folder, locked, make_folder, read_bytes, read_npz, write_bytes, write_text
-from daband.errors import DataError
+from daband.errors import DataError, InvalidInput
 
 
 def test_a_finished_folder_knows_its_files(tmp_path):
@@ -61,7 +62,7 @@ def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_pa
 
 def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(tmp_path):
     code = (
-        "import os, sys, time; from daband import files; files.os.replace = lambda *_: (print('written', flush=True), "
+        "import os, sys, time; from daband import _files as files; files.os.replace = lambda *_: (print('written', flush=True), "
         "time.sleep(60)); files.write_bytes(sys.argv[1], bytes(1000))"
     )
     # Killed before the rename: the file stays as an orphan.
@@ -111,3 +112,11 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
     monkeypatch.setattr(files.Path, "mkdir", refuse)
     with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):
         make_folder(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["a" * 10_000, "a/" * 3_000, "a" * 256])
+def test_a_name_longer_than_a_file_can_have_is_an_error_of_ours(name):
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
+    for use in (daband.evaluate_log, daband.fit_log, daband.learn_log):
+        with pytest.raises(InvalidInput, match=r"^log 'a.* has [\d,]+ characters, more than a file name can have"):
+            use(policy, name)

@@ -44,6 +44,12 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+_MAX_PATH = 4095
+"""Bytes of a path, by Linux."""
+_MAX_NAME = 255
+"""Bytes of one name in a path, by most file systems."""
+
+
 def checked_path(path: str | Path, name: str = "path") -> Path:
     """``path`` as a ``Path``; an empty one, one with a NUL character and what is no path are errors that say so."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
@@ -53,6 +59,8 @@ def checked_path(path: str | Path, name: str = "path") -> Path:
         raise InvalidInput(f"{name} is empty; give the name of a file")
     if "\0" in text:
         raise InvalidInput(f"{name} {text!r} has a NUL character, which no file name can have")
+    if len(os.fsencode(text)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_NAME for part in Path(text).parts):
+        raise InvalidInput(f"{name} {text[:40]!r}... has {len(text):,} characters, more than a file name can have")
     return Path(text)
 
 

@@ -88,6 +88,7 @@ train_candidates(pair, [Candidate("constant", "constant"), Candidate("linucb", "
 """
 
 
+@pytest.mark.slow
 def test_interrupted_it_saves_all_of_them_and_goes_on(pair, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "cut")],

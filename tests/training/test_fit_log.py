@@ -248,6 +248,7 @@ def test_arguments_are_checked(log, tmp_path):
         daband.fit_log(linucb(), log, columns=misspelt)
 
 
+@pytest.mark.slow
 def test_the_command_line(log, tmp_path):
     out = tmp_path / "policy.safetensors"
     command = [sys.executable, "-m", "daband", "fit-log", f"{log}/*.parquet", "--arms", "3", "--out", str(out)]
@@ -270,6 +271,7 @@ def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsy
     assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)  # before the log is read
 
 
+@pytest.mark.slow
 @needs_ray
 def test_two_ray_workers_one_of_them_killed_give_the_same_coefficients(log, tmp_path):
     """The worker of the second part kills itself the first time, as if its machine were lost."""
@@ -330,6 +332,7 @@ def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch)
     assert not temporary
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_part_that_kills_every_worker_is_submitted_five_times(log, tmp_path):
     script = """
@@ -478,6 +481,7 @@ def test_learn_log_corrects_what_the_source_taught(tmp_path):
     assert right[1] > right[0] + 0.2
 
 
+@pytest.mark.slow
 def test_the_command_learn_writes_versions(tmp_path):
     run = [sys.executable, "-m", "daband"]
     place = tmp_path / "policy.safetensors"
@@ -499,6 +503,7 @@ def test_continue_on_target_takes_a_log(tmp_path):
     assert (run.rounds, policy.rounds_learned) == (200, 200)
 
 
+@pytest.mark.slow
 def test_compiled_loops_are_not_imported_for_sums(log):
     """To import them took a quarter of the time that ten million rows take."""
     script = """

@@ -55,6 +55,7 @@ def _without_seconds(folder):
     return files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, 5])
 def test_killed_and_resumed(unbroken, episodes, tmp_path):
     form, wanted = unbroken

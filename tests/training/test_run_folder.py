@@ -47,6 +47,7 @@ def start(folder, method="linucb"):
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
     process = start(tmp_path)
@@ -64,6 +65,7 @@ def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
     np.testing.assert_array_equal(again.arm, daband.train(make(pair, seed=3), **settings).arm)
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_does_not_wait(pair, tmp_path):
     def stop(_):
         signal.raise_signal(signal.SIGINT)
@@ -132,6 +134,7 @@ def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):
     assert handlers == [signal.getsignal(signal.SIGTERM)] * 2
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused(pair, tmp_path):
     process = start(tmp_path)
     policy = make(pair, seed=3)

@@ -138,7 +138,7 @@ class PlainLog:
         *,
         rename: bool = True,
     ) -> None:
-        if isinstance(log, str | Path) and Path(log).is_dir():
+        if isinstance(log, str | Path) and checked_path(log, "log").is_dir():
             paths = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
             if not paths:
                 raise DataError(f"the folder {log} has no *.parquet and no *.csv file")
