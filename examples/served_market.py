@@ -5,7 +5,7 @@ From CSV files to a running service, and a week of traffic
 **The policy is trained. How do my web servers ask it, who remembers the rewards, and how do I see whether it holds?**
 
 .. image:: images/sphx_glr_served_market_001.png
-   :alt: mean reward of the week's days, against the incumbent and the promise
+   :alt: mean reward of the week's days, and the assessment
 
 Two CSV files: offers and what they paid in the old market, and customers of the new one. We train, export, start
 ``daband serve`` as a process, send it a week of customers, with rewards that come late or never, and look at what it
@@ -69,8 +69,8 @@ customers(2000, 52.0).write_csv(folder / "new_market.csv")
 # ----------------
 #
 # The policy explores with ``epsilon``: now and then it takes an offer at random, and every decision has a propensity,
-# so that the log can value other policies. The promise in the file is a number of ours; ``daband.assess`` makes one
-# from the data.
+# so that the log can value other policies. The assessment in the file is a number of ours here; ``daband.assess``
+# estimates it from the data.
 
 columns = daband.domains.Columns(
     context=["age", "visits", "city"], categorical=["city"], arm="offer", reward="bought", propensity="p"
@@ -79,7 +79,7 @@ pair = daband.domains.from_table(source=folder / "old_market.csv", target=folder
 policy = daband.LinUCB.for_pair(pair, seed=0, alpha=0.05, epsilon=0.1)
 daband.train(policy, source=pair.source, target=pair.target, episodes=50)
 policy.save(folder / "policy.safetensors")
-assessment = {"value": 0.55, "low": 0.45}
+assessment = {"value": 0.55}
 daband.export(policy, folder / "market.daband", pair=pair, domain="target", assessment=assessment)
 print(daband.load_deployed(folder / "market.daband"))
 
@@ -170,7 +170,7 @@ figure, axes = plt.subplots(figsize=(7, 3))
 blocks = week.sort("time").with_row_index().with_columns(block=pl.col("index") // 150)
 curve = blocks.group_by("block", maintain_order=True).agg(pl.col("reward").mean())
 axes.plot(curve["block"] * 150, curve["reward"], marker="o", label="the service, as played")
-axes.axhline(assessment["low"], ls="--", color="#b3261e", label="promised at least")
+axes.axhline(assessment["value"], ls="--", color="#b3261e", label="assessed before")
 axes.set(xlabel="events of the week", ylabel="mean reward", ylim=(0, 1))
 axes.legend(frameon=False, fontsize=8)
 plt.show()

@@ -61,7 +61,7 @@ def service(exported, tmp_path_factory):
         ({"events": []}, "at least one"),
         ({"events": [GOOD, GOOD]}, "twice"),
         ({"events": [GOOD] * 6}, "the limit is 5"),
-        ({"events": [GOOD], "domain": "source"}, "stand alone"),
+        ({"events": [GOOD], "domain": "source"}, "must be the only field"),
         ({"events": [GOOD, {"context": ROW[:2]}]}, r"event 1: context must have shape \(6,\), got \(2,\)"),
         ({"context": [ROW, ROW]}, r"context must have shape \(6,\), got \(2, 6\)"),
         ({"context": [ROW]}, r"context must have shape \(6,\), got \(1, 6\)"),
@@ -99,12 +99,13 @@ def test_json_that_is_none_and_bodies_that_are_too_large(service):
     assert service.post("/decide", json=GOOD).status_code == 200
 
 
-@pytest.mark.parametrize("reward", [1.5, -0.1, "1", None, True, [1]])
-def test_a_reward_that_is_out_of_range_or_no_number(service, reward):
+@pytest.mark.parametrize("reward", ["1", None, True, [1], "x" * 10_000])
+def test_a_reward_that_is_no_number(service, reward):
     service.post("/decide", json=GOOD)
     response = service.post("/events/v/reward", json={"reward": reward})
     assert response.status_code == 422
-    assert "reward must" in response.json()["error"]
+    assert "reward must be a number" in response.json()["error"]
+    assert len(response.content) < 200
 
 
 def test_an_unknown_event_and_an_unknown_path(service):
@@ -338,7 +339,7 @@ def test_a_log_that_cannot_be_opened_says_why(tmp_path):
     "wrong",
     [
         {"mode": "onlin"}, {"contexts": "all"}, {"wait": 0.0}, {"wait": float("nan")}, {"false_alarms": 1.0},
-        {"corrections": "yes"}, {"on_full": "wait"},
+        {"corrections": "yes"}, {"on_full": "wait"}, {"default_reward": float("inf")}, {"hosts": "market.example"},
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(wrong):
@@ -346,15 +347,10 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         Settings(**wrong)
 
 
-def test_an_incumbent_or_default_that_cannot_be(exported, sqlite_log):
+def test_an_incumbent_that_cannot_be(exported, sqlite_log):
     with (
         pytest.raises(InvalidInput, match=f"incumbent: 'fax' is no arm.*{ARMS[0]}"),
         served(exported, sqlite_log, Settings(incumbent="fax")),
-    ):
-        pass
-    with (
-        pytest.raises(InvalidInput, match="default_reward must lie within 0 and 1"),
-        served(exported, sqlite_log, Settings(wait=1.0, default_reward=2.0)),
     ):
         pass
 

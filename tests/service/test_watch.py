@@ -1,16 +1,14 @@
-"""The numbers of the page: values from sums, the test of the promise, alarms, modes and corrections."""
+"""The numbers of the page: values from sums, alarms, modes and corrections."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from daband.errors import InvalidInput
 from daband.evaluation._off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
 from daband.service._event_log import Event, LoggedReward
 from daband.service._settings import Settings
-from daband.service._watched_numbers import PromiseTest, ValueSums, Watch
+from daband.service._watched_numbers import ValueSums, Watch
 from daband.serving._deployed_policy import load_deployed
 from tests.service.conftest import DIM
 
@@ -25,8 +23,8 @@ def test_values_from_sums_are_those_of_all_rounds():
     sums.add(3.0, 100.0)
     sums.add(3.0, 100.0, sign=-1.0)
     assert sums.n == 500
-    assert sums.played() == pytest.approx(mean_estimate(rewards))
-    assert sums.other() == pytest.approx(self_normalised(rewards, weights))
+    assert sums.mean() == pytest.approx(mean_estimate(rewards))
+    assert sums.mean(1) == pytest.approx(self_normalised(rewards, weights))
     assert sums.effective_sample_size == pytest.approx(effective_sample_size(weights))
     played, other = rewards.mean(), (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
@@ -37,44 +35,12 @@ def test_values_from_sums_are_those_of_all_rounds():
 
 def test_values_of_few_rounds_have_no_interval():
     sums = ValueSums()
-    assert math.isnan(sums.played().value)
+    assert math.isnan(sums.mean().value)
     sums.add(0.0, 1.0)
-    assert sums.played() == (1.0, math.inf)
+    assert sums.mean() == (1.0, math.inf)
     sums.add(0.0, 1.0)
-    assert not math.isfinite(sums.other().error)
+    assert not math.isfinite(sums.mean(1).error)
     assert not math.isfinite(sums.difference().error)
-
-
-def broken_at(promise, rewards, level=0.05):
-    test = PromiseTest(promise, level=level)
-    for reward in rewards:
-        test.add(reward)
-    return test.broken_at
-
-
-@pytest.mark.parametrize("mean", [0.1, 0.5, 0.9])
-def test_a_promise_that_is_just_kept_is_seldom_said_to_be_broken_at_any_time(mean):
-    rng = np.random.default_rng(0)
-    alarms = sum(broken_at(mean, (rng.random(600) < mean).astype(float), level=0.1) is not None for _ in range(80))
-    assert alarms <= 8  # the bound; the mixture of gamblers stays well below it
-
-
-@pytest.mark.parametrize("before", [0, 300, 3000])
-def test_a_broken_promise_is_found_soon_whenever_it_breaks(before):
-    rng = np.random.default_rng(1)
-    for _ in range(2):
-        rewards = np.concatenate([rng.random(before) < 0.6, rng.random(2000) < 0.4]).astype(float)
-        found = broken_at(0.55, rewards, level=0.01)
-        assert found is not None
-        assert before < found < before + 1000
-
-
-def test_a_promise_outside_the_range_is_refused():
-    with pytest.raises(InvalidInput, match="promise must lie"):
-        PromiseTest(1.5)
-    test = PromiseTest(1.0)  # the most that can be promised
-    test.add(0.5)
-    assert math.isfinite(test.evidence)
 
 
 def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, first=0):
@@ -105,77 +71,53 @@ def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
     seen = watch(exported)
     rows = events(3000, incumbent=1)
     rewards = [float(event.arm == 1) * 0.8 for event in rows]
-    seen.see_events(list(enumerate(rows, 1)))
+    seen.see_events(rows)
     seen.see_rewards(logged(rows, rewards))
     found = seen.snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.8)
     assert found["played"]["low"] < 0.8 / 3 < found["played"]["high"]
     assert found["uplift"]["high"] < 0
-    assert found["equal_share"] == pytest.approx(1 / 3, abs=0.05)
+    assert found["equal_fraction"] == pytest.approx(1 / 3, abs=0.05)
     assert found["effective_sample_size"] == pytest.approx(sum(event.arm == 1 for event in rows))
-    assert found["smallest_propensity"] == pytest.approx(1 / 3)
+    assert found["min_propensity"] == pytest.approx(1 / 3)
     assert sum(played for _, played, _ in found["arms"]) == 3000
 
 
 def test_an_apprentices_uplift_is_the_models_over_the_incumbents(exported):
     seen = watch(exported, mode="apprentice")
     rows = events(3000, mode="apprentice", own=2)
-    seen.see_events(list(enumerate(rows, 1)))
+    seen.see_events(rows)
     seen.see_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
     found = seen.snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.9)
     assert found["uplift"]["low"] < 0.4 < found["uplift"]["high"]
-    assert found["promise_evidence"] is None  # what was played is not what was promised
 
 
 def test_drift_is_told_within_two_thousand_events(exported):
     seen = watch(exported)
-    seen.see_events(list(enumerate(events(2000), 1)))
+    seen.see_events(events(2000))
     assert seen.snapshot(0.0)["shift"]["contexts_left"] is False
-    seen.see_events(list(enumerate(events(2000, shift=0.8, seed=1), 2001)))
+    seen.see_events(events(2000, shift=0.8, seed=1))
     found = seen.snapshot(0.0)["shift"]
     assert found["contexts_left"]
-    assert 2000 < found["told_at_event"] <= 4000
+    assert 2000 < found["at_event"] <= 4000
 
 
-def test_rewards_are_tested_in_the_order_of_decisions_where_a_wait_ends(exported):
-    """Good rewards that come at once, and zeros that come as defaults later, are no change of anything."""
-    rows = events(4000)
-    rng = np.random.default_rng(0)
-    rewards = (rng.random(4000) < 0.6).astype(float)
-    good = [row for row in logged(rows, rewards) if row.reward]
-    none = [row for row in logged(rows, rewards, kind="default") if not row.reward]
-    results = {}
-    for wait in (None, 100.0):
-        seen = watch(exported, wait=wait)
-        seen.see_events(list(enumerate(rows, 1)))
-        seen.see_rewards(good)
-        seen.see_rewards(none)
-        results[wait] = seen.snapshot(0.0)
-    assert results[None]["promise_broken_at"] is not None  # by the order of arrival it looks like a fall
-    assert results[100.0]["promise_broken_at"] is None
-    assert results[100.0]["promise_tested"] == 4000
-    assert results[100.0]["defaulted_share"] == pytest.approx(0.4, abs=0.03)
-
-
-def test_rounds_of_an_incumbent_do_not_hold_up_the_test_of_the_promise(exported):
+def test_default_rewards_are_counted_apart(exported):
+    rows = events(400)
+    rewards = np.tile([1.0, 0.0, 1.0, 1.0], 100)
     seen = watch(exported, wait=100.0)
-    before, after = events(10, mode="apprentice"), events(200, first=10)
-    rows = [*before, *after]
-    seen.see_events(list(enumerate(rows, 1)))
-    seen.see_rewards(logged(rows, [0.0] * 210))
-    assert seen.snapshot(0.0)["promise_tested"] == 200
-    assert seen.snapshot(0.0)["promise_broken_at"] is not None
-    deferred = replace(events(1, first=210)[0], time=0.0, activated=1.0)
-    seen.see_events([(211, deferred)])
-    seen.see_rewards([LoggedReward(211, 211, 1, 0.0, "given", 2.0, None, deferred)])
-    assert not seen._arrived  # nothing that waits for ever
+    seen.see_events(rows)
+    seen.see_rewards([row for row in logged(rows, rewards) if row.reward])
+    seen.see_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
+    found = seen.snapshot(0.0)
+    assert (found["given"], found["defaulted"], found["defaulted_fraction"]) == (300, 100, 0.25)
 
 
 def test_a_correction_replaces_the_reward(exported):
     seen = watch(exported)
     rows = events(100)
-    seen.see_events(list(enumerate(rows, 1)))
+    seen.see_events(rows)
     seen.see_rewards(logged(rows, [0.0] * 100))
     seen.see_rewards(logged(rows, [1.0] * 100, version=2, previous=0.0))
     found = seen.snapshot(0.0)
@@ -186,7 +128,7 @@ def test_a_correction_replaces_the_reward(exported):
 def test_the_curve_and_the_minutes_stay_small_however_long_the_log(exported):
     seen = watch(exported, contexts="drop")
     rows = events(30_000)
-    seen.see_events(list(enumerate(rows, 1)))
+    seen.see_events(rows)
     seen.see_rewards(logged(rows, [0.5] * len(rows)))
     found = seen.snapshot(0.0)
     assert 40 <= len(found["curve"]) <= 80

@@ -211,7 +211,6 @@ def serve_command(
     on_full: Annotated[
         Literal["stop", "decide"], typer.Option(help="Decisions while the log cannot be written.")
     ] = "stop",
-    promise: Annotated[float | None, typer.Option(help="Alarm below this mean reward; else what was assessed.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8000,
     allow_host: Annotated[
@@ -252,7 +251,6 @@ def serve_command(
         corrections=corrections,
         incumbent=incumbent,
         on_full=on_full,
-        promise=promise,
         hosts=tuple(allow_host or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),

@@ -299,7 +299,7 @@ class Service:
         given = await self._read_json(request)
         if not isinstance(given, dict) or set(given) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
-        reward = checked_reward(given["reward"], self._decider.model.deployed)
+        reward = checked_reward(given["reward"])
         may_correct = self.settings.corrections == "versioned"
         entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
         (answer,) = await self._writer.write([entry])
@@ -405,10 +405,8 @@ class Service:
 
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
     """Raise where the log would not mean the same under another file: it has arms by number, and raw contexts."""
-    names = ["arm_names", "columns", "per_arm"]
-    names += [] if deployed.columns else ["context_shape"]  # categories may be added
-    names += [] if deployed.frozen.range_estimated else ["reward_range"]
-    for name in names:
+    names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
+    for name in names:  # a table may get more categories
         one, other = getattr(deployed, name), getattr(logged, name)
         if one != other:
             raise InvalidInput(

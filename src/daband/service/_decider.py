@@ -1,4 +1,4 @@
-"""From the JSON of a request to events of the log: what is asked, checked, and what the model chooses."""
+"""Turns the JSON of a request into events of the log: reads and checks it, and lets the model choose."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ _MAX_SHOWN = 80
 _EXACT = 2.0**53
 """Floats below it hold every integer."""
 _HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
-_MOST_RANGES = 100.0
-"""How far outside an estimated range a reward may lie, in widths of that range: further out it is a mistake."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Model:
 
 
 def model_from(content: bytes, number: int) -> Model:
-    """A model of the log, ready to decide."""
+    """Return a model of the log, ready to decide."""
     with tempfile.NamedTemporaryFile(suffix=".daband") as file:
         file.write(content)
         file.flush()
@@ -73,15 +71,13 @@ class Decider:
         self._incumbent: int | None = None
         if settings.incumbent is not None:
             self._incumbent = model.deployed.arm_number(settings.incumbent, "incumbent")
-        if settings.wait is not None:
-            checked_reward(settings.default_reward, model.deployed, "default_reward")
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
-        """The events of a request's JSON as they are to be logged, and the warnings on each row."""
+        """Return the events of a request as the log keeps them, and the warnings on each row."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
         choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
-        if settings.mode == "log-only":  # a row that no model can read is of no use in a log
+        if settings.mode == "log-only":  # a row that no model can read is useless in a log
             warnings = [model.deployed.reader.read(one.row).warnings[0] for one in requests]
         else:
             choices, warnings = self._choose(model.deployed, requests)
@@ -112,7 +108,7 @@ class Decider:
         return events, warnings
 
     def _kept(self, one: _Request) -> dict[str, str | None]:
-        """What the log keeps of an event's context."""
+        """Return the fields of an event that depend on ``Settings.contexts``."""
         eligible = None if one.eligible is None else str(one.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
@@ -149,7 +145,7 @@ class Decider:
             return [self._read_event(body, deployed)]
         listed = body["events"]
         if len(body) > 1:
-            raise InvalidInput("events stand alone in a body: what else is asked belongs to each event")
+            raise InvalidInput("events must be the only field of the body: other fields belong to each event")
         if not isinstance(listed, list) or not listed:
             raise InvalidInput("events must be a list of objects, at least one")
         if len(listed) > self._settings.limits.batch:
@@ -161,7 +157,7 @@ class Decider:
             except InvalidInput as error:
                 raise InvalidInput(f"event {number}: {error}") from None
         if len({one.event_id for one in requests}) < len(requests):
-            raise InvalidInput("events: an event_id stands there twice")
+            raise InvalidInput("events has an event_id twice")
         return requests
 
     def _read_event(self, body: Any, deployed: DeployedPolicy) -> _Request:
@@ -211,7 +207,7 @@ def _same_numbers(value: Any) -> Any:
 
 
 def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
-    """One row for ``decide``. An array is made here: texts in it would be taken for names of files."""
+    """Return one row for ``decide``. Arrays are made here: ``decide`` would take texts for file names."""
     if isinstance(context, Mapping):
         if deployed.columns is None:
             raise InvalidInput("context must be an array of numbers: the policy was exported without a table")
@@ -233,19 +229,14 @@ def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
 
 
 def checked_id(event_id: Any) -> str:
-    """An event's id as paths and logs can hold it."""
+    """Return an event id. Raise an error if paths or logs cannot hold it."""
     if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
         raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
     return event_id
 
 
-def checked_reward(reward: Any, deployed: DeployedPolicy, name: str = "reward") -> float:
-    """A reward in the policy's unit, within its range, or not far outside one that was only estimated."""
-    low, high = deployed.reward_range
+def checked_reward(reward: Any, name: str = "reward") -> float:
+    """Return a reward as a float. Raise an error if it is not a finite number."""
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise InvalidInput(f"{name} must be a number, got {reward!r}")
-    if deployed.frozen.range_estimated:
-        low, high = low - _MOST_RANGES * (high - low), high + _MOST_RANGES * (high - low)
-    if not low <= reward <= high:
-        raise InvalidInput(f"{name} must lie within {low:g} and {high:g}, got {reward:g}")
+        raise InvalidInput(f"{name} must be a number, got {str(reward)[:_MAX_SHOWN]!r}")
     return float(reward)

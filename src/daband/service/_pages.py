@@ -1,4 +1,4 @@
-"""The pages that the service shows, rendered here by templates: no script to build, nothing loaded from elsewhere."""
+"""The pages of the service, rendered by templates: they have no script and load nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def watch_page(
     health: Mapping[str, str],
     now: float,
 ) -> str:
-    """The page that says how the service does."""
+    """Return the page with traffic, values, alarms and models."""
     listed = [*models["models"]][:20]
     return _environment.get_template("watch.html").render(
         seen=snapshot,
@@ -71,14 +71,14 @@ def watch_page(
         now=now,
         stale=bool(snapshot) and now - snapshot["time"] > _STALE,
         rates=_bars(snapshot.get("minutes", []), now),
-        curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
+        curve=_curve(snapshot.get("curve", [])),
         width=_WIDTH,
         height=_HEIGHT,
     )
 
 
 def api_page(document: Mapping[str, Any], address: str) -> str:
-    """The calls of the OpenAPI document, each with an example for curl."""
+    """Return a page with the calls of the OpenAPI document, each with an example for curl."""
     calls = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -94,13 +94,13 @@ def api_page(document: Mapping[str, Any], address: str) -> str:
 
 
 def metrics(snapshot: Mapping[str, Any], model: int, writer: Any, *, clock_moved: bool) -> str:
-    """What the process and the page's numbers say, as gauges for Prometheus."""
+    """Return the numbers of the process and of the page as gauges for Prometheus."""
     template = _environment.get_template("metrics.txt")
     return template.render(seen=snapshot, model=model, writer=writer, clock_moved=clock_moved)
 
 
 def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
-    """Decisions and rewards of the last hour, a pair of bars a minute."""
+    """Return decisions and rewards of the last hour, as two bars per minute."""
     counts = {int(start) // 60: (events, rewards) for start, events, rewards in minutes}
     last = int(now) // 60
     recent = [(minute, *counts.get(minute, (0, 0))) for minute in range(last - 59, last + 1)]
@@ -118,36 +118,25 @@ def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
     return {"bars": bars, "top": top, "events": recent[-2][1], "rewards": recent[-2][2]}
 
 
-def _curve(points: Sequence[Mapping[str, float]], promise: float | None) -> dict[str, Any] | None:
-    """The mean reward of consecutive blocks with its interval, and the promise, in the picture's coordinates."""
+def _curve(points: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
+    """Return the mean reward of consecutive blocks with its interval, in the coordinates of the drawing."""
     if len(points) < 2:
         return None
-    levels = [point[name] for point in points for name in ("low", "high")] + ([] if promise is None else [promise])
-    low, high = min(levels), max(levels)
-    room = 0.05 * (high - low) or 0.5
-    low, high = low - room, high + room
+    levels = [point[name] for point in points for name in ("low", "high")]
+    room = 0.05 * (max(levels) - min(levels)) or 0.5
+    low, high = min(levels) - room, max(levels) + room
     last = points[-1]["rewards"]
 
-    def at(rewards: float, value: float) -> str:
-        return f"{_WIDTH * rewards / last:.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
+    def line(name: str) -> list[str]:
+        scale = _HEIGHT / (high - low)
+        return [f"{_WIDTH * one['rewards'] / last:.1f},{scale * (high - one[name]):.1f}" for one in points]
 
-    upper = [at(point["rewards"], point["high"]) for point in points]
-    back = [at(point["rewards"], point["low"]) for point in reversed(points)]
-    return {
-        "line": " ".join(at(point["rewards"], point["value"]) for point in points),
-        "band": " ".join(upper + back),
-        "promise": None if promise is None else _HEIGHT * (high - promise) / (high - low),
-        "low": low,
-        "high": high,
-        "rewards": math.floor(last),
-    }
-
-
-# The OpenAPI document of a service, made from the policy that it serves: its columns, arms and reward range.
+    band = " ".join([*line("high"), *reversed(line("low"))])
+    return {"line": " ".join(line("value")), "band": band, "low": low, "high": high, "rewards": math.floor(last)}
 
 
 def openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
-    """The document (OpenAPI 3.1)."""
+    """Return the OpenAPI document of a service, with the columns and arms of its policy."""
     example: Any = 0.0
     for size in reversed(deployed.reader.shape):
         example = [example] * size

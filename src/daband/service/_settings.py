@@ -1,4 +1,4 @@
-"""What a service is told when it starts, checked; and the clock that it stamps events with."""
+"""The settings of a service, checked, and the clock of its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCKS_APART = 5.0
 
 @dataclass(frozen=True)
 class Tokens:
-    """Who may do what. A role without a token is open to everybody who reaches the port.
+    """A token for each role. A role without a token is open to every client that reaches the port.
 
     Several tokens of a role, so that one can be replaced without a gap, are separated by commas.
     """
@@ -32,11 +32,11 @@ class Tokens:
     watch: str = field(default="", repr=False)
     """The page, GET /models and /metrics."""
     admin: str = field(default="", repr=False)
-    """Models and alarms; also all that ``watch`` may."""
+    """Models and alarms, in addition to the calls of ``watch``."""
 
     @property
     def complete(self) -> bool:
-        """Whether every role has one."""
+        """True if every role has a token."""
         return all((self.decide, self.reward, self.watch or self.admin, self.admin))
 
 
@@ -71,15 +71,14 @@ class Settings:
     """How a service behaves.
 
     Args:
-        mode: "online" (the model's arm is played), "apprentice" (the incumbent's arm is played, the model's is logged)
-            or "log-only" (the incumbent's arm is played and logged, the model is not asked).
-        contexts: what the log keeps of a context: "keep" it, its "hash", or "drop" it.
+        mode: "online" (the model's arm is played), "apprentice" (the incumbent's arm is played, the model's arm is
+            logged) or "log-only" (the incumbent's arm is played and logged; the model does not decide).
+        contexts: what the log stores of a context: "keep" stores it, "hash" its hash, "drop" nothing.
         wait: seconds after which an event without a reward gets ``default_reward``; None waits for ever.
-        default_reward: see ``wait``; in the unit of the policy's rewards.
-        corrections: whether a reward that differs from the recorded one is "refused" or "versioned".
-        incumbent: the arm, by name or number, that was played before there was a policy, where one arm was.
-        on_full: what decisions do while the log cannot be written: "stop", or "decide" without being logged.
-        promise: the mean reward below which an alarm is raised; by default the lower bound of the file's assessment.
+        default_reward: the reward of such an event, in the unit of the policy's rewards.
+        corrections: "refused" rejects a reward that differs from the recorded one, "versioned" stores both.
+        incumbent: the arm, by name or number, that was always played before there was a policy.
+        on_full: decisions while the log cannot be written: "stop" answers 503, "decide" continues without the log.
         false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
         hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
         tokens: the tokens of each role.
@@ -93,7 +92,6 @@ class Settings:
     corrections: Corrections = "refused"
     incumbent: str | None = None
     on_full: OnFull = "stop"
-    promise: float | None = None
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
@@ -117,7 +115,7 @@ class Settings:
 
 
 class Clock:
-    """The time of day, read once and carried on by a clock that cannot be set: it neither jumps nor goes back.
+    """The time of day, read once and continued by a steady clock: it never jumps or goes back.
 
     ``newest`` is the time of the log's newest entry, before which no new entry is stamped.
     """
@@ -133,12 +131,12 @@ class Clock:
         self._base = max(wall(), newest) - steady()
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return self._base + self._steady()
 
     @property
     def warning(self) -> str:
-        """What to know where the time of day has moved away from this clock; else an empty text."""
+        """A text if the machine's clock was set since; empty otherwise."""
         apart = self._wall() - self.now()
         if math.fabs(apart) < _CLOCKS_APART:
             return ""

@@ -1,6 +1,6 @@
-"""The process beside the service: it reads the log, learns, sets default rewards, and counts what the page shows.
+"""The worker process: it reads the log, learns from it, sets default rewards, and counts the page's numbers.
 
-Of several on one log one works at a time; another takes over when it ends. It never stands in the way of a decision.
+Only one worker per log is active; another takes over when it exits. Decisions never wait for it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,33 @@ from daband.service._watched_numbers import Watch
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
-# Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.
-#
-# A model is a function of the policy file and the log: rewards are learned in groups of a fixed number, in the order of
-# the log, so neither speed nor restarts nor the number of services change a bit of it. ``replay`` shows that.
+_log = logging.getLogger("daband.service")
+_PAUSE = 0.5
+"""Seconds between two looks at a log without news."""
+_ROUNDING = 1e-3
+"""Difference of predictions between two machines, as a fraction of the largest one."""
+_ROWS = 500
+"""Rows that are read at a time."""
+_LINEAR_SECONDS = 5.0
+"""Seconds between two models of a linear policy."""
+_GRADIENT_SECONDS = 60.0
+"""Seconds between two models of a policy that learns by gradients."""
+_MAX_GRACE = 60.0
+"""Seconds after a start without default rewards, or one wait if that is less: callers may have waited."""
+_CLOCKS_APART = 60.0
+"""Seconds by which the clocks of machines on one log may differ."""
+_HEARTBEAT = 10.0
+"""Seconds after which the page's numbers are written even if they are the same."""
+_SNAPSHOT_SECONDS = 1.0
+"""Seconds between two snapshots of the page's numbers."""
 
 
 class LogLearner:
-    """Learns where it stopped. ``deployed`` is the file that the policy was exported to, ``number`` its model's.
+    """Learns the rewards of a log in groups of ``every``, and publishes numbered models.
 
-    A policy file that the log has not met before begins with the rewards that come from now on; the first one of a log
-    begins with its first reward.
+    A model is a function of the policy file and the log: groups have a fixed size and the order of the log, so neither
+    speed nor restarts change a bit of it (``replay``). ``deployed`` is the file that the policy was exported to, model
+    ``number`` of the log. The first policy file of a log starts with the first reward, others with the next one.
     """
 
     def __init__(
@@ -68,7 +84,7 @@ class LogLearner:
         self._published = self.seq
 
     def step(self) -> bool:
-        """Learn the next group of rewards, once it is complete; whether it was."""
+        """Learn the next complete group of rewards. Return True if there was one."""
         rows = self._store.rewards_after(self.seq, self._every, first_only=True)
         if len(rows) < self._every:
             return False
@@ -77,7 +93,7 @@ class LogLearner:
         return True
 
     def publish(self, now: float) -> ModelRow | None:
-        """The next model, with what was learned since the one before; None where that is nothing."""
+        """Publish a model with the rewards learned since the last one; None if there are none."""
         if self.seq == self._published:
             return None
         row = self._store.add_model(
@@ -95,7 +111,7 @@ class LogLearner:
         return row
 
     def _start(self, *, first: bool) -> int:
-        """After which reward this policy file learns, written down when the log first meets it."""
+        """Return the reward after which this policy file learns. The log keeps that number."""
         name = f"base:{self.base}"
         number = self._store.note(name)
         if number is not None:
@@ -107,7 +123,7 @@ class LogLearner:
 
 
 def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
-    """Learn from a group of rewards; those of rounds that an incumbent chose are weighted by their propensity."""
+    """Learn a group of rewards. Rounds that an incumbent chose are weighted by their propensity."""
     rows = [row for row in rows if can_read(row.event.context, deployed)]
     for online in (True, False):
         group = [row for row in rows if (row.event.mode == "online") is online]
@@ -128,7 +144,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
 
 
 def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
-    """A learned model anew, from the policy file and the log alone: the same bytes as ``store.model_content``."""
+    """Return a learned model, made again from the policy file and the log: the bytes of ``store.model_content``."""
     base, _, every = row.base.partition("/")
     if row.origin != "learned" or hashlib.sha256(Path(file).read_bytes()).hexdigest() != base:
         raise InvalidInput(f"model {row.number} was not learned from {file}")
@@ -142,7 +158,7 @@ def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
 
 
 def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
-    """The policy as an exported file like the one that is served."""
+    """Return the policy as an exported file with the settings of the one that is served."""
     return _written_by(
         lambda path: export(
             policy,
@@ -158,7 +174,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
 
 
 def _written_by(write: Callable[[Path], object]) -> bytes:
-    """The content of the file that a function writes."""
+    """Return the content of the file that a function writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         write(path)
@@ -176,26 +192,12 @@ def _load(file: str | Path, deployed: DeployedPolicy) -> Policy:
 
 
 def _was_exported_to(deployed: DeployedPolicy, policy: Policy) -> bool:
-    """Whether the file has this policy's rounds and predicts as it does, but for the rounding of another machine."""
+    """True if the file has this policy's rounds and predicts as it does, except for rounding on another machine."""
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
     mine, served = (frozen.score(contexts)[0] for frozen in (policy.frozen(deployed.domain), deployed.frozen))
-    return bool(np.abs(mine - served).mean() <= _ROUNDING)
-
-
-_log = logging.getLogger("daband.service")
-_PAUSE = 0.5
-_ROUNDING = 1e-3
-_ROWS = 500
-"""Rows that are read at a time."""
-_LINEAR_SECONDS, _GRADIENT_SECONDS = 5.0, 60.0
-"""Between two models, at least."""
-_LONGEST_GRACE = 60.0
-"""After a start no default reward is set for this long, or for one wait: callers may have waited for the service."""
-_CLOCKS_APART = 60.0
-_HEARTBEAT, _SHOWN_EVERY = 10.0, 1.0
-"""Between two writings of the page's numbers: at most, and at least."""
+    return bool(np.abs(mine - served).mean() <= _ROUNDING * np.abs(mine).max())
 
 
 class Worker:
@@ -209,7 +211,7 @@ class Worker:
         learn: str | Path | None = None,
         learn_every: int = 100,
         publish_seconds: float | None = None,
-        show_seconds: float = 0.0,
+        snapshot_seconds: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
         self.store, self.settings = store, settings
@@ -219,27 +221,27 @@ class Worker:
         if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
             try:
                 self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
-            except (DabandError, OSError) as error:  # all else goes on
+            except (DabandError, OSError) as error:  # the rest of the work continues
                 _log.warning("nothing is learned with %s: %s", learn, error)
         if publish_seconds is None:
             gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
-        self._publish_seconds, self._show_seconds = publish_seconds, show_seconds
+        self._publish_seconds, self._snapshot_seconds = publish_seconds, snapshot_seconds
         self._published = -publish_seconds
         self._started = self._clock.now()
         self._defaulted_until = 0.0
         self._watch_from = ""
-        self._shown, self._shown_at = b"", 0.0
-        self._begin_watch()
+        self._snapshot, self._snapshot_at = b"", 0.0
+        self._restart_watch()
 
     @property
     def outdated(self) -> bool:
-        """Whether somebody has published a file since: another worker has to watch and learn with that one."""
+        """True if a newer file was published: another worker has to watch and learn with it."""
         return self.store.newest_file() != self._file.number
 
-    def tick(self) -> bool:
-        """Work once on what is new; whether there was more than one portion of it."""
-        more = self._look() | self._set_defaults()
+    def run_once(self) -> bool:
+        """Work on one portion of the new entries. Return True if there are more."""
+        more = self._read_log() | self._set_defaults()
         if self._learner is not None:
             more |= self._learner.step()
             now = self._clock.now()
@@ -247,33 +249,34 @@ class Worker:
                 self._published = self._clock.now()
         return more
 
-    def show(self) -> None:
-        """Write the numbers of the page where they have changed, and now and then as a sign of life."""
-        if self._clock.now() - self._shown_at < self._show_seconds:
+    def write_snapshot(self) -> None:
+        """Write the page's numbers if they have changed, and every ten seconds as a sign of life."""
+        if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
             return
         snapshot = self._watch.snapshot(0.0)
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
-        if text != self._shown or now - self._shown_at >= _HEARTBEAT:
-            self._shown, self._shown_at = text, now
+        if text != self._snapshot or now - self._snapshot_at >= _HEARTBEAT:
+            self._snapshot, self._snapshot_at = text, now
             snapshot["time"] = now
             self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
 
-    def _begin_watch(self) -> None:
+    def _restart_watch(self) -> None:
         self._watch_from = self.store.note("watch_from") or "0"
         self._watch = Watch(self._file.deployed, self.settings, first_model=self._file.number)
         self._event_seq = self._reward_seq = 0
 
-    def _look(self) -> bool:
+    def _read_log(self) -> bool:
+        """Count the next events and rewards. Return True if there are more."""
         if (self.store.note("watch_from") or "0") != self._watch_from:
-            self._begin_watch()
+            self._restart_watch()
         since = float(self._watch_from)
         events = self.store.events_after(self._event_seq, _ROWS)
         if events:
             self._event_seq = events[-1][0]
-            self._watch.see_events([(seq, event) for seq, event in events if event.time >= since])
-        # A reward is counted after its event; those behind one that has to wait do so as well.
+            self._watch.see_events([event for _, event in events if event.time >= since])
+        # A reward is counted after its event, and after the rewards before it.
         rewards = self.store.rewards_after(self._reward_seq, _ROWS)
         rewards = list(takewhile(lambda row: row.event_seq <= self._event_seq, rewards))
         if rewards:
@@ -282,9 +285,9 @@ class Worker:
         return len(events) == _ROWS or len(rewards) == _ROWS
 
     def _set_defaults(self) -> bool:
-        """Set those that are due; whether there may be more of them."""
+        """Set the default rewards that are due. Return True if there may be more."""
         wait, now = self.settings.wait, self._clock.now()
-        if wait is None or now - self._started < min(wait, _LONGEST_GRACE):
+        if wait is None or now - self._started < min(wait, _MAX_GRACE):
             return False
         due = self.store.unrewarded(self._defaulted_until, now - wait, _ROWS)
         if due:
@@ -299,27 +302,27 @@ class Worker:
 
 
 def work(store: Store, make: Callable[[], Worker], parent: int) -> None:
-    """Work whenever no other process does, until the parent process is gone; what goes wrong is tried again later."""
+    """Work when no other process does, until the parent process is gone. Failures are tried again later."""
     while os.getppid() == parent:
         try:
             with store.leading() as mine:
                 worker = make() if mine else None
                 while worker is not None and os.getppid() == parent and not worker.outdated:
-                    more = worker.tick()
-                    worker.show()
+                    more = worker.run_once()
+                    worker.write_snapshot()
                     if not more:
                         time.sleep(_PAUSE)
         except sa.exc.OperationalError as error:  # a full disk, a lost connection
             _log.warning("the log is not available: %s", error.orig)
         except DabandError as error:
-            _log.error("the worker cannot go on: %s", error)
+            _log.error("the worker cannot continue: %s", error)
         except Exception as error:  # its text might hold parts of a context
             _log.error("the worker failed: %s", type(error).__name__)
         time.sleep(_PAUSE)
 
 
 def main() -> None:
-    """The process: its task stands in its standard input."""
+    """Run the process with the task in its standard input."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     task = orjson.loads(sys.stdin.buffer.read())
     plain = task["settings"]
@@ -327,7 +330,9 @@ def main() -> None:
     store = Store(task["log"])
 
     def make() -> Worker:
-        return Worker(store, settings, learn=task["learn"], learn_every=task["learn_every"], show_seconds=_SHOWN_EVERY)
+        return Worker(
+            store, settings, learn=task["learn"], learn_every=task["learn_every"], snapshot_seconds=_SNAPSHOT_SECONDS
+        )
 
     with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
         work(store, make, task["parent"])
