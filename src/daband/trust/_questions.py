@@ -1,0 +1,269 @@
+"""Draw questions about target rewards, and estimate from the answers how much better each candidate is.
+
+A question is a target context and an arm. Even questions take a context drawn uniformly, odd questions one on which
+candidates choose different arms; the arm is drawn uniformly among those that candidates choose for the context. Each
+question therefore has a known probability p, and **every answer counts for every candidate**. With g the predicted
+reward, c and b two candidates, L contexts and n draws, the advantage of c over b is estimated by
+
+    mean over contexts of g(x, c(x)) - g(x, b(x))
+    + mean over draws of (1{arm = c(x)} - 1{arm = b(x)}) (reward - g(x, arm)) / (L p),
+
+which is unbiased whatever the predictions are. Contexts on which c and b agree cancel. The weights of both candidates
+have known means, so they serve as control variates, with coefficients that are shrunk towards 0. Questions are drawn
+with replacement; a repeated question uses the first answer and costs nothing.
+
+Intervals are calibrated, not exact: Student quantiles of the largest of all candidates' errors, with a variance that
+counts ``_VARIANCE_ANSWERS`` answers as the sampling design and the pooled residuals predict. They hold for the chosen
+candidate, and after any number of answers of a planned budget (O'Brien and Fleming, 1979: an early look is wider by
+the square root of budget / answers). ``benchmarks/questions.py`` measures how often they are true.
+
+The choice is Bayesian. Before any answer, a candidate's advantage over the default is expected to be a part of that on
+held-out source rounds; its variance is proportional to the fraction of contexts on which the two differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from daband._arrays import FloatArray, IntArray
+
+_CONTROL_ANSWERS = 5.0
+"""Answers that shrink the coefficients of control variates towards 0; chosen on the development data sets."""
+_VARIANCE_ANSWERS = 20.0
+"""Answers that the variance predicted by the sampling design counts for; chosen on the development data sets."""
+_SCALE_ANSWERS = 5.0
+"""Answers that the variance of source rewards counts for in the pooled residual variance."""
+_SOURCE_PART = 0.7
+"""Expected part of a source advantage that is left in the target; the median of the reference class on tables."""
+_PRIOR_DEVIATION = 0.4
+"""Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere."""
+_CAUTION = 0.25
+"""Posterior standard deviations that are subtracted from candidates other than the default."""
+_NORMAL_DRAWS = 4000
+"""Draws from which the quantile of the largest error is computed."""
+_CHUNK = 256
+_MAX_REPEATS = 20
+"""Draws at most, in multiples of the number of different questions."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its two-sided limits, in the unit of the rewards."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Questions:
+    """Questions about L target contexts that tell C candidates apart, in an order that the seed fixes.
+
+    Args:
+        arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
+        predicted: predicted reward of each context and arm, (L, K), in the unit of the rewards.
+        scale: standard deviation of source rewards. It counts as a few answers.
+        seed: fixes the questions.
+    """
+
+    def __init__(self, arms: IntArray, predicted: FloatArray, *, scale: float, seed: int = 0) -> None:
+        self.arms, self.predicted, self.scale = arms, predicted, scale
+        n_contexts = arms.shape[1]
+        ordered = np.sort(arms, axis=0)
+        first = np.concatenate([np.ones((1, n_contexts), np.bool_), ordered[1:] != ordered[:-1]])
+        self._n_proposed = first.sum(axis=0)
+        # The different arms of each context come first, in ascending order.
+        self._proposed = np.take_along_axis(ordered, np.argsort(~first, axis=0, kind="stable"), axis=0)
+        self.different = np.flatnonzero(self._n_proposed > 1)
+        """Contexts on which candidates choose different arms."""
+        chance = np.full(n_contexts, 1.0 / n_contexts)
+        if len(self.different):
+            chance /= 2.0
+            chance[self.different] += 0.5 / len(self.different)
+        self.probability = chance / self._n_proposed
+        """Probability of a question about each context, for any of its proposed arms, (L,)."""
+        self.total = int(self._n_proposed.sum())
+        """Number of different questions."""
+        self._generator = np.random.default_rng(seed)
+        self._draws: list[tuple[int, int]] = []
+        self._asked: dict[tuple[int, int], None] = {}
+
+    def first(self, n: int) -> list[tuple[int, int]]:
+        """Return the first ``n`` different questions as context and arm, or as many as there are."""
+        while len(self._asked) < min(n, self.total) and len(self._draws) < _MAX_REPEATS * self.total:
+            self._draw_chunk()
+        return list(self._asked)[:n]
+
+    def evidence(self, answers: Mapping[tuple[int, int], float]) -> Evidence:
+        """Return what the answers show. Draws count up to the first one without an answer."""
+        n = 0
+        while answers:
+            while n < len(self._draws) and self._draws[n] in answers:
+                n += 1
+            if n < len(self._draws) or len(self._asked) == self.total or n >= _MAX_REPEATS * self.total:
+                break
+            self._draw_chunk()
+        draws = np.array(self._draws[:n], np.int64).reshape(-1, 2)
+        rewards = np.array([answers[draw] for draw in self._draws[:n]], np.float64)
+        return Evidence(self, draws[:, 0], draws[:, 1], rewards, len(set(self._draws[:n])))
+
+    def _draw_chunk(self) -> None:
+        n_contexts = self.arms.shape[1]
+        context, arm = self._generator.random((2, _CHUNK))
+        rows = (context * n_contexts).astype(np.int64)
+        if len(self.different):
+            rows[1::2] = self.different[(context[1::2] * len(self.different)).astype(np.int64)]
+        columns = self._proposed[(arm * self._n_proposed[rows]).astype(np.int64), rows]
+        drawn = list(zip(rows.tolist(), columns.tolist(), strict=True))
+        self._draws += drawn
+        self._asked.update(dict.fromkeys(drawn))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Answers to the first draws, and the estimates that follow."""
+
+    questions: Questions
+    contexts: IntArray
+    """Context of each draw, (n,)."""
+    arms: IntArray
+    """Arm of each draw, (n,)."""
+    rewards: FloatArray
+    """Reward of each draw, (n,)."""
+    answered: int
+    """Number of different questions that were answered."""
+
+    @property
+    def complete(self) -> bool:
+        """True if every question was answered, so that values are known exactly."""
+        return self.answered == self.questions.total
+
+    def advantages(self, over: int | None) -> tuple[FloatArray, FloatArray]:
+        """Return estimated advantages over a candidate, (C,), and the covariance of their errors, (C, C).
+
+        ``over=None`` estimates values instead of advantages.
+        """
+        asked = self.questions
+        choices, predicted, n = asked.arms, asked.predicted, len(self.rewards)
+        n_contexts = choices.shape[1]
+        rows = np.arange(n_contexts)
+        base = np.zeros(n_contexts) if over is None else predicted[rows, choices[over]]
+        means = (predicted[rows, choices] - base).mean(axis=1)
+        if not n:
+            return means, np.full((len(choices), len(choices)), np.inf)
+        weight = 1.0 / (n_contexts * asked.probability[self.contexts])
+        residual = self.rewards - predicted[self.contexts, self.arms]
+        terms = np.zeros((len(choices), n))
+        for index, chosen in enumerate(choices):
+            differs = np.ones(n_contexts, np.bool_) if over is None else chosen != choices[over]
+            if index == over or not differs.any():
+                continue
+            counted = weight * differs[self.contexts]
+            signed = counted * (chosen[self.contexts] == self.arms)
+            controls = signed[None] - differs.mean()
+            if over is not None:
+                against = counted * (choices[over][self.contexts] == self.arms)
+                controls = np.stack([signed, against]) - differs.mean()
+                signed = signed - against
+            terms[index] = signed * residual
+            gram = controls @ controls.T + _CONTROL_ANSWERS * differs.mean() ** 2 * np.eye(len(controls))
+            terms[index] -= np.linalg.solve(gram, controls @ terms[index]) @ controls
+        return means + terms.mean(axis=1), self._covariance(terms, residual, over)
+
+    def _covariance(self, terms: FloatArray, residual: FloatArray, over: int | None) -> FloatArray:
+        """Return the covariance of mean terms: that of the sample, held to that of the sampling design."""
+        n = len(residual)
+        pooled = (np.square(residual).sum() + _SCALE_ANSWERS * self.questions.scale**2) / (n + _SCALE_ANSWERS)
+        designed = pooled * _design_moments(self.questions.arms, self.questions.probability, over)
+        counted = n if n > 3 else 0  # two coefficients and a mean are fitted
+        sample = np.cov(terms) * n / (n - 2) if counted else np.zeros_like(designed)
+        blended: FloatArray = (counted * sample + _VARIANCE_ANSWERS * designed) / (counted + _VARIANCE_ANSWERS) / n
+        return blended
+
+    def intervals(self, over: int | None, *, confidence: float = 0.95, budget: int | None = None) -> list[Interval]:
+        """Return an interval for each candidate's advantage over another; all hold at once, also for the best.
+
+        Args:
+            over: index of the other candidate; None returns intervals for values.
+            confidence: two-sided.
+            budget: number of planned answers. Earlier looks have wider intervals, so that all of them hold.
+        """
+        values, covariance = self.advantages(over)
+        if self.complete:
+            return [Interval(float(value), float(value), float(value)) for value in self._exact(over)]
+        if not len(self.rewards):
+            known = (
+                np.zeros(len(values)) if over is None else (self.questions.arms == self.questions.arms[over]).mean(1)
+            )
+            return [
+                Interval(float(v), *(2 * (float(v),) if k == 1 else (-math.inf, math.inf)))
+                for v, k in zip(values, known, strict=True)
+            ]
+        errors = np.sqrt(covariance.diagonal())
+        freedom = max(len(self.rewards) - 3, 0) + _VARIANCE_ANSWERS
+        early = 1.0 if budget is None else math.sqrt(max(budget / self.answered, 1.0))
+        half = _largest_error(covariance, freedom, confidence) * early * errors
+        return [Interval(float(v), float(v - h), float(v + h)) for v, h in zip(values, half, strict=True)]
+
+    def _exact(self, over: int | None) -> FloatArray:
+        """Return values or advantages if every question was answered, (C,)."""
+        rewards = dict(zip(zip(self.contexts.tolist(), self.arms.tolist(), strict=True), self.rewards, strict=True))
+        values = np.array(
+            [np.mean([rewards[row, arm] for row, arm in enumerate(chosen.tolist())]) for chosen in self.questions.arms]
+        )
+        return values if over is None else values - values[over]
+
+    def choose(self, default: int, source_values: FloatArray) -> int:
+        """Return the candidate to deploy: the largest posterior advantage over the default, with some caution.
+
+        Args:
+            default: index of the candidate that is taken without answers.
+            source_values: value of each candidate on held-out source rounds, (C,); NaN if unknown.
+        """
+        arms = self.questions.arms
+        if not len(self.rewards):
+            return default
+        if self.complete:
+            return int(self._exact(None).argmax())
+        estimates, errors = self.advantages(default)
+        differs = (arms[:, None] != arms[None]).mean(axis=2)
+        # A Hamming distance is of negative type, so this is a covariance.
+        prior = (differs[:, [default]] + differs[[default]] - differs) / 2.0
+        prior *= np.square(_PRIOR_DEVIATION * self.questions.scale)
+        expected = np.nan_to_num(_SOURCE_PART * (source_values - source_values[default]))
+        ridge = 1e-9 * max(float(errors.diagonal().max()), 1e-300) * np.eye(len(arms))
+        gain = np.linalg.solve(prior + errors + ridge, prior).T
+        posterior = expected + gain @ (estimates - expected)
+        deviation = np.sqrt(np.maximum((prior - gain @ prior).diagonal(), 0.0))
+        cautious = posterior - _CAUTION * deviation
+        cautious[default] = 0.0
+        return int(cautious.argmax())
+
+
+def _design_moments(arms: IntArray, probability: FloatArray, over: int | None) -> FloatArray:
+    """Return the second moments of the weights of candidates, less those of ``over``, for one draw, (C, C)."""
+    n_candidates, n_contexts = arms.shape
+    inverse = 1.0 / (probability * n_contexts**2)
+    same = np.stack([(arms == arms[index]) @ inverse for index in range(n_candidates)])
+    if over is None:
+        return same
+    moments: FloatArray = same - same[:, [over]] - same[[over]] + same[over, over]
+    return moments
+
+
+def _largest_error(covariance: FloatArray, freedom: float, confidence: float) -> float:
+    """Return the quantile of the largest absolute error of all candidates, in standard errors."""
+    errors = np.sqrt(covariance.diagonal())
+    differs = errors > 1e-12 * max(float(errors.max()), 1e-300)
+    if differs.sum() < 2:
+        return float(stats.t.ppf(0.5 + confidence / 2.0, freedom))
+    correlation = covariance[np.ix_(differs, differs)] / np.outer(errors[differs], errors[differs])
+    values, vectors = np.linalg.eigh(correlation)
+    generator = np.random.default_rng(0)
+    normal = generator.standard_normal((_NORMAL_DRAWS, len(values)))
+    largest = np.abs(normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T).max(axis=1)
+    return float(np.quantile(largest / np.sqrt(generator.chisquare(freedom, _NORMAL_DRAWS) / freedom), confidence))
