@@ -33,7 +33,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from daband.service._event_log import Event, Reward, Store, Writer
+from daband.service._event_log import Event, Reward, Store
+from daband.service._log_writer import Writer
 
 CLIENTS = 16
 

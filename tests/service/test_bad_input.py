@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from starlette.exceptions import HTTPException
 
 import daband
 from daband.errors import DataError, InvalidInput
 from daband.service import _app as app
 from daband.service._client import Client, ServiceError
-from daband.service._event_log import Event, LogFailed, Store, Writer
+from daband.service._event_log import Event, Store
+from daband.service._log_writer import LogFailed, Writer
 from daband.service._settings import Limits, Settings, Tokens
 from tests.service.conftest import ARMS, DIM, served
 
@@ -229,7 +231,7 @@ def test_a_low_rate_is_held_with_many_clients(exported, sqlite_log, monkeypatch)
     for host in ("one", "two"):
         ask(host)
     now[0] = 5.0
-    with pytest.raises(app._Refused, match=r"more than 0\.1 requests"):
+    with pytest.raises(HTTPException, match=r"more than 0\.1 requests"):
         ask("one")
     now[0] = 10.5
     ask("one")

@@ -7,7 +7,8 @@ import pytest
 import daband
 from daband.errors import DataError, InvalidInput
 from daband.service._client import Client
-from daband.service._event_log import Store, export_events
+from daband.service._event_log import Store
+from daband.service._logged_rows import export_events
 from daband.service._settings import Settings
 from tests.service.conftest import DIM, served
 
@@ -85,7 +86,7 @@ def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
 
 def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, tmp_path):
     filled(exported, sqlite_log, 20, contexts="hash")
-    with pytest.raises(DataError, match="without contexts"):
+    with pytest.raises(DataError, match="has no contexts"):
         export_events(sqlite_log, tmp_path / "week.parquet")
 
 

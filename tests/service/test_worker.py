@@ -372,7 +372,7 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     first._learner.step()
     number = publish_file(store, (tmp_path / "better.daband").read_bytes(), 0.0)
     assert first.outdated
-    with pytest.raises(InvalidInput, match="published a file"):  # at the very moment
+    with pytest.raises(InvalidInput, match="another file was published"):  # at the very moment
         first._learner.publish(0.0)
     fill(store, 40, start=40)
     worked(store, policy_files)
@@ -461,7 +461,7 @@ def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, t
         assert uploaded.status_code == 422
         assert "arm_names" in uploaded.json()["error"]
     with (
-        pytest.raises(InvalidInput, match=r"arm_names is .* a log of its own"),
+        pytest.raises(InvalidInput, match=r"arm_names is .* with another log"),
         served(tmp_path / "renamed.daband", sqlite_log),
     ):
         pass

@@ -1,7 +1,6 @@
 """The service as an ASGI application: decisions, rewards, models, health and metrics over HTTP.
 
-Starlette and not FastAPI: what a context must look like is known from the deployed policy and not from types, so there
-is nothing for pydantic to check, and an endpoint costs half as much.
+It uses Starlette, not FastAPI: the deployed policy checks contexts, so there is nothing for pydantic to check.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from urllib.parse import urlsplit
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -34,55 +34,44 @@ from starlette.routing import Route
 from daband.errors import CheckpointError, InvalidInput
 from daband.service import _pages as pages
 from daband.service._decider import Decider, checked_id, checked_reward, model_from
-from daband.service._event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
+from daband.service._event_log import Activation, Event, LogAnswer, Reward, Store
+from daband.service._log_writer import LogFailed, Writer
 from daband.service._pages import openapi
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0
-"""Seconds between two looks for a newer model."""
-_MAX_CLIENTS = 10_000
-"""Client addresses whose rate is remembered."""
+_POLL_SECONDS = 1.0  # seconds between two looks for a newer model
+_MAX_CLIENTS = 10_000  # client addresses whose rate is remembered
 _MAX_MODEL_BYTES = 1 << 30
-_MAX_ERROR = 5000
-"""Characters of an error in an answer."""
+_MAX_ERROR = 5000  # characters of an error in an answer
 _WARNING_FIELDS = ("kind", "column", "message")
-_MAX_MESSAGE = 500
-"""Characters of a row's warning in an answer; a message may repeat a value of the row."""
+_MAX_MESSAGE = 500  # characters of a row's warning in an answer; a message may repeat a value of the row
 _MODEL_NUMBER = re.compile("[0-9]{1,9}")
+_MAX_DIGITS = 15  # digits of a body's length
+# Pages run no script, load nothing, and cannot be shown inside a page of another site.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
-"""Pages run no script, load nothing, and cannot be shown inside a page of another site."""
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-
-class _Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
 
 
 def create_app(
     file: str | Path, log: str, settings: Settings | None = None, *, clock: Clock | None = None
 ) -> Starlette:
-    """The application that serves an exported policy with a log; run it by any ASGI server.
+    """Return the ASGI application that serves an exported policy with a log.
 
-    Learning, default rewards and the page's numbers need ``daband.service._worker`` beside it, as ``daband serve``
-    starts it.
+    Learning, default rewards and the page's numbers need the worker process, which ``daband serve`` starts.
     """
     load_deployed(file)  # a damaged file is an error before there is a log
     return Service(file, Store(log), settings or Settings(), clock=clock).app
 
 
 class Service:
-    """The endpoints, and what they share: the log's writer, the model that decides, counters."""
+    """The endpoints and their common state: the writer of the log, the model that decides, counters."""
 
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
@@ -108,7 +97,6 @@ class Service:
             "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
         )
         self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
-        self._observers: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._tokens: dict[str, tuple[bytes, ...]] = {}
         for role, listed in asdict(settings.tokens).items():
             self._tokens[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
@@ -132,7 +120,7 @@ class Service:
             lifespan=self._lifespan,
         )
 
-    # The life of the service.
+    # Start, stop, and newer models.
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -148,22 +136,22 @@ class Service:
             self.store.close()
 
     async def _follow_models(self) -> None:
-        """Take the newest model, or the one that is pinned, as soon as it is there. Requests go on meanwhile."""
+        """Switch to the newest model, or to the pinned one, as soon as it exists. Requests continue meanwhile."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
                 await asyncio.to_thread(self._take_current_model)
-            except Exception as error:  # the log may be away for a while; decisions go on with the model at hand
+            except Exception as error:  # the log may be unavailable for a while; the present model continues
                 _log.warning("models cannot be looked up: %s", type(error).__name__)
 
     def _take_current_model(self) -> None:
-        with self._taking:  # who looked before somebody pinned another model must not have the last word
+        with self._taking:  # a thread that looked before another model was pinned must not win
             number = self.store.current_model()
             if number is not None and number != self._decider.model.number:
                 self._decider.model = model_from(self.store.model_content(number), number)
                 _log.info("model %d decides", number)
 
-    # What every request goes through.
+    # Checks of every request.
 
     def _route(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
@@ -176,24 +164,19 @@ class Service:
                 if role is not None:
                     self._check_token(request, role)
                 response = await endpoint(request)
-            except _Refused as error:
-                response = _json({"error": error.message}, error.status, error.headers)
+            except HTTPException as error:
+                response = _json({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
                 response = _json({"error": str(error)[:_MAX_ERROR]}, 422)
             except ClientDisconnect:  # or the server dropped it, half-sent; nobody reads this answer
                 response = _json({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
-            except Exception as error:  # the text may hold parts of a context, so the server's log has its kind alone
+            except Exception as error:  # its text may hold parts of a context, so only its type is logged
                 _log.error("%s %s failed: %s", method, path, type(error).__name__)
-                response = _json({"error": "the service failed; its log says more"}, 500)
-            key = (path, response.status_code)
-            observers = self._observers.get(key)
-            if observers is None:
-                observers = (self._requests.labels(path, response.status_code), self._seconds.labels(path))
-                self._observers[key] = observers
-            observers[0].inc()
-            observers[1].observe(time.perf_counter() - started)
+                response = _json({"error": "the service failed; its log has the error's type"}, 500)
+            self._requests.labels(path, response.status_code).inc()
+            self._seconds.labels(path).observe(time.perf_counter() - started)
             return response
 
         return Route(path, answer, methods=[method])
@@ -211,7 +194,7 @@ class Service:
             address = ipaddress.ip_address(name)
             if address.is_loopback or address == ipaddress.ip_address((request.scope.get("server") or ("",))[0]):
                 return
-        raise _Refused(421, f"{name[:100]!r} is not a name of this service; start it with --allow-host NAME to add it")
+        raise HTTPException(421, f"{name[:100]!r} is not a name of this service; --allow-host NAME adds one")
 
     def _check_token(self, request: Request, role: str) -> None:
         allowed = self._tokens[role]
@@ -220,7 +203,7 @@ class Service:
         browser = basic if allowed else "origin" in request.headers
         origin = urlsplit(request.headers.get("origin", "")).netloc
         if request.method == "POST" and browser and origin != request.headers.get("host"):
-            raise _Refused(403, "a form of another site")
+            raise HTTPException(403, "the request comes from a page of another site")
         if not allowed:
             return
         token = given.strip().encode()
@@ -229,9 +212,9 @@ class Service:
                 token = base64.b64decode(given).partition(b":")[2]
         if not _matches(token, allowed):
             if any(_matches(token, others) for others in self._tokens.values()):
-                raise _Refused(403, f"this token is not for {role}")
+                raise HTTPException(403, f"this token is not for {role}")
             scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
-            raise _Refused(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
+            raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
 
     def _check_rate(self, request: Request) -> None:
         rate = self.settings.limits.rate
@@ -239,23 +222,21 @@ class Service:
             return
         client = request.client.host if request.client else ""
         now = time.monotonic()
-        if len(self._buckets) > _MAX_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
+        if len(self._buckets) > _MAX_CLIENTS:  # forget clients whose bucket is full again
             full = max(2.0, 1.0 / rate)
             self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < full}
         left, then = self._buckets.get(client, (math.inf, now))
         left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
         if left < 1.0:
-            raise _Refused(429, f"more than {rate:g} requests a second", {"Retry-After": "1"})
+            raise HTTPException(429, f"more than {rate:g} requests per second", {"Retry-After": "1"})
         self._buckets[client] = (left - 1.0, now)
 
     async def _body(self, request: Request, most: int | None = None) -> bytes:
         limit = self.settings.limits.body_bytes if most is None else most
+        too_large = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
         length = request.headers.get("content-length", "")
-        too_large = _Refused(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
-        if length.isascii() and length.isdecimal():  # the server reads no more than that
-            if int(length) > limit:
-                raise too_large
-            return await request.body()
+        if length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
+            raise too_large
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -268,7 +249,7 @@ class Service:
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise _Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+            raise HTTPException(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
 
     # Decisions and rewards.
 
@@ -287,7 +268,7 @@ class Service:
             answers, logged = [LogAnswer("unlogged", event) for event in events], False
         taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
         if taken:
-            raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
+            raise HTTPException(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
         decided = [
             _decision(answer, arm_names, row, logged=logged) for answer, row in zip(answers, warnings, strict=True)
@@ -304,12 +285,12 @@ class Service:
         entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
         (answer,) = await self._writer.write([entry])
         if answer.status == "unknown":
-            raise _Refused(404, f"event {event_id!r} is not in the log")
+            raise HTTPException(404, f"event {event_id!r} is not in the log")
         if answer.status == "inactive":
-            raise _Refused(409, f"event {event_id!r} is not active; POST /events/{event_id}/activate comes first")
+            raise HTTPException(409, f"event {event_id!r} is not active; POST /events/{event_id}/activate comes first")
         if answer.status == "refused":
             which = "the default, as none came in time" if answer.kind == "default" else "recorded"
-            raise _Refused(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
+            raise HTTPException(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
         return _json(
             {"event_id": event_id, "status": answer.status, "reward": answer.reward, "version": answer.version}
         )
@@ -318,7 +299,7 @@ class Service:
         event_id = checked_id(request.path_params["event_id"])
         (answer,) = await self._writer.write([Activation(event_id, self._clock.now())])
         if answer.status == "unknown":
-            raise _Refused(404, f"event {event_id!r} is not in the log")
+            raise HTTPException(404, f"event {event_id!r} is not in the log")
         return _json({"event_id": event_id, "status": answer.status})
 
     # Models.
@@ -355,16 +336,16 @@ class Service:
         try:
             await asyncio.to_thread(self.store.pin, number)
         except InvalidInput:
-            raise _Refused(404, "there is no such model; GET /models lists those that are kept") from None
+            raise HTTPException(404, "there is no such model; GET /models lists those that are kept") from None
         await asyncio.to_thread(self._take_current_model)
         return self._done(request, {"deciding": self._decider.model.number, "pinned": asked != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
-        return self._done(request, {"status": "the watch begins anew"})
+        return self._done(request, {"status": "the counts start again"})
 
     def _done(self, request: Request, content: dict[str, Any]) -> Response:
-        """JSON for programs; a form of the page goes back to the page."""
+        """Return JSON to programs, and redirect a form of the page to the page."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
         return _json(content)
@@ -404,19 +385,19 @@ class Service:
 
 
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
-    """Raise where the log would not mean the same under another file: it has arms by number, and raw contexts."""
+    """Raise an error if the log, with its arm numbers and raw contexts, would mean something else with this file."""
     names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
     for name in names:  # a table may get more categories
         one, other = getattr(deployed, name), getattr(logged, name)
         if one != other:
             raise InvalidInput(
-                f"{name} is {one!r}, and of the model that the log was written with {other!r}; start a service with a "
-                "log of its own"
+                f"{name} is {one!r}, but the log was written with a model whose {name} is {other!r}; start a service "
+                "with another log"
             )
 
 
 def publish_file(store: Store, content: bytes, now: float) -> int:
-    """The number of an exported file among the log's models; it becomes the newest one where it is not there yet."""
+    """Return the number of an exported file among the models of the log. A new file becomes the newest model."""
     digest = hashlib.sha256(content).hexdigest()
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
@@ -426,7 +407,7 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
-    """Whether a token is one of those, in a time that does not tell how much of it is right."""
+    """True if a token is allowed. The time does not depend on how much of it is right."""
     return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
 
 

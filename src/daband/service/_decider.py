@@ -23,12 +23,9 @@ from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-_MAX_UNKNOWN = 1000
-"""Columns of a row in addition to those of the policy: more would cost time in every later step."""
-_MAX_SHOWN = 80
-"""Characters of an unknown name that an error repeats."""
-_EXACT = 2.0**53
-"""Floats below it hold every integer."""
+_MAX_UNKNOWN = 1000  # columns of a row in addition to those of the policy: more would cost time in every later step
+_MAX_SHOWN = 80  # characters of an unknown name that an error repeats
+_EXACT = 2.0**53  # floats below it hold every integer
 _HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
 
 
@@ -54,8 +51,7 @@ class _Request:
 
     event_id: str
     context: Any
-    row: Any
-    """The context for ``decide``: a mapping, or an array of the policy's shape."""
+    row: Any  # the context for ``decide``: a mapping, or an array of the policy's shape
     eligible: list[int] | None
     incumbent: int | None
     incumbent_propensity: float

@@ -24,20 +24,15 @@ from daband.service._app import create_app
 from daband.service._settings import Limits, Settings
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0
-"""Seconds between two checks that the worker still runs."""
-_RESTART_SECONDS = 3.0
-"""Seconds before a worker that ended is started again."""
-_KEEP_ALIVE_SECONDS = 75
-"""Seconds that a connection may stay idle between two requests."""
-_BACKLOG = 64
-"""Connections that the kernel queues; the event loop accepts all of them at once."""
-_RESERVED_FILES = 64 + _BACKLOG
-"""File descriptors that are left for the log, its lock and the queue of new connections."""
+_POLL_SECONDS = 1.0  # seconds between two checks that the worker still runs
+_RESTART_SECONDS = 3.0  # seconds before a worker that ended is started again
+_KEEP_ALIVE_SECONDS = 75  # seconds that a connection may stay idle between two requests
+_BACKLOG = 64  # connections that the kernel queues; the event loop accepts all of them at once
+_RESERVED_FILES = 64 + _BACKLOG  # file descriptors that are left for the log, its lock and the queue of new connections
 _MIN_CONNECTIONS = 8
 _MAX_HEADER_BYTES = 1 << 16
+# A large body may take further periods of ``Limits.request_seconds``, if each brings this many bytes.
 _BYTES_PER_PERIOD = 1 << 20
-"""A large body may take further periods of ``Limits.request_seconds``, if each brings this many bytes."""
 
 
 def serve(
@@ -109,10 +104,8 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
-        _since = 0.0
-        """When the connection started to wait for its present request."""
-        _received = 0
-        """Bytes since the timer was started."""
+        _since = 0.0  # when the connection started to wait for its present request
+        _received = 0  # bytes since the timer was started
 
         @property
         def _waits(self) -> bool:

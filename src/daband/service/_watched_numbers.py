@@ -11,25 +11,20 @@ import numpy as np
 
 from daband._arrays import FloatArray
 from daband.evaluation._off_policy_estimators import MeanEstimate, normal_interval
-from daband.service._event_log import Event, LoggedReward, can_read, read_rows
+from daband.service._event_log import Event, LoggedReward
+from daband.service._logged_rows import can_read, read_rows
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
 
-_MINUTES = 120
-"""Minutes for which the rates are kept."""
-_MAX_BLOCKS = 80
-"""Points of the reward curve. When there are more, two become one."""
-_FIRST_BLOCK = 100
-"""Rewards in the first points of the curve."""
-_MIN_BLOCK = 20
-"""Rewards that a point of the curve needs."""
+_MINUTES = 120  # minutes for which the rates are kept
+_MAX_BLOCKS = 80  # points of the reward curve. When there are more, two become one.
+_FIRST_BLOCK = 100  # rewards in the first points of the curve
+_MIN_BLOCK = 20  # rewards that a point of the curve needs
 _CONFIDENCE = 0.95
-_MAX_WATCHED = 100
-"""Contexts of one portion of the log that the monitor sees: all of a short one, every fifth of 500."""
+_MAX_WATCHED = 100  # contexts of one portion of the log that the monitor sees: all of a short one, every fifth of 500
 _WATCHED_AT_ONCE = 20
-_MAX_SCORES = 8
-"""Summary scores of the monitor on the page."""
+_MAX_SCORES = 8  # summary scores of the monitor on the page
 
 
 class ValueSums:

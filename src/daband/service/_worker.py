@@ -24,31 +24,23 @@ import sqlalchemy as sa
 from daband.errors import DabandError, InvalidInput
 from daband.policies._policy import Policy, load_policy
 from daband.service._decider import model_from
-from daband.service._event_log import LoggedReward, ModelRow, Reward, Store, can_read, read_rows
+from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
+from daband.service._logged_rows import can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.service._watched_numbers import Watch
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
 _log = logging.getLogger("daband.service")
-_PAUSE = 0.5
-"""Seconds between two looks at a log without news."""
-_ROUNDING = 1e-3
-"""Difference of predictions between two machines, as a fraction of the largest one."""
-_ROWS = 500
-"""Rows that are read at a time."""
-_LINEAR_SECONDS = 5.0
-"""Seconds between two models of a linear policy."""
-_GRADIENT_SECONDS = 60.0
-"""Seconds between two models of a policy that learns by gradients."""
-_MAX_GRACE = 60.0
-"""Seconds after a start without default rewards, or one wait if that is less: callers may have waited."""
-_CLOCKS_APART = 60.0
-"""Seconds by which the clocks of machines on one log may differ."""
-_HEARTBEAT = 10.0
-"""Seconds after which the page's numbers are written even if they are the same."""
-_SNAPSHOT_SECONDS = 1.0
-"""Seconds between two snapshots of the page's numbers."""
+_PAUSE = 0.5  # seconds between two looks at a log without news
+_ROUNDING = 1e-3  # difference of predictions between two machines, as a fraction of the largest one
+_ROWS = 500  # rows that are read at a time
+_LINEAR_SECONDS = 5.0  # seconds between two models of a linear policy
+_GRADIENT_SECONDS = 60.0  # seconds between two models of a policy that learns by gradients
+_MAX_GRACE = 60.0  # seconds after a start without default rewards, or one wait if that is less: callers may have waited
+_CLOCKS_APART = 60.0  # seconds by which the clocks of machines on one log may differ
+_HEARTBEAT = 10.0  # seconds after which the page's numbers are written even if they are the same
+_SNAPSHOT_SECONDS = 1.0  # seconds between two snapshots of the page's numbers
 
 
 class LogLearner:
