@@ -34,7 +34,6 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "fit-log": (speed.fit_log, ("fit-log",)),
     "latency": (speed.latency, ("latency",)),
     "methods": (images.methods, ("methods",)),
-    "off-policy": (tables.off_policy, ("off-policy",)),
     "paper-digit": (images.paper_digit, ("attribution",)),
     "performance": (speed.performance, ("steps", "choose-cost", "waiting", "linear")),
     "service": (speed.service, ("service-load", "service-kill")),

@@ -66,7 +66,7 @@ print(policy)
 # ``"dr"``, doubly robust, is the default. The others are there to compare. Read the warnings: they name rounds that
 # carry most of the weight, arms that the log never chose, and a target that the log has no contexts of.
 
-estimators = ("dr", "snips", "ips", "switch-dr", "dm")
+estimators = ("dr", "snips", "ips")
 found = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}
 for name, estimate in found.items():
     print(

@@ -101,15 +101,6 @@ def test_simulated_audits_record_coverage_and_width(tmp_path):
 
 
 @slow
-def test_coverage_of_logs(tmp_path):
-    path = tmp_path / "coverage.json"
-    run("off_policy.py", "--studies", "coverage", "--logs", "2", "--part", "3/7", "--out", path)
-    (row,) = json.loads(path.read_text())["coverage"]
-    assert row["shift"] == "normal"
-    assert row["estimators"]["dr"]["rmse"] < 0.2
-
-
-@slow
 def test_large_logs(tmp_path, script):
     path = tmp_path / "record.json"
     run("fit_log.py", "--rows", "1280", "--data", tmp_path / "log", "--out", path, "--repeats", "1", "--no-ray")

@@ -17,7 +17,6 @@ SETS = {
     "development": "development", "shared": "development, all",
 }  # fmt: skip
 """The name of a set of data sets on pages, by its name in the record."""
-ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 RIVALS = {
     "Wilson, even draw": "Wilson's interval, contexts drawn uniformly",
     "strata of equal size, score": "ten strata of equal size, the audit's interval",
@@ -119,19 +118,3 @@ def audit(content: Record) -> str:
         coverage, width = np.array(pairs).T
         rows.append([name, number(coverage.min()), number(coverage.mean()), number(width.mean(), 2)])
     return fill("audit", content=content, rows=rows, policies=len(records) // 2)
-
-
-def off_policy(record: Record) -> str:
-    """Return the page of the coverage of ``evaluate_log``'s intervals."""
-    rows = []
-    for row in record["coverage"]:
-        of = row["estimators"]
-        cells = [f"{percent(of[name]['coverage'], 1)} ({number(of[name]['rmse'])})" for name in ESTIMATORS]
-        rows.append([row["problem"], *cells])
-    obp = record["obp"]
-    largest = max(abs(row["obp"][name] - row["daband"][name]) for row in obp for name in ESTIMATORS)
-    return fill(
-        "off-policy", record=record, rows=rows, head=["log", *(f"`{name}`" for name in ESTIMATORS)],
-        logs=record["coverage"][0]["logs"], largest=f"{largest:.0e}", version=obp[0]["obp_version"],
-        commits=commits(record["runs"]),
-    )  # fmt: skip

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from daband.evaluation._off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
+from daband.linear._mean_estimates import effective_sample_size, mean_estimate, self_normalised
 from daband.service._event_log import Event, LoggedReward
 from daband.service._settings import Settings
 from daband.service._watched_numbers import ValueSums, Watch
@@ -23,8 +23,8 @@ def test_values_from_sums_are_those_of_all_rounds():
     sums.add(3.0, 100.0)
     sums.add(3.0, 100.0, sign=-1.0)
     assert sums.n == 500
-    assert sums.mean() == pytest.approx(mean_estimate(rewards))
-    assert sums.mean(1) == pytest.approx(self_normalised(rewards, weights))
+    assert sums.mean()[:2] == pytest.approx(mean_estimate(rewards)[:2])
+    assert sums.mean(1)[:2] == pytest.approx(self_normalised(rewards, weights)[:2])
     assert sums.effective_sample_size == pytest.approx(effective_sample_size(weights))
     played, other = rewards.mean(), (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
@@ -37,7 +37,7 @@ def test_values_of_few_rounds_have_no_interval():
     sums = ValueSums()
     assert math.isnan(sums.mean().value)
     sums.add(0.0, 1.0)
-    assert sums.mean() == (1.0, math.inf)
+    assert sums.mean()[:2] == (1.0, math.inf)
     sums.add(0.0, 1.0)
     assert not math.isfinite(sums.mean(1).error)
     assert not math.isfinite(sums.difference().error)

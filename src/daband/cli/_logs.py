@@ -194,9 +194,7 @@ def evaluate_log_command(
     arm: options.ArmColumn = "arm",
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
-    estimators: Annotated[
-        str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
-    ] = "dr",
+    estimators: Annotated[str, typer.Option(help="One or several of dr, snips and ips, e.g. dr,snips.")] = "dr",
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     rule: Annotated[
         str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")

@@ -3,7 +3,6 @@
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation._off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
-from daband.evaluation._off_policy_estimators import MeanEstimate, normal_interval
 from daband.evaluation._paired_test import Paired, compare_paired, holm
 from daband.evaluation._policy_scores import Scores, in_domains, scores_of
 from daband.evaluation._regret_bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
@@ -11,7 +10,7 @@ from daband.evaluation._zero_shot import Evaluation, best_arms, count_arms, eval
 
 __all__ = [
     "CRITERIA", "ESTIMATORS", "BoundTerms", "CollapseWarning", "CollapseWatch", "Evaluation", "LiveBound",
-    "LogEstimate", "MeanEstimate", "Paired", "Scores", "SourceHistory", "best_arms",
+    "LogEstimate", "Paired", "Scores", "SourceHistory", "best_arms",
     "compare_estimators", "compare_paired", "count_arms", "criteria", "discriminator_divergence", "evaluate",
-    "evaluate_log", "holm", "in_domains", "normal_interval", "observable_bound", "scores_of",
+    "evaluate_log", "holm", "in_domains", "observable_bound", "scores_of",
 ]  # fmt: skip

@@ -16,9 +16,9 @@ from daband._arrays import FloatArray
 from daband.domains.readers._parquet_files import part_digests, part_name
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
-from daband.evaluation._cross_fitting import FOLDS
 from daband.evaluation._off_policy_inputs import CheckedLog
-from daband.linear._reward_model import fold_numbers
+from daband.evaluation._weighted_log import FOLDS
+from daband.linear._doubly_robust import fold_numbers
 from daband.policies._policy import Policy
 
 _ADAPT_EVERY = 1024

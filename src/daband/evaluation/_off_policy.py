@@ -1,4 +1,4 @@
-"""Off-policy evaluation: what a policy would be worth, from the log of another one; in the log's domain or a target."""
+"""Off-policy evaluation: the value of a policy from the log of another one, in the log's domain or a target."""
 
 from __future__ import annotations
 
@@ -11,47 +11,52 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import between_0_and_1, one_of, whole
-from daband._arrays import ArrayLike, FloatArray, one_blas_thread
+from daband._arrays import AnyArray, ArrayLike, FloatArray, one_blas_thread
 from daband._table_transform import TableTransform
-from daband.domains._contract import Contexts
+from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
+from daband.domains.readers._logs import estimate_propensities
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._cross_fitting import FOLDS, CrossFitted, Regressor, WeightedRounds, cross_fit
 from daband.evaluation._learned_logs import check_before, check_unlearned, refitted_probabilities
-from daband.evaluation._off_policy_estimators import (
-    MeanEstimate,
-    choose_threshold,
-    direct_method,
-    doubly_robust,
-    effective_sample_size,
-    importance_weights,
-    inverse_propensity,
-    mean_estimate,
-    normal_interval,
-    self_normalised,
-    switch_doubly_robust,
-)
 from daband.evaluation._off_policy_inputs import Log, Probabilities, policy_of, probabilities, read_log, read_target
-from daband.evaluation._streamed_log import LogStream, weigh_log
+from daband.evaluation._weighted_log import (
+    FOLDS,
+    FoldModels,
+    MemoryRounds,
+    StreamedRounds,
+    WeightedRounds,
+    move_to_target,
+    weigh_log,
+)
+from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
 from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
 
-ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
+ESTIMATORS = ("dr", "snips", "ips")
 _IN_MEMORY_BYTES = 1 << 30
-"""Contexts of a log in files that are read as a whole, at most, where an argument needs all of them at once."""
-_FEWEST = 100
-"""Below as many effective rounds a normal interval is too short too often."""
-_LARGEST_SHARE = 0.1
+"""Largest contexts of a log in files that are read into memory, if an argument needs all of them at once."""
+_MIN_ROUNDS = 100
+"""With fewer effective rounds intervals are too short too often."""
+_MIN_REWARDS = 20
+"""With fewer rewards other than the usual one the skewness of rewards cannot be estimated."""
+_USUAL = 0.5
+"""A reward that more than this fraction of the rounds have is the usual one: 0 where few buy."""
+_MAX_FRACTION = 0.1
+"""Largest fraction of the weight that one round may have."""
+_MAX_VARIANCE = 0.12
+"""Largest fraction of the variance that one round may make; coverage falls below 0.93 from about 0.13 on."""
 _NEGLIGIBLE = 1e-3
-_DEVIATIONS = 4.0
-_LEAST_MASS = 0.5
-_ROUNDING = 1e-12
+_MAX_DEVIATION = 3.0
+"""Standard errors by which the mean weight may differ from its expectation."""
+_MIN_MASS = 0.5
+_MIN_PROPENSITY = 0.011
+"""Estimated propensities are at least 0.01; one near it means that the log hardly ever has the arm there."""
 
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The value of a policy, estimated from a log, in the unit of the log's rewards.
+    """The value of a policy per round, estimated from a log, in the unit of its rewards.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> found = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
@@ -62,14 +67,13 @@ class LogEstimate:
     value: float
     low: float
     high: float
-    """The interval that holds the value with probability ``confidence`` where the sample is large, cut off at the
-    smallest and largest reward of the log."""
+    """The interval that contains the value with probability ``confidence``; it allows for skewed rewards."""
     error: float
     """The standard error."""
     effective_sample_size: float
-    """How many rounds of equal weight would say as much: (sum of weights)^2 / sum of squared weights."""
+    """The number of rounds of equal weight with the same variance: (sum of weights)^2 / sum of squared weights."""
     warnings: tuple[str, ...]
-    """Reasons to doubt the estimate; empty where none was found."""
+    """Reasons to doubt the estimate; empty if there are none."""
     estimator: str
     confidence: float
     rounds: int
@@ -78,7 +82,7 @@ class LogEstimate:
     """Where the policy acts: "source" or "target"."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them: None for a number that is not finite."""
+        """Return all fields as JSON can hold them: None for a number that is not finite."""
         fields = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -94,7 +98,6 @@ def evaluate_log(
     *,
     confidence: float = 0.95,
     rule: str | None = None,
-    reward_model: Regressor | None = None,
     seed: int = 0,
     columns: Columns | None = None,
     table: TableTransform | None = None,
@@ -102,7 +105,7 @@ def evaluate_log(
     before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
-    """Estimate what a policy would be paid per round, from rounds that another policy played.
+    """Estimate the mean reward of a policy from rounds that another policy played.
 
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A file that
     the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high.
@@ -110,20 +113,17 @@ def evaluate_log(
     Args:
         policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
             was exported; or a function from contexts (B, *C) to probabilities of arms (B, K).
-        log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). For
-            "dm", which uses none, the propensities may be None. Or Parquet files of any size, which are streamed: a
-            folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
-        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), "ips", "switch-dr", or
-            "dm" (direct method).
+        log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). If
+            the propensities are None they are estimated, with a warning. Or Parquet files of any size, which are
+            streamed: a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
+        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or "ips".
         target: contexts (m, *C) of another domain, in which the policy is valued. The log's contexts are weighted by
             estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
             and that the log has contexts like the target's. All contexts are then needed at once: Parquet files of
-            more than a gigabyte are refused.
-        confidence: of the interval.
-        rule: "ucb" or "greedy" in place of the policy's own way to explore.
-        reward_model: a regression with scikit-learn's ``fit`` and ``predict``, copied for every arm; by default a ridge
-            regression. "snips" and "ips" use none. As ``target``, it needs all rounds at once.
-        seed: the folds of cross-fitting.
+            more than a gigabyte are an error.
+        confidence: the probability with which the interval contains the value.
+        rule: "ucb" or "greedy" in place of the policy's exploration.
+        seed: fixes the folds of cross-fitting.
         columns: which columns of Parquet files mean what; by default "arm", "reward" and "propensity", and all others
             are the context.
         table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
@@ -141,8 +141,8 @@ def evaluate_log(
     (1.0, 100)
     """
     return compare_estimators(
-        policy, log, (estimator,), target, confidence=confidence, rule=rule, reward_model=reward_model, seed=seed,
-        columns=columns, table=table, on_damaged=on_damaged, before=before, progress=progress,
+        policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
+        table=table, on_damaged=on_damaged, before=before, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -154,7 +154,6 @@ def compare_estimators(
     *,
     confidence: float = 0.95,
     rule: str | None = None,
-    reward_model: Regressor | None = None,
     seed: int = 0,
     columns: Columns | None = None,
     table: TableTransform | None = None,
@@ -173,57 +172,53 @@ def compare_estimators(
     if before is not None and not (isinstance(policy, Policy) and isinstance(before, Policy)):
         raise InvalidInput("before must be the daband policy that policy was before it learned the log")
     where = "target" if target is not None else "source" if known is None else known.domain
+    if before is not None and target is not None:
+        raise InvalidInput("before is for the domain of the log; leave target out")
+    with_models = "dr" in estimators
     if _is_files(log):
         opened = _open_files(policy, log, columns, table, on_damaged)
         if before is None:
             check_unlearned(policy, opened)
         else:
             check_before(known, before, opened)
-        if target is None and reward_model is None and before is None:
-            stream = LogStream(opened, skip_damaged=on_damaged == "skip", progress=progress)
+        if target is None and before is None:
+            stream = StreamedRounds(opened, skip_damaged=on_damaged == "skip", progress=progress)
+
+            def of_batch(first: int, contexts: AnyArray) -> FloatArray:
+                return probabilities(policy, contexts, where, rule, "log", first=first)
+
             with one_blas_thread():
-                weighted = weigh_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
-            return _estimate_each(weighted, estimators, where, confidence, tuple(stream.left_out))
-        _check_fits(opened, "target" if target is not None else "before" if before is not None else "reward_model")
+                models = FoldModels(stream, seed) if with_models else None
+                weighted = weigh_log(stream, of_batch, models, seed)
+            return _estimate_each(weighted, estimators, where, confidence, stream.left_out)
+        _check_fits(opened, "target" if target is not None else "before")
         log = opened
     elif (columns, table) != (None, None):
         raise InvalidInput("columns and table are for a log in Parquet files; this one is in memory")
-    rounds = read_log(log, None if known is None else known.n_arms)
-    needing = [name for name in estimators if name != "dm"]
-    if rounds.propensities is None and needing:
-        raise InvalidInput(
-            f"log has no propensities, which estimator={needing[0]!r} needs: log the probability with which each arm "
-            "was chosen; estimator='dm' does without, and is biased as far as its reward model is wrong"
-        )
-    other = None if target is None else read_target(target, rounds.contexts)
-    if before is not None and target is not None:
-        raise InvalidInput("before is for the domain of the log; leave target out")
+    checked = read_log(log, None if known is None else known.n_arms)
+    other = None if target is None else read_target(target, checked.contexts)
     notes = []
     if before is None:
-        shares = probabilities(policy, rounds.contexts, where, rule, "log")
+        chances = probabilities(policy, checked.contexts, where, rule, "log")
     else:
-        shares = refitted_probabilities(before, rounds, domain=where, rule=rule, seed=seed)
+        chances = refitted_probabilities(before, checked, domain=where, rule=rule, seed=seed)
         notes = [f"the policy has learned this log: policies that learned {FOLDS - 1} of {FOLDS} folds are evaluated"]
-    check_arms(rounds.arms, len(rounds.arms), shares.shape[1])
-    other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
-    fitted = cross_fit(
-        rounds,
-        shares,
-        other,
-        other_shares,
-        rewards=any(name in ("dm", "dr", "switch-dr") for name in estimators),
-        reward_model=reward_model,
-        seed=seed,
-        shared_arms=known is not None and known.arms == "shared",
-    )
-    weights = None
-    if rounds.propensities is not None:
-        weights = importance_weights(shares, rounds.arms, rounds.propensities)
-        weights = weights if fitted.ratio is None else weights * fitted.ratio
-    valued = (shares if other_shares is None else other_shares).mean(axis=0)
-    plays = np.bincount(rounds.arms, minlength=shares.shape[1])
-    weighted = WeightedRounds(rounds.rewards, weights, fitted, valued, plays)
-    return _estimate_each(weighted, estimators, where, confidence, tuple(notes))
+    n_arms = chances.shape[1]
+    check_arms(checked.arms, len(checked.arms), n_arms)
+    propensities = checked.propensities
+    if propensities is None:
+        propensities, how = estimate_propensities(checked.contexts, checked.arms, n_arms)
+        rare = float((propensities < _MIN_PROPENSITY).mean())
+        support = f"; {rare:.1%} of the rounds have an arm that the log hardly ever chooses there" if rare else ""
+        notes.append(f"the log has no propensities; they are {how}{support}")
+    rounds = LoggedRounds(checked.contexts, checked.arms, checked.rewards, propensities)
+    in_memory = MemoryRounds(rounds, n_arms, shared=known is not None and known.arms == "shared")
+    models = FoldModels(in_memory, seed) if with_models else None
+    weighted = weigh_log(in_memory, lambda *_: chances, models, seed)
+    if other is not None:
+        there = probabilities(policy, other, where, rule, "target")
+        weighted = move_to_target(weighted, checked.contexts, other, there, models, seed)
+    return _estimate_each(weighted, estimators, where, confidence, notes)
 
 
 def _is_files(log: Any) -> bool:
@@ -256,24 +251,20 @@ def _check_fits(log: ParquetLog, argument: str) -> None:
 
 
 def _estimate_each(
-    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, notes: tuple[str, ...] = ()
+    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, notes: Sequence[str]
 ) -> dict[str, LogEstimate]:
     """Return every estimate with its interval and warnings, the first of which are ``notes``."""
     estimates = {}
     for name in estimators:
-        weights = np.ones(len(log.rewards)) if name == "dm" or log.weights is None else log.weights
-        estimate, kept = _estimate(name, log.rewards, weights, log.fitted)
-        low, high = normal_interval(estimate, confidence)
-        if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
-            low = max(low, min(float(log.rewards.min()), estimate.value))
-            high = min(high, max(float(log.rewards.max()), estimate.value))
+        estimate, terms = _estimate(name, log)
+        low, high = estimate.interval(confidence)
         estimates[name] = LogEstimate(
             value=estimate.value,
             low=low,
             high=high,
             error=estimate.error,
-            effective_sample_size=effective_sample_size(kept),
-            warnings=(*notes, *_warnings(log, name, weights, kept)),
+            effective_sample_size=effective_sample_size(log.weights),
+            warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms)),
             estimator=name,
             confidence=float(confidence),
             rounds=len(log.rewards),
@@ -282,80 +273,73 @@ def _estimate_each(
     return estimates
 
 
-def _warnings(log: WeightedRounds, estimator: str, weights: FloatArray, kept: FloatArray) -> tuple[str, ...]:
-    """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
-    shares, plays, rounds = log.shares, log.plays, len(log.rewards)
+def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
+    """Return the estimate, and the terms (n,) of the log's rounds that make its error."""
+    if estimator == "ips":
+        terms = log.weights * log.rewards
+        return mean_estimate(terms), terms
+    if estimator == "snips":
+        estimate = self_normalised(log.rewards, log.weights)
+        return estimate, log.weights * (log.rewards - estimate.value)
+    corrections = log.weights * (log.rewards - log.predicted)
+    if log.ratio is None:
+        terms = log.direct + corrections
+        return mean_estimate(terms), terms
+    return mean_estimate(log.direct).plus(mean_estimate(corrections)), corrections  # two independent samples
+
+
+def _support_warnings(log: WeightedRounds) -> list[str]:
+    """Return reasons to doubt the estimate: arms or contexts that the log does not have, wrong propensities."""
     reasons = []
-    unseen = np.flatnonzero((plays == 0) & (shares > _NEGLIGIBLE))
-    share = float(shares[plays == 0].sum())
+    unseen = np.flatnonzero((log.plays == 0) & (log.chances > _NEGLIGIBLE))
+    missing = float(log.chances[log.plays == 0].sum())
     if len(unseen):
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
         reasons.append(
-            f"support is missing: the log never chose arm {names}, which the policy takes in {share:.1%} of "
-            "rounds; nothing is known of what that pays"
+            f"support is missing: the log never chose arm {names}, which the policy chooses in {missing:.1%} of "
+            "rounds; its reward is unknown"
         )
-    ratio = log.fitted.ratio
-    unlike = "" if ratio is None else _unlike_target(ratio, log.fitted.mass)
-    if unlike:
-        reasons.append(unlike)
-    if estimator == "dm":
+    if log.ratio is not None:
+        size = effective_sample_size(log.ratio)
+        few = "the log has few contexts like the target's: the ratio of densities"
+        if size < max(_MIN_ROUNDS, _MAX_FRACTION * len(log.ratio)):
+            reasons.append(f"{few} leaves {size:.0f} of {len(log.ratio)} rounds")
+        elif not _MIN_MASS < log.mass < 1.0 / _MIN_MASS:
+            reasons.append(f"{few} averages {log.mass:.2g} over the log instead of 1")
+    average = mean_estimate(log.weights)
+    if abs(average.value - (1.0 - missing)) > _MAX_DEVIATION * average.error:
         reasons.append(
-            "'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it"
+            f"weights average {average.value:.3g} instead of {1.0 - missing:.3g}: propensities are not those of the "
+            "log, or the policy chooses arms in contexts where the log never does"
         )
-        return tuple(reasons)
-    size, total, largest = effective_sample_size(kept), float(kept.sum()), int(kept.argmax())
-    if size < _FEWEST:
-        reasons.append(
-            f"the effective sample is small: {size:.0f} of {rounds} rounds; the interval may be too short, "
-            "and a policy closer to the log's would be estimated better"
-        )
-    if rounds > 1 and total > 0 and kept[largest] > _LARGEST_SHARE * total:
-        reasons.append(f"one round (row {largest}) carries {kept[largest] / total:.0%} of all weight")
-    # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
-    average = mean_estimate(weights)
-    if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
-        reasons.append(
-            f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
-            "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
-            "the estimate leaves them out"
-        )
-    every = float(weights.sum())
-    dropped = every - total
-    if estimator == "switch-dr" and dropped > _ROUNDING * every:
-        reasons.append(
-            f"'switch-dr' leaves {dropped / every:.1%} of the weight to its reward model, whose error the "
-            "interval does not include"
-        )
-    return tuple(reasons)
+    return reasons
 
 
-def _unlike_target(ratio: FloatArray, mass: float) -> str:
-    """Whether the log has contexts like the target's; an empty text where it has."""
-    size = effective_sample_size(ratio)
-    if size < max(_FEWEST, _LARGEST_SHARE * len(ratio)):
-        left = f"{size:.0f} of {len(ratio)} rounds"
-        return f"the log has few contexts like the target's: the ratio of densities leaves {left}"
-    if not _LEAST_MASS < mass < 1.0 / _LEAST_MASS:
-        return (
-            f"the log has few contexts like the target's: the ratio of densities averages {mass:.2g} over the log "
-            "instead of 1, so most of the target lies where the log has nothing"
+def _sample_warnings(log: WeightedRounds, terms: FloatArray) -> list[str]:
+    """Return reasons to doubt the interval: few rounds or rewards that count, or one that decides."""
+    reasons = []
+    n, weights = len(log.rewards), log.weights
+    size, total, largest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())
+    if size < _MIN_ROUNDS:
+        reasons.append(
+            f"the effective sample is small: {size:.0f} of {n} rounds; the interval may be too short, and a policy "
+            "closer to the log's would be estimated better"
         )
-    return ""
-
-
-def _estimate(
-    estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted
-) -> tuple[MeanEstimate, FloatArray]:
-    """The estimate, and the weights (n,) that it uses."""
-    predicted, direct, paired = fitted.predicted, fitted.direct, fitted.ratio is None
-    if estimator == "dm":
-        return direct_method(direct, fitted.model_error), weights
-    if estimator == "ips":
-        return inverse_propensity(rewards, weights), weights
-    if estimator == "snips":
-        return self_normalised(rewards, weights), weights
-    if estimator == "dr":
-        return doubly_robust(rewards, weights, predicted, direct, paired=paired), weights
-    threshold = choose_threshold(rewards, weights, predicted, direct, paired=paired)
-    estimate = switch_doubly_robust(rewards, weights, predicted, direct, threshold=threshold, paired=paired)
-    return estimate, np.where(weights <= threshold, weights, 0.0)
+    if n > 1 and total > 0 and weights[largest] > _MAX_FRACTION * total:
+        reasons.append(f"one round (row {largest}) has {weights[largest] / total:.0%} of all weight")
+    usual = float(np.median(log.rewards))
+    others = log.rewards != usual
+    counted = int((others & (weights > 0)).sum())
+    if others.mean() < 1.0 - _USUAL and counted < _MIN_REWARDS:
+        reasons.append(
+            f"only {counted} rounds of the policy's arms have another reward than {usual:g}; the interval may be too "
+            "short"
+        )
+    squares = np.square(terms - terms.mean())
+    decisive, variance = int(squares.argmax()), float(squares.sum())
+    if variance > 0 and squares[decisive] > _MAX_VARIANCE * variance:
+        reasons.append(
+            f"one reward (row {decisive}: {log.rewards[decisive]:g}) makes {squares[decisive] / variance:.0%} of the "
+            "variance; the interval may be too short"
+        )
+    return reasons

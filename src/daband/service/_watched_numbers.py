@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import FloatArray
-from daband.evaluation._off_policy_estimators import MeanEstimate, normal_interval
+from daband.linear._mean_estimates import MeanEstimate
 from daband.service._event_log import Event, LoggedReward
 from daband.service._logged_rows import can_read, read_rows
 from daband.service._settings import Settings
@@ -236,5 +236,5 @@ class Watch:
 def _interval(estimate: MeanEstimate) -> dict[str, float | None]:
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
-    low, high = normal_interval(estimate, _CONFIDENCE)
+    low, high = estimate.interval(_CONFIDENCE)
     return {"value": estimate.value, "low": low, "high": high}

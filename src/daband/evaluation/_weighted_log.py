@@ -1,0 +1,249 @@
+"""A log as estimators need it: for every round the reward, its weight, and two predicted rewards; no context.
+
+The first pass over a log sums the rounds that reward models are fitted to, the second one computes those numbers.
+Estimators without a reward model need one pass. A log in files and one in memory take the same path, so that their
+estimates are the same. Above a gigabyte the numbers are in a mapped file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband.domains._contract import LoggedRounds
+from daband.domains._registry import allocate
+from daband.domains.readers._parquet_files import LogPart
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import DataError, InvalidInput
+from daband.evaluation._density_ratio import cross_fitted_ratio
+from daband.linear._doubly_robust import (
+    RewardModel,
+    RewardSums,
+    feature_map,
+    flat_features,
+    fold_numbers,
+    needs_components,
+    sampled_places,
+)
+
+Progress = Callable[[dict[str, float]], None]
+Chances = Callable[[int, AnyArray], FloatArray]
+"""From the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K)."""
+
+FOLDS = 5
+"""Models are fitted to all folds but one, and used on that one."""
+_SAMPLE = 4096
+"""Rows near whose means and scales the features are."""
+_MAX_WEIGHT = 1e100
+"""Its square, and sums of squares, are finite."""
+
+
+class WeightedRounds(NamedTuple):
+    """The numbers of a log and of a policy on it that estimators need."""
+
+    rewards: FloatArray
+    """(n,)"""
+    weights: FloatArray
+    """The policy's probability of the logged arm over its propensity, times ``ratio``, (n,)."""
+    predicted: FloatArray
+    """Predicted rewards of the logged arms, (n,)."""
+    direct: FloatArray
+    """Predicted rewards of the policy: (n,), or (m,) at the target's contexts."""
+    chances: FloatArray
+    """The policy's probability of every arm, averaged over the contexts in which it is valued, (K,)."""
+    plays: IntArray
+    """How often the log has each arm, (K,)."""
+    ratio: FloatArray | None = None
+    """Target density over source density at the logged contexts, (n,); None without a target."""
+    mass: float = 1.0
+    """The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log has not."""
+
+
+class RoundBatches(Protocol):
+    """A log, batch by batch and as often as needed."""
+
+    n: int
+    n_arms: int
+    shared: bool
+
+    def batches(self) -> Iterator[tuple[int, LoggedRounds]]: ...
+
+    def sample(self, places: IntArray) -> AnyArray: ...
+
+
+class MemoryRounds:
+    """The rounds of a log in memory, as one batch."""
+
+    def __init__(self, rounds: LoggedRounds, n_arms: int, *, shared: bool) -> None:
+        self.n, self.n_arms, self.shared = len(rounds), n_arms, shared
+        self.rounds = rounds
+
+    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
+        yield 0, self.rounds
+
+    def sample(self, places: IntArray) -> AnyArray:
+        return self.rounds.contexts[places]
+
+
+class StreamedRounds:
+    """The rounds of a log in Parquet files.
+
+    With ``skip_damaged``, parts that cannot be read are found by an additional pass, and dropped: ``left_out`` lists
+    them with the reason.
+    """
+
+    def __init__(self, log: ParquetLog, *, skip_damaged: bool, progress: Progress | None = None) -> None:
+        self.log, self.n_arms, self.shared = log, log.n_arms, log.shared
+        self.left_out = [f"{reason}; the file was left out" for reason in log.damaged.values()]
+        self._progress = progress
+        self._rows, self._pass = 0, 1
+        self._skip = skip_damaged
+        self.parts = log.parts()
+        if skip_damaged:
+            self.parts = [part for part in self.parts if self._can_be_read(part)]
+            if not self.parts:
+                raise DataError(f"log: none of its parts can be read ({self.left_out[0]})")
+            self._rows, self._pass = 0, 2
+        self.n = sum(map(len, self.parts))
+
+    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
+        """Yield every batch with the number of its first row."""
+        at = 0
+        for part in self.parts:
+            try:
+                for batch in self.log.batches(part):
+                    yield at, batch
+                    at += len(batch.arms)
+                    self._report(len(batch.arms))
+            except DataError as error:
+                hint = "" if self._skip else "; on_damaged='skip' leaves it out"
+                raise DataError(f"{error}{hint}") from None
+        self._rows, self._pass = 0, self._pass + 1
+
+    def sample(self, places: IntArray) -> AnyArray:
+        """Return the contexts of the rows with these indices."""
+        rows = []
+        for first, batch in self.batches():
+            inside = places[(places >= first) & (places < first + len(batch.arms))] - first
+            rows.append(batch.contexts[inside])
+        return np.concatenate(rows)
+
+    def _can_be_read(self, part: LogPart) -> bool:
+        try:
+            for batch in self.log.batches(part):
+                self._report(len(batch.arms))
+        except DataError as error:
+            self.left_out.append(f"{error}; rows {part.start:,} to {part.stop - 1:,} of it were left out")
+            return False
+        return True
+
+    def _report(self, rows: int) -> None:
+        self._rows += rows
+        if self._progress is not None:
+            self._progress({"pass": self._pass, "rows": self._rows, "rows_total": len(self.log)})
+
+
+class FoldModels:
+    """A reward model for every fold, fitted to the others."""
+
+    def __init__(self, log: RoundBatches, seed: int) -> None:
+        _check_rows(log.n)
+        self._shared, self._seed = log.shared, seed
+        first = next(iter(log.batches()))[1]
+        self._lead = 2 if log.shared else 1
+        self._size = math.prod(first.contexts.shape[self._lead :])
+        shown = []
+        if needs_components(self._size):
+            each = log.n_arms if log.shared else 1
+            rows = np.unique(sampled_places(log.n * each, first.contexts[0].nbytes // each) // each)
+            shown = [log.sample(rows).reshape(-1, self._size)]
+        self._map = feature_map(self._size, shown)
+        sample = self.features(first.contexts[:_SAMPLE])
+        sample = sample.reshape(-1, sample.shape[-1])
+        sums = RewardSums(FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
+        for start, batch in log.batches():
+            features, arms = self.features(batch.contexts), batch.arms
+            if log.shared:
+                features, arms = features[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
+            sums.add(features, fold_numbers(start, len(arms), FOLDS, seed), arms, batch.rewards)
+        self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(FOLDS)]
+
+    def features(self, contexts: AnyArray) -> FloatArray:
+        """Return features (n, d), or (n, K, d)."""
+        return self._map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._lead], -1)
+
+    def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
+        """Return the reward of every arm (n, K), by the models that have not seen the contexts' folds."""
+        features = self.features(contexts)
+        predicted = None
+        for fold in range(FOLDS):
+            held = np.flatnonzero(folds == fold)
+            if len(held):
+                values = self._models[fold].predict(features[held])
+                predicted = np.empty((len(folds), values.shape[1])) if predicted is None else predicted
+                predicted[held] = values
+        assert predicted is not None
+        return predicted
+
+
+def weigh_log(log: RoundBatches, chances: Chances, models: FoldModels | None, seed: int) -> WeightedRounds:
+    """Return the numbers that estimators need; without ``models`` predicted rewards are 0."""
+    rewards, weights, predicted, direct = allocate((4, log.n), np.float64)
+    average, plays = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
+    for first, batch in log.batches():
+        rows = slice(first, first + len(batch))
+        of_batch = chances(first, batch.contexts)
+        rewards[rows] = batch.rewards
+        weights[rows] = _importance_weights(of_batch, batch)
+        predicted[rows] = direct[rows] = 0.0
+        if models is not None:
+            values = models.predict(batch.contexts, fold_numbers(first, len(batch), FOLDS, seed))
+            predicted[rows] = values[np.arange(len(batch)), batch.arms]
+            direct[rows] = (of_batch * values).sum(axis=1)
+        average += of_batch.sum(axis=0)
+        plays += np.bincount(batch.arms, minlength=log.n_arms)
+    return WeightedRounds(rewards, weights, predicted, direct, average / log.n, plays)
+
+
+def move_to_target(
+    here: WeightedRounds,
+    contexts: AnyArray,
+    target: AnyArray,
+    target_chances: FloatArray,
+    models: FoldModels | None,
+    seed: int,
+) -> WeightedRounds:
+    """Return the numbers that estimators need for the target's contexts (m, *C), from those for the log's (n, *C)."""
+    _check_rows(min(len(contexts), len(target)))
+    folds = fold_numbers(0, len(target), FOLDS, seed + 1)
+    source_rows, target_rows = flat_features(contexts, target)
+    ratio, mass = cross_fitted_ratio(source_rows, fold_numbers(0, len(contexts), FOLDS, seed), target_rows, folds)
+    direct = np.zeros(len(target))
+    if models is not None:
+        direct = (target_chances * models.predict(target, folds)).sum(axis=1)
+    return here._replace(
+        weights=here.weights * ratio, direct=direct, chances=target_chances.mean(axis=0), ratio=ratio, mass=mass
+    )
+
+
+def _importance_weights(chances: FloatArray, rounds: LoggedRounds) -> FloatArray:
+    with np.errstate(over="ignore"):
+        weights: FloatArray = chances[np.arange(len(rounds)), rounds.arms] / rounds.propensities
+    too_large = ~(weights < _MAX_WEIGHT)
+    if too_large.any():
+        row = int(np.argmax(too_large))
+        raise InvalidInput(
+            f"log: the propensity {rounds.propensities[row]:g} makes a weight of {weights[row]:.2g}, with which "
+            "nothing can be estimated; check that propensities are probabilities of the logged arm, and drop such "
+            "rounds"
+        )
+    return weights
+
+
+def _check_rows(n: int) -> None:
+    if n < 2 * FOLDS:
+        raise InvalidInput(f"log and target must have at least {2 * FOLDS} rows to fit models to")

@@ -1,0 +1,208 @@
+"""The doubly robust core: every estimate and every policy made from a log uses these scores.
+
+The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``: a model's prediction, corrected by
+the observed reward. If the propensities are right, its mean is the arm's value whatever the model predicts; a good
+model makes its variance small (Dudik, Langford, Li 2011). Models are cross-fitted: no round is predicted by a model
+that has seen its reward.
+
+The models are ridge regressions, one per arm, fitted from sums over rounds. Sums are kept by fold, so that models for
+all folds come from one pass over a log of any size, and models without two of the folds from the same sums. The penalty
+is chosen by generalised cross-validation. Everything is equivariant: rewards ``a r + b`` give scores ``a s + b``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, IntArray, check_memory, unit_scale
+from daband.linear._kernels import draw_key, uniforms
+from daband.linear._pca import PCA
+from daband.linear._primal_ridge import RidgeSums
+
+_MAX_FEATURES = 256
+"""Contexts of more numbers are reduced to their first principal components."""
+_COMPONENTS = 64
+_SAMPLE = 4096
+"""Rows that the principal components, means and standard deviations of features are fitted to, at most."""
+_SAMPLE_BYTES = 1 << 28
+_PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
+"""Penalties per round that are compared, for features of unit variance."""
+_MIN_ROUNDS = 10
+"""An arm with fewer rounds is predicted by its mean."""
+_MAX_FREEDOM = 0.9
+"""A regression uses at most this fraction of its rounds as degrees of freedom."""
+
+
+# Ridge regression from sums.
+
+
+class RidgePath:
+    """Ridge regressions with a free intercept, for every penalty, from sums of n rows (1, z, y).
+
+    Args:
+        gram: (1 + d, 1 + d), the sum of (1, z) (1, z)'.
+        moment: (1 + d, m), the sum of (1, z) y'.
+        squares: (m,), the sum of y^2.
+    """
+
+    def __init__(self, gram: FloatArray, moment: FloatArray, squares: FloatArray) -> None:
+        self.n = float(gram[0, 0])
+        self._centre = gram[0, 1:] / self.n
+        self._mean = moment[0] / self.n
+        covariance = gram[1:, 1:] / self.n - np.outer(self._centre, self._centre)
+        eigenvalues, self._vectors = np.linalg.eigh(covariance)
+        self._eigenvalues = np.maximum(eigenvalues, 0.0)
+        self._projected = self._vectors.T @ (moment[1:] / self.n - np.outer(self._centre, self._mean))
+        self._variance = np.maximum(squares / self.n - self._mean**2, 0.0)
+
+    def best_penalty(self) -> float:
+        """Return the penalty with the smallest generalised cross-validation error, summed over the targets."""
+        shrunk = self._eigenvalues + _PENALTIES[:, None]
+        freedom = 1.0 + (self._eigenvalues / shrunk).sum(axis=1)
+        explained = ((2.0 - self._eigenvalues / shrunk) / shrunk) @ (self._projected**2)
+        residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
+        left = 1.0 - freedom / self.n
+        allowed = left > 1.0 - _MAX_FREEDOM
+        if not allowed.any():
+            return float(_PENALTIES[-1])
+        return float(_PENALTIES[np.argmin(np.where(allowed, residual / np.maximum(left, 1e-9) ** 2, np.inf))])
+
+    def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
+        """Return intercept and slopes, (1 + d, m); means shrink towards ``prior`` as if that were one more round."""
+        slopes = self._vectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
+        mean = self._mean if prior is None else (self.n * self._mean + prior) / (self.n + 1.0)
+        return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
+
+
+class RewardSums:
+    """Sums of the rounds of a log, by fold and head, from which reward models are fitted.
+
+    Args:
+        folds: how many folds there are.
+        heads: how many regressions there are: one per arm, or one if every arm has a context.
+        sample: features (m, d) near whose means and scales the others are; sums of large numbers would lose digits.
+        reward: a number near the rewards, for the same reason.
+    """
+
+    def __init__(self, folds: int, heads: int, sample: FloatArray, reward: float) -> None:
+        self.folds, self.heads = folds, heads
+        self._centre, deviation = sample.mean(axis=0), sample.std(axis=0)
+        varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
+        self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
+        self._offset = reward
+        self._low, self._high = math.inf, -math.inf
+        self._width = 1 + len(self._centre)
+        check_memory(
+            8.0 * folds * heads * (self._width + 1) ** 2, f"a reward model of {heads} arms and {self._width} features"
+        )
+        self._sums = RidgeSums(folds * heads, self._width + 1)
+
+    def add(self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Add rounds: the features (n, d) of the chosen arm, the fold and head of each, and its reward."""
+        rows = np.empty((len(features), self._width + 1), order="F")  # columns one after the other are summed fastest
+        rows[:, 0] = 1.0
+        rows[:, 1:-1] = self._standard(features)
+        rows[:, -1] = rewards - self._offset
+        self._sums.add(rows, folds * self.heads + heads, rewards)
+        self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
+
+    def fit(self, left_out: Iterable[int]) -> RewardModel:
+        """Fit a model to all folds but these."""
+        kept = np.ones(self.folds, np.bool_)
+        kept[list(left_out)] = False
+        grams = self._sums.gram.reshape(self.folds, self.heads, self._width + 1, -1)[kept].sum(axis=0)
+        total = grams.sum(axis=0)
+        rounds = max(1.0, total[0, 0])
+        middle = float(total[0, -1] / rounds)
+        variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
+        unit = np.ones(self._width + 1)  # features of unit variance: the sample's scale is near that, and no more
+        unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
+        grams = grams * np.outer(unit, unit)
+        coefficients = np.zeros((self.heads, self._width))
+        for head, gram in enumerate(grams):
+            n = gram[0, 0]
+            if n < _MIN_ROUNDS:
+                coefficients[head, 0] = (gram[0, -1] + middle) / (n + 1.0)
+                continue
+            path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
+            coefficients[head] = path.coefficients(path.best_penalty(), middle)[:, 0]
+        coefficients *= unit[:-1]
+        coefficients[:, 0] += self._offset
+        return RewardModel(coefficients, self._standard, (self._low, self._high))
+
+    def _standard(self, features: FloatArray) -> FloatArray:
+        return (features - self._centre) / self._scale
+
+
+class RewardModel:
+    """Predicts the reward of every arm: linear in features, within the rewards that were observed."""
+
+    def __init__(
+        self, coefficients: FloatArray, standard: Callable[[FloatArray], FloatArray], bounds: tuple[float, float]
+    ) -> None:
+        self._coefficients, self._standard, self._bounds = coefficients, standard, bounds
+
+    def predict(self, features: FloatArray) -> FloatArray:
+        """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
+        rows = self._standard(features.reshape(-1, features.shape[-1]))
+        predicted = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
+        predicted = predicted.reshape(len(features), -1)
+        return np.clip(predicted, *self._bounds, out=predicted)
+
+
+def doubly_robust_scores(
+    predicted: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
+) -> FloatArray:
+    """Return the scores (n, K) from predicted rewards (n, K) and logged arms, rewards and propensities (n,)."""
+    scores = predicted.copy()
+    rows = np.arange(len(arms))
+    scores[rows, arms] += (rewards - predicted[rows, arms]) / propensities
+    return scores
+
+
+def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
+    """Return the folds 0..folds - 1 of rows ``first`` to ``first + n - 1``, which do not depend on other rows.
+
+    Among ``folds`` consecutive rows every fold has one.
+    """
+    block, skipped = divmod(first, folds)
+    draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
+    return draws.argsort(axis=1).reshape(-1)[skipped : skipped + n]
+
+
+# Features of contexts.
+
+
+def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[FloatArray]:
+    """Return each batch of contexts with all but its first ``lead`` axes flattened, reduced if that is long.
+
+    Contexts of more than 256 numbers become their first 64 principal components, fitted to all batches together.
+    """
+    size = math.prod(contexts.shape[lead:])
+    rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
+    shown = [flat[sampled_places(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
+    features = feature_map(size, shown)
+    return [
+        features(flat).reshape(*batch.shape[:lead], -1) for flat, batch in zip(rows, (contexts, *more), strict=True)
+    ]
+
+
+def feature_map(size: int, shown: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """Return the function from rows of ``size`` numbers to features; long rows become components of ``shown``."""
+    if not needs_components(size):
+        return unit_scale
+    return PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
+
+
+def needs_components(size: int) -> bool:
+    """True if contexts of this many numbers are reduced to principal components."""
+    return size > _MAX_FEATURES
+
+
+def sampled_places(n: int, row_bytes: int) -> IntArray:
+    """Return the indices of the rows, of n, that ``feature_map`` and ``RewardSums`` are shown."""
+    most = min(_SAMPLE, n, max(_COMPONENTS, _SAMPLE_BYTES // max(1, row_bytes)))
+    return np.linspace(0, n - 1, most).astype(np.int64)
