@@ -1,16 +1,20 @@
-"""A user's own files on the command line, each command in a process of its own."""
+"""A user's own files on the command line."""
 
+import contextlib
 import copy
+import io
 import json
-import subprocess
 import sys
 import tomllib
+import warnings
+from unittest import mock
 
 import numpy as np
 import polars as pl
 import pytest
 
 from daband import LinUCB, export, learn_log, train
+from daband.cli._main import main
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table, read_table
 
@@ -40,10 +44,21 @@ def market(tmp_path_factory):
 
 
 def daband(*arguments, cwd, code=0):
-    command = [sys.executable, "-m", "daband", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return " ".join((done.stdout + done.stderr).split())
+    """Call the command line in a folder, and return what it printed."""
+    printed = io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        mock.patch.object(sys, "argv", ["daband", *arguments]),
+        warnings.catch_warnings(),
+        pytest.raises(SystemExit) as left,
+    ):
+        warnings.simplefilter("default")
+        main()
+    text = printed.getvalue()
+    assert (left.value.code or 0) == code, text
+    return " ".join(text.split())
 
 
 FILES = ("--source", "old.csv", "--target", "new.csv", "--arm", "offer", "--reward", "euros", "--id", "customer")
