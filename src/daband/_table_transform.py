@@ -1,291 +1,206 @@
-"""From the columns of a table to the numbers of a context: fitted once, saved, applied to tables and to raw rows.
+"""Turn raw table values into the numbers of a context: fitted once, saved, applied to tables and to single rows.
 
-``from_table`` fits one and a pair holds it as ``pair.table``. The policy that ``for_pair`` builds keeps it as
-``policy.table``, in its file, and as ``table.json`` in the folder of its run.
+Every way to bring a row ends here: files, frames of pandas and polars, mappings, HTTP requests and the questions of
+``choose``. The rules for a single value are the same for all of them:
+
+* A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
+* A number is a number, True or False, or a text that spells one: ``41``, ``" 41.0"`` and ``4.1e1`` are alike.
+* A category is a text. Numbers have one spelling: ``1``, ``1.0`` and ``"1.0"`` are the category ``1``. A text with
+  leading zeros does not spell a number here: ``"01"`` and ``"1"`` are two categories.
+* A date is a date, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31 18:30`` or ``18:30``.
+
+``from_table`` fits a transform and a pair holds it as ``pair.table``. The policy that ``for_pair`` builds keeps it as
+``policy.table`` and in its file. Only numpy is needed to apply it.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
-import json
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
-from itertools import islice
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
 from daband._arrays import FloatArray
-from daband._files import write_text
-from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-_MISSING = "(missing)"
+T = TypeVar("T")
+Moment: TypeAlias = datetime | time | None
+
+MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
+"""Texts that mean that there is no value, in files and in rows alike."""
+NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
+"""Texts that spell a number: without leading zeros, and at most 18 digits if it is an integer, else it is an id."""
+ROW = "row of the table"
+"""Column that holds the row number of the user's table, for error messages, if rows were left out since."""
 FAR = 8.0
-"""A number that is further than so many deviations from the mean that training saw is far outside."""
-_FAR_SQUARE = FAR * FAR
-_KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
-_KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
-_LARGE = 1e100
-_TRUTHS = ("true", "false", "yes", "no")
-_AXES = ("sine", "cosine")
-_MOST_NAMED = 8
-"""Categories, and unknown columns of a row, that a message names."""
-_MAX_COMPARED = 100
-"""Unknown columns of a row that are compared with a missing one, to find a misspelt name."""
-_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
-"""31.05.2024: with points a date begins with its day wherever it is written, with strokes not."""
+"""Standard deviations from the training mean beyond which a number is far outside."""
+
+_NUMBER = re.compile(NUMBER_TEXT)
+_ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")  # with dots a date starts with its day, with slashes it may not
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
-_MANY_CATEGORIES, _FEW_ROWS = 50, 20
-"""A column of more categories than this, with fewer rows than this for each, gets a warning."""
+_TRUTHS = {"true": 1.0, "false": 0.0}
+_PANDAS_MISSING = ("NAType", "NaTType")
+_CATEGORIES = (str, bool, int, float, np.bool_, np.integer, np.floating)
+_MISSING = "(missing)"
+_FAR_SQUARE = FAR * FAR
+_LARGE = 1e100
+_MAX_NAMED = 8  # categories or columns that one message lists
+_MANY_CATEGORIES = 50
+_ROWS_PER_CATEGORY = 20
 _FORMAT = "daband table transform"
 
 
-@dataclass(frozen=True)
-class NumericColumn:
-    """A column of numbers: missing values become the median, then everything is centred and scaled.
-
-    ``flags_missing`` adds a column that is 1 where the value was missing, if any was when the transform was fitted.
-    """
-
-    name: str
-    median: float
-    mean: float
-    deviation: float
-    flags_missing: bool
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the numbers this column becomes."""
-        return [self.name, f"{self.name} {_MISSING}"] if self.flags_missing else [self.name]
-
-    def apply(self, values: FloatArray) -> FloatArray:
-        """Numbers (n, 1 or 2) for values (n,), NaN where missing."""
-        absent = np.isnan(values)
-        scaled = (np.where(absent, self.median, values) - self.mean) / self.deviation
-        return np.stack([scaled, absent.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
+# A single value.
 
 
-@dataclass(frozen=True)
-class CategoricalColumn:
-    """A column of categories, one-hot; missing is a category if it was seen, an unknown category is all zeros."""
-
-    name: str
-    categories: tuple[str, ...]
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the numbers this column becomes."""
-        return [f"{self.name} = {category}" for category in self.categories]
-
-    def apply(self, values: Sequence[str | None]) -> FloatArray:
-        """Zeros and ones (n, number of categories)."""
-        place = {category: at for at, category in enumerate(self.categories)}
-        hot = np.zeros((len(values), len(self.categories)))
-        for row, value in enumerate(values):
-            at = place.get(_MISSING if value is None else value)
-            if at is not None:
-                hot[row, at] = 1.0
-        return hot
+def is_missing(value: Any) -> bool:
+    """True if a value other than a text is missing."""
+    nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in _PANDAS_MISSING
 
 
-@dataclass(frozen=True)
-class DateColumn:
-    """A column of dates: the year, and month, weekday and time of day as points on a circle.
-
-    So December is near January. Where no date had a time of day when the transform was fitted, there is none, and of
-    times of day alone there is nothing else. A missing date is the mean year and the centre of the circles, and a flag
-    says so if any was missing.
-    """
-
-    name: str
-    mean: float
-    deviation: float
-    has_times: bool
-    flags_missing: bool
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the numbers this column becomes."""
-        circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
-        parts = [*(["year"] if self._has_days else []), *(f"{one} {axis}" for one in circles for axis in _AXES)]
-        return [f"{self.name} {part}" for part in (*parts, *([_MISSING] if self.flags_missing else []))]
-
-    @property
-    def _has_days(self) -> bool:
-        return self.mean > 0  # of times of day alone it is 0, a year that no calendar has
-
-    def apply(self, values: Sequence[datetime | time | None]) -> FloatArray:
-        """Numbers (n, number of features)."""
-        return np.array([self.one(value) for value in values]).reshape(len(values), len(self.features))
-
-    def one(self, value: datetime | time | None) -> list[float]:
-        """The numbers of one date."""
-        if value is None:
-            return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
-        years, shares = [], []
-        if self._has_days:
-            if isinstance(value, time):
-                raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
-            years = [(value.year - self.mean) / self.deviation]
-            shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
-        if self.has_times:
-            shares.append((value.hour + value.minute / 60) / 24)
-        angles = [2 * math.pi * share for share in shares]
-        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
-        return [*years, *circles, *([0.0] if self.flags_missing else [])]
+def as_text(value: str) -> str | None:
+    """Return a text without spaces around it, None if it means that there is no value."""
+    text = value.strip()
+    return None if text in MISSING_TEXTS else text
 
 
-AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
-_KINDS: dict[str, type[AnyColumn]] = {"numeric": NumericColumn, "categorical": CategoricalColumn, "date": DateColumn}
-
-
-@dataclass(frozen=True)
-class TableTransform:
-    """What each context column becomes, in order."""
-
-    columns: tuple[AnyColumn, ...]
-    ids: tuple[str, ...] = ()
-    """Columns that name a row: no part of a context, but rows may have them."""
-
-    @classmethod
-    def fit(
-        cls,
-        frame: pl.DataFrame,
-        *,
-        context: Sequence[str],
-        categorical: Sequence[str] = (),
-        dates: Sequence[str] = (),
-        ids: Sequence[str] = (),
-    ) -> TableTransform:
-        """Fit on the context columns of a frame.
-
-        Those in ``categorical`` are one-hot, those in ``dates`` become parts of a date, the others must be numeric.
-        """
-        fitted: list[AnyColumn] = []
-        for name in context:
-            if name in categorical:
-                seen = category_texts(frame, name)
-                categories = sorted({value for value in seen if value is not None})
-                _warn_of_many(name, categories, len(seen))
-                fitted.append(CategoricalColumn(name, (*categories, *([_MISSING] if None in seen else []))))
-                continue
-            if name in dates:
-                fitted.append(_fitted_dates(name, moments(frame, name)))
-                continue
-            values = numbers(frame, name)
-            present = values[~np.isnan(values)]
-            if not len(present):
-                raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-            median = float(np.median(present))
-            filled = np.where(np.isnan(values), median, values)
-            # A constant column carries nothing; a deviation of 1 makes it zeros instead of dividing by zero.
-            deviation = float(filled.std()) or 1.0
-            missing = bool(np.isnan(values).any())
-            fitted.append(NumericColumn(name, median, float(filled.mean()), deviation, missing))
-        return cls(tuple(fitted), tuple(ids))
-
-    def with_medians(self, frame: pl.DataFrame, marked: Sequence[bool]) -> TableTransform:
-        """The same, but gaps are filled by the median of this frame in numeric columns whose numbers are ``marked``.
-
-        ``marked`` has a place for each number of a context: those that a domain measures in units of its own.
-        """
-        columns = list(self.columns)
-        start = 0
-        for place, column in enumerate(self.columns):
-            if isinstance(column, NumericColumn) and marked[start]:
-                values = numbers(frame, column.name)
-                if not np.isnan(values).all():
-                    columns[place] = replace(column, median=float(np.nanmedian(values)))
-            start += len(column.features)
-        return replace(self, columns=tuple(columns))
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """A name per number of a context."""
-        return tuple(feature for column in self.columns for feature in column.features)
-
-    def apply(self, frame: pl.DataFrame) -> FloatArray:
-        """Contexts (n, d) of a frame that has the columns of the fit."""
-        read: dict[type, Any] = {NumericColumn: numbers, CategoricalColumn: category_texts, DateColumn: moments}
-        return np.concatenate([one.apply(read[type(one)](frame, one.name)) for one in self.columns], axis=1)
-
-    def contexts(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FloatArray:
-        """Contexts (n, d) of raw rows, ``{"age": 41, "city": "Oslo"}``: one, or several. polars is not needed for it.
-
-        None and NaN are missing values. A column that a row lacks, or a number that is none, is an error; columns that
-        are not part of the context are ignored.
-        """
-        listed = [rows] if isinstance(rows, Mapping) else list(rows)
-        contexts = np.empty((len(listed), len(self.feature_names)))
-        for at, row in enumerate(listed):
-            if not isinstance(row, Mapping):
-                raise InvalidInput(
-                    f"rows must be a mapping of columns to values, or several, got {type(rows).__name__}; for a polars "
-                    "frame call apply(frame)"
-                )
-            try:
-                contexts[at] = self.rows.read(row)[0]
-            except InvalidInput as error:
-                raise InvalidInput(f"row {at}: {error}") from None
-        return contexts
-
-    @functools.cached_property
-    def rows(self) -> TableRows:
-        """What reads raw rows, one at a time."""
-        return TableRows(self)
-
-    def state(self) -> dict[str, Any]:
-        """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
-        kinds = {kind: name for name, kind in _KINDS.items()}
-        columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
-        return {"format": _FORMAT, "version": 1, "columns": columns, "ids": list(self.ids)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
-        """The transform whose ``state`` this is."""
+def as_number(value: Any, name: str) -> float:
+    """Return a value as a number, NaN if it is missing."""
+    if isinstance(value, str):
+        text = as_text(value)
+        if text is None:
+            return math.nan
+        number = float(text) if _ANY_NUMBER.fullmatch(text) else _TRUTHS.get(text.lower())
+    else:
         try:
-            if state["format"] != _FORMAT or state["version"] != 1:
-                raise KeyError("format")
-            columns: list[AnyColumn] = []
-            for column in state["columns"]:
-                name, kind = str(column["name"]), _KINDS.get(column["kind"])
-                if kind is CategoricalColumn:
-                    columns.append(CategoricalColumn(name, tuple(str(value) for value in column["categories"])))
-                    continue
-                if kind is None:
-                    raise ValueError(f"column {name!r} is of the unknown kind {column['kind']!r}")
-                types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
-                values: dict[str, Any] = {field: read(column[field]) for field, read in types.items()}
-                if not all(map(math.isfinite, values.values())) or not values["deviation"] > 0:
-                    raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
-                columns.append(kind(name, **values))
-            ids = tuple(str(name) for name in state.get("ids", ()))  # files of before 0.3 have none
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"this is not the state of a table transform ({error})") from None
-        return cls(tuple(columns), ids)
+            number = math.nan if is_missing(value) else math.fsum((value,))  # takes real numbers, and no other type
+        except (TypeError, ValueError):
+            number = None
+        except OverflowError:
+            number = math.inf
+    if number is None or math.isinf(number):
+        finite = "" if number is None else "finite "
+        raise InvalidInput(
+            f"{name!r} must be a {finite}number or None, got {repr(value)[:60]} ({type(value).__name__})"
+        )
+    return number
 
-    def save(self, path: str | Path) -> None:
-        """Write the transform as JSON."""
-        write_text(path, json.dumps(self.state(), indent=1) + "\n")
 
-    @classmethod
-    def load(cls, path: str | Path) -> TableTransform:
-        """Read a transform that ``save`` wrote."""
+def as_category(value: Any, name: str) -> str | None:
+    """Return a value as the text of its category, None if it is missing."""
+    if isinstance(value, str):
+        text = as_text(value)
+        if text is None or not _NUMBER.fullmatch(text):
+            return text if text is None or text.lower() not in _TRUTHS else text.lower()
+        return spell(int(text) if text.lstrip("+-").isdigit() else float(text))
+    if is_missing(value):
+        return None
+    if not isinstance(value, _CATEGORIES):
+        raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
+    return spell(value)
+
+
+def spell(value: Any) -> str:
+    """Return the one spelling of a number or truth value: true and false in lower case, integers without a point."""
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, float | np.floating):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return str(value)
+
+
+def as_moment(value: Any, name: str) -> Moment:
+    """Return a date or a time of day, None if it is missing."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, str):
+        value = as_text(value)
+    if is_missing(value) or isinstance(value, datetime | time):
+        return None if is_missing(value) else value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)
+    try:
+        text = _DAY_FIRST.sub(r"\3-\2-\1", value)
+        if _TIME_OF_DAY.match(text):
+            return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as 18:30, got {value!r}"
+        ) from None
+
+
+# A column of a frame of polars or pandas.
+
+
+def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
+    """Return a column as numbers (n,), NaN where missing.
+
+    Errors name the column, the row and, if given, the table (``where``). For a context they add what can be done.
+    """
+    column = _column(frame, name, where)
+    dtype = column.dtype
+    if dtype.is_numeric() if hasattr(dtype, "is_numeric") else isinstance(dtype, np.dtype) and dtype.kind in "iufb":
+        values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
+        if np.isinf(values).any():
+            row = row_number(frame, int(np.isinf(values).argmax()))
+            remedy = "put a number there, or leave it empty if it is missing"
+            raise DataError(f"column {name!r} has an infinite value in row {row}; {remedy}")
+        return values
+    remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
+    return np.array(_each(frame, name, where, as_number, remedy), np.float64)
+
+
+def categories(frame: Any, name: str, *, where: str = "") -> list[str | None]:
+    """Return a column as the texts of its categories (n,), None where missing."""
+    return _each(frame, name, where, as_category)
+
+
+def moments(frame: Any, name: str, *, where: str = "") -> list[Moment]:
+    """Return a column as dates or times of day (n,), None where missing."""
+    return _each(frame, name, where, as_moment)
+
+
+def row_number(frame: Any, row: int) -> int:
+    """Return the number that a row of a frame has in the user's table."""
+    return int(frame[ROW][int(row)]) if ROW in frame.columns else int(row)
+
+
+def _each(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], remedy: str = "") -> list[T]:
+    """Return what a rule makes of each value of a column; equal values of one type are read once."""
+    known: dict[Any, T] = {}
+    results: list[T] = []
+    for row, value in enumerate(_column(frame, name, where).to_list()):
+        key = (type(value), value if isinstance(value, Hashable) else repr(value))
         try:
-            return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise DataError(f"{path} is not there") from None
-        except (ValueError, DataError) as error:
-            raise DataError(f"{path} is not a saved table transform ({error})") from None
+            if key not in known:
+                known[key] = rule(value, name)
+        except InvalidInput as error:
+            table = f" of the {where} table" if where else ""
+            raise InvalidInput(f"column {error} in row {row_number(frame, row)}{table}{remedy}") from None
+        results.append(known[key])
+    return results
+
+
+def _column(frame: Any, name: str, where: str) -> Any:
+    if name not in frame.columns:
+        table, listed = f"{where} table" if where else "table", [str(one) for one in frame.columns]
+        hint = did_you_mean(name, listed)
+        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(listed)})")
+    return frame[name]
+
+
+# What a column becomes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,314 +215,383 @@ class RowWarning:
     message: str
 
 
-class TableRows:
-    """Turns mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
+@dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers: missing values become the median, then everything is centred and scaled.
 
-    def __init__(self, transform: TableTransform) -> None:
-        self.names = tuple(column.name for column in transform.columns)
-        self._known = frozenset(self.names)
-        self._ids = frozenset(transform.ids)
-        self._dimension = len(transform.feature_names)
-        self._numeric: list[tuple[str, NumericColumn, int]] = []
-        self._categorical: list[tuple[str, dict[str, int], str]] = []
-        self._dates: list[tuple[str, DateColumn, slice]] = []
-        place = 0
-        for column in transform.columns:
-            if isinstance(column, NumericColumn):
-                self._numeric.append((column.name, column, place))
-            elif isinstance(column, DateColumn):
-                self._dates.append((column.name, column, slice(place, place + len(column.features))))
-            else:
-                at = {category: place + index for index, category in enumerate(column.categories)}
-                more = ", ..." if len(column.categories) > _MOST_NAMED else ""
-                self._categorical.append((column.name, at, ", ".join(column.categories[:_MOST_NAMED]) + more))
-            place += len(column.features)
-        self._places = np.array([place for _, _, place in self._numeric], np.int64)
-        self._mean = np.array([column.mean for _, column, _ in self._numeric])
-        self._deviation = np.array([column.deviation for _, column, _ in self._numeric])
-        names = [name for name, _, _ in self._numeric]
-        self._values_of = itemgetter(*names) if len(names) > 1 and self._deviation.min() > 1.0 / _LARGE else None
-        self._others = self._dimension > len(self._places)
-        """Whether a context has more than the numeric columns."""
+    ``flags_missing`` adds a number that is 1 if the value is missing. It is set if values were missing in the fit.
+    """
+
+    name: str
+    median: float
+    mean: float
+    std: float
+    flags_missing: bool
+    kind: ClassVar[str] = "numeric"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
+        """Fit on the rows of all tables."""
+        values = np.concatenate([numbers(frame, name, where=where) for where, frame in tables.items()])
+        missing = np.isnan(values)
+        if missing.all():
+            raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
+        median = float(np.median(values[~missing]))
+        filled = np.where(missing, median, values)
+        # A constant column tells nothing: a scale of 1 makes it zeros.
+        return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(missing.any()))
 
     @property
-    def ranges(self) -> tuple[FloatArray, FloatArray]:
-        """Centre and deviation (d,) of each number of a context; infinite where any value is as good as another."""
-        centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
-        scale[self._places] = 1.0
-        return centre, scale
+    def features(self) -> list[str]:
+        """Names of the numbers that this column becomes."""
+        return [self.name, f"{self.name} {_MISSING}"] if self.flags_missing else [self.name]
 
-    def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
-        """The context (d,) of a row, and its warnings. A column that is missing or mistyped is an error."""
-        numbers = self._plain_numbers(row)
-        if numbers is not None and not self._others and len(row) == len(self.names):
-            return numbers, ()
-        odd: list[RowWarning] = []
-        context = np.zeros(self._dimension)
-        if numbers is None:
-            numbers = self._odd_numbers(row, context, odd)
-        context[self._places] = numbers
-        for name, place_of, known in self._categorical:
-            try:
-                value = row[name]
-            except KeyError:
-                raise self._lacks(row, name) from None
-            at = place_of.get(value) if type(value) is str else None
-            if at is None:
-                category = _category(value, name)
-                at = place_of.get(_MISSING if category is None else category)
-                if at is None:
-                    odd.append(_unseen(name, category, known))
-                    continue
-            context[at] = 1.0
-        for name, dates, places in self._dates:
-            if name not in row:
-                raise self._lacks(row, name)
-            moment = as_moment(row[name], name)
-            if moment is None and not dates.flags_missing:
-                year = f"the year {dates.mean:.0f} and no month stand in"
-                odd.append(_missing(name, year if dates.mean else "the centre of the circle stands in"))
-            context[places] = dates.one(moment)
-        if len(row) != len(self.names):
-            odd.extend(self._extra(row))
-        return context, tuple(odd)
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the numbers (n, 1 or 2) of a frame's rows."""
+        values = numbers(frame, self.name)
+        missing = np.isnan(values)
+        scaled = (np.where(missing, self.median, values) - self.mean) / self.std
+        return np.stack([scaled, missing.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
 
-    def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
-        """The numeric columns (n,), scaled, where nothing about them is odd; else None."""
-        if self._values_of is None:
-            return None
-        try:
-            values = self._values_of(row)
-            # With larger numbers a warning of numpy might follow, and NaN is a missing value. What is no number raises.
-            if not math.hypot(*values) < _LARGE:
-                return None
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-        scaled: FloatArray = np.array(values, np.float64) - self._mean
-        scaled /= self._deviation
-        # In nearly every case all of them together are not as far out as one number may be.
-        if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
-            return scaled
-        return None
-
-    def _odd_numbers(self, row: Mapping[str, Any], context: FloatArray, odd: list[RowWarning]) -> FloatArray:
-        """The numeric columns (n,), scaled, one by one, with flags of missing values in ``context`` and warnings."""
-        values: list[float] = []
-        for name, column, place in self._numeric:
-            try:
-                number = _number(row[name], name)
-            except KeyError:
-                raise self._lacks(row, name) from None
-            if number is None:
-                if column.flags_missing:
-                    context[place + 1] = 1.0
-                else:
-                    odd.append(_missing(name, f"the median of training, {column.median:g}, stands in"))
-                number = column.median
-            values.append(number)
-        with np.errstate(over="ignore"):  # what overflows is far outside
-            scaled: FloatArray = (np.array(values) - self._mean) / self._deviation
-        for (name, column, _), value, number in zip(self._numeric, values, scaled, strict=True):
-            if not math.isfinite(value):
-                raise InvalidInput(f"{name!r} must be a finite number or None, got {value!r}")
-            if abs(number) > FAR:
-                text = f"{name!r} is {value:g}, {abs(number):.3g} deviations from the mean of training, {column.mean:g}"
-                odd.append(RowWarning("far_outside", name, text))
-        return scaled
-
-    def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
-        unknown = (str(other) for other in row if other not in self._known)
-        others = list(islice(unknown, _MAX_COMPARED))  # comparing each of thousands would take seconds
-        lowered = {other.lower(): other for other in reversed(others)}
-        near = difflib.get_close_matches(name.lower(), lowered, n=1)
-        misspelt = f" but {lowered[near[0]]!r}, which is no column of training and may be misspelt" if near else ""
-        return InvalidInput(
-            f"the row has no {name!r}{misspelt}; where its value is missing, put None "
-            f"(columns: {', '.join(self.names)})"
-        )
-
-    def _extra(self, row: Mapping[str, Any]) -> list[RowWarning]:
-        extra = [str(name) for name in row if name not in self._known and name not in self._ids]
-        named, more = extra[:_MOST_NAMED], len(extra) - _MOST_NAMED
-        odd = [RowWarning("extra_column", n, f"{n!r} is no column of training and was ignored") for n in named]
-        if more > 0:
-            odd.append(RowWarning("extra_column", "", f"{more:,} more columns are not of training and were ignored"))
-        return odd
+    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:
+        """Return the numbers of one value, and add its warnings to ``odd``."""
+        number = as_number(value, self.name)
+        missing = math.isnan(number)
+        if missing:
+            number = self.median
+            if not self.flags_missing:
+                odd.append(_missing(self.name, f"the training median, {self.median:g}, is used"))
+        scaled = (number - self.mean) / self.std
+        if abs(scaled) > FAR:
+            away = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
+            odd.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {away}"))
+        return [scaled, float(missing)] if self.flags_missing else [scaled]
 
 
-def _is_missing(value: Any) -> bool:
-    nan = isinstance(value, float) and math.isnan(value)
-    return value is None or nan or type(value).__name__ in _KINDS_OF_MISSING
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """A column of categories, one-hot. Missing is a category if the fit saw it; an unknown category is all zeros."""
+
+    name: str
+    categories: tuple[str, ...]
+    kind: ClassVar[str] = "categorical"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> CategoricalColumn:
+        """Fit on the rows of all tables."""
+        seen = [text for where, frame in tables.items() for text in categories(frame, name, where=where)]
+        texts = sorted({text for text in seen if text is not None})
+        if len(texts) > _MANY_CATEGORIES and len(seen) < _ROWS_PER_CATEGORY * len(texts):
+            warnings.warn(
+                f"column {name!r} has {len(texts):,} categories in {len(seen):,} rows, and becomes as many numbers of "
+                "every context: too few rows of each to learn from. Group them, make numbers of them, or leave it out",
+                stacklevel=5,
+            )
+        return cls(name, (*texts, *([_MISSING] if None in seen else [])))
+
+    @functools.cached_property
+    def index(self) -> dict[str | None, int]:
+        """The index of every category."""
+        return {None if text == _MISSING else text: at for at, text in enumerate(self.categories)}
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers that this column becomes."""
+        return [f"{self.name} = {category}" for category in self.categories]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return zeros and ones (n, number of categories) for a frame's rows."""
+        codes = np.array([self.index.get(text, -1) for text in categories(frame, self.name)], np.int64)
+        return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
+
+    def warn(self, text: str | None) -> RowWarning:
+        """Return the warning for a category that the fit did not see."""
+        if text is None:
+            return _missing(self.name, "it counts as none of the categories")
+        known = ", ".join((*self.categories[:_MAX_NAMED], *(["..."] if len(self.categories) > _MAX_NAMED else [])))
+        unseen = f"{self.name!r} is {text!r}, a category that training never saw (it saw {known})"
+        return RowWarning("unseen_category", self.name, unseen)
 
 
-def _number(value: Any, name: str) -> float | None:
-    """A number of a row; None where it is missing."""
-    if _is_missing(value):
-        return None
-    try:
-        number = math.fsum((value,))  # takes what is a real number, and no text
-    except (TypeError, ValueError):
-        truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
-        wanted = "a number, True or False, or None" if truth else "a number or None"
-        text = "; rows that polars or pandas read from a file have numbers" if isinstance(value, str) else ""
-        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__}){text}") from None
-    except OverflowError:
-        raise InvalidInput(f"{name!r} is too large for double precision") from None
-    return None if math.isnan(number) else number
+@dataclass(frozen=True)
+class DateColumn:
+    """A column of dates: the year, and month, weekday and time of day as points on a circle.
+
+    So December is near January. If no date of the fit has a time of day, there is none. If all are times of day, there
+    is nothing else. A missing date is the mean year and the centre of the circles, and has a flag if the fit saw one.
+    """
+
+    name: str
+    mean: float
+    std: float
+    has_times: bool
+    flags_missing: bool
+    kind: ClassVar[str] = "date"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
+        """Fit on the rows of all tables."""
+        values = [moment for where, frame in tables.items() for moment in moments(frame, name, where=where)]
+        present = [value for value in values if value is not None]
+        if not present:
+            raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
+        years = np.array([value.year for value in present if isinstance(value, datetime)] or [0])
+        if years.min() > 0 and len(years) < len(present):
+            raise InvalidInput(
+                f"column {name!r} has dates and times of day alone; give all rows dates, or leave it out"
+            )
+        has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present)
+        return cls(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present) < len(values))
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers that this column becomes."""
+        circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
+        parts = [*(["year"] if self._has_days else [])]
+        parts += [f"{one} {axis}" for one in circles for axis in ("sine", "cosine")]
+        return [f"{self.name} {part}" for part in (*parts, *([_MISSING] if self.flags_missing else []))]
+
+    @property
+    def _has_days(self) -> bool:
+        return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the numbers (n, number of features) of a frame's rows."""
+        rows = [self._numbers(value) for value in moments(frame, self.name)]
+        return np.array(rows).reshape(len(rows), len(self.features))
+
+    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:
+        """Return the numbers of one value, and add its warnings to ``odd``."""
+        moment = as_moment(value, self.name)
+        if moment is None and not self.flags_missing:
+            year = f"the year {self.mean:.0f} and no month are used"
+            odd.append(_missing(self.name, year if self._has_days else "the centre of the circle is used"))
+        return self._numbers(moment)
+
+    def _numbers(self, value: Moment) -> list[float]:
+        if value is None:
+            return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
+        years, turns = [], []
+        if self._has_days:
+            if isinstance(value, time):
+                raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
+            years = [(value.year - self.mean) / self.std]
+            turns = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+        if self.has_times:
+            turns.append((value.hour + value.minute / 60) / 24)
+        angles = [2 * math.pi * turn for turn in turns]
+        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
+        return [*years, *circles, *([0.0] if self.flags_missing else [])]
 
 
-def _category(value: Any, name: str) -> str | None:
-    """A category as tables spell it (``category_text``); None where it is missing."""
-    if _is_missing(value):
-        return None
-    if not isinstance(value, _KINDS_OF_CATEGORY):
-        raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
-    return category_text(value)
+AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
+_KINDS: dict[str, type[AnyColumn]] = {one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn)}
 
 
 def _missing(name: str, what: str) -> RowWarning:
     return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {what}")
 
 
-def _unseen(name: str, category: str | None, known: str) -> RowWarning:
-    if category is None:
-        return _missing(name, "it counts as none of the categories")
-    return RowWarning(
-        "unseen_category", name, f"{name!r} is {category!r}, a category that training never saw (it saw {known})"
-    )
+# All columns.
 
 
-def category_text(value: Any) -> str:
-    """A category as ``category_texts`` writes it: true and false in lower case, whole numbers without a point."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+@dataclass(frozen=True)
+class TableTransform:
+    """What each context column becomes, in order."""
+
+    columns: tuple[AnyColumn, ...]
+    ids: tuple[str, ...] = ()
+    """Columns that name a row: not a part of a context, but rows may have them."""
+
+    @classmethod
+    def fit(
+        cls,
+        frame: Any,
+        *,
+        context: Sequence[str],
+        categorical: Sequence[str] = (),
+        dates: Sequence[str] = (),
+        ids: Sequence[str] = (),
+    ) -> TableTransform:
+        """Fit on the context columns of a frame of polars or pandas, or of several by name.
+
+        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, the others must be numeric.
+        """
+        tables = frame if isinstance(frame, Mapping) else {"": frame}
+        kinds = dict.fromkeys(categorical, CategoricalColumn) | dict.fromkeys(dates, DateColumn)
+        return cls(tuple(kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids))
+
+    def with_medians(self, frame: Any, marked: Sequence[bool]) -> TableTransform:
+        """Return the same transform that fills gaps by the medians of this frame in the ``marked`` numeric columns.
+
+        ``marked`` has a truth value for each number of a context: those that a domain measures in its own units.
+        """
+        columns = list(self.columns)
+        start = 0
+        for at, column in enumerate(self.columns):
+            if isinstance(column, NumericColumn) and marked[start]:
+                values = numbers(frame, column.name)
+                if not np.isnan(values).all():
+                    columns[at] = replace(column, median=float(np.nanmedian(values)))
+            start += len(column.features)
+        return replace(self, columns=tuple(columns))
+
+    @functools.cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name per number of a context."""
+        return tuple(feature for column in self.columns for feature in column.features)
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the contexts (n, d) of a frame of polars or pandas that has the columns of the fit."""
+        return np.concatenate([column.apply(frame) for column in self.columns], axis=1)
+
+    def contexts(self, rows: Any) -> FloatArray:
+        """Return the contexts (n, d) of a row ``{"age": 41, "city": "Oslo"}``, of several, or of a frame.
+
+        A column that a row lacks and a value of another type are errors. Other columns are ignored.
+        """
+        if hasattr(rows, "columns"):
+            return self.apply(rows)
+        listed = [rows] if isinstance(rows, Mapping) else list(rows) if isinstance(rows, Iterable) else [rows]
+        contexts = np.empty((len(listed), len(self.feature_names)))
+        for at, row in enumerate(listed):
+            if not isinstance(row, Mapping):
+                raise InvalidInput(
+                    f"rows must be a mapping of columns to values, several, or a frame, got {type(rows).__name__}"
+                )
+            try:
+                contexts[at] = self.rows.read(row)[0]
+            except InvalidInput as error:
+                raise InvalidInput(f"row {at}: {error}") from None
+        return contexts
+
+    @functools.cached_property
+    def rows(self) -> TableRows:
+        """The reader of single rows."""
+        return TableRows(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that was fitted, as JSON can hold it, for ``from_state``."""
+        columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
+        return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
+        """Return the transform whose ``state`` this is."""
+        try:
+            if state["format"] != _FORMAT:
+                raise KeyError("format")
+            return cls(tuple(map(_read_column, state["columns"])), tuple(str(name) for name in state["ids"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"this is not the state of a table transform ({error})") from None
 
 
-def find_name(value: Any, places: Mapping[str, int]) -> int | None:
-    """The place of a name that a column may write otherwise: a true is True, and 1.0 is 1."""
-    text = category_text(value)
-    whole = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
-    spelled = (text, str(value), *((whole[1], f"{whole[1]}.0") if whole else ()))
-    known = list(dict.fromkeys(name for name in spelled if name in places))
-    if len(known) > 1 and isinstance(value, bool | float):  # as text they differ, in a column of these not
-        raise DataError(f"{value!r} may be {known[0]!r} or {known[1]!r}, which are two arms; rename one")
-    return places[known[0]] if known else None
+def _read_column(state: Mapping[str, Any]) -> AnyColumn:
+    name, kind = str(state["name"]), _KINDS.get(state["kind"])
+    if kind is None:
+        raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
+    if kind is CategoricalColumn:
+        return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
+    types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
+    values: dict[str, Any] = {field: read(state[field]) for field, read in types.items()}
+    if not all(map(math.isfinite, values.values())) or not values["std"] > 0:
+        raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
+    return kind(name, **values)
 
 
-def _warn_of_many(name: str, categories: Sequence[str], rows: int) -> None:
-    if len(categories) > _MANY_CATEGORIES and rows < _FEW_ROWS * len(categories):
-        warnings.warn(
-            f"column {name!r} has {len(categories):,} categories in {rows:,} rows, and becomes as many numbers of "
-            "every context: too few rows of each to learn from. Group them, make numbers of them, or leave it out",
-            stacklevel=4,
-        )
+class TableRows:
+    """Turn mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
 
+    def __init__(self, transform: TableTransform) -> None:
+        self.names = tuple(column.name for column in transform.columns)
+        self._known = frozenset((*self.names, *transform.ids))
+        self._dimension = len(transform.feature_names)
+        starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()
+        placed = list(zip(transform.columns, starts, strict=False))
+        self._numeric = [(column, at) for column, at in placed if isinstance(column, NumericColumn)]
+        self._dates = [(column, at) for column, at in placed if isinstance(column, DateColumn)]
+        self._categorical = [(column, at) for column, at in placed if isinstance(column, CategoricalColumn)]
+        self._places = np.array([at for _, at in self._numeric], np.int64)
+        self._mean = np.array([column.mean for column, _ in self._numeric])
+        self._std = np.array([column.std for column, _ in self._numeric])
+        names = [column.name for column, _ in self._numeric]
+        self._values_of = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _LARGE else None
+        self._only_numbers = self._dimension == len(names)
 
-def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
-    """A numeric column as floats (n,), NaN where missing; text and infinite values are errors.
+    @property
+    def ranges(self) -> tuple[FloatArray, FloatArray]:
+        """Centre and scale (d,) of each number of a context; the scale is infinite if any value is as likely."""
+        centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
+        scale[self._places] = 1.0
+        return centre, scale
 
-    Errors name the column and, where given, the table (``where``). What can be done about a column that is not numeric
-    depends on whether it is a part of contexts (``is_context``).
-    """
-    column = _column(frame, name, where)
-    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean or column.null_count() == len(column)):
-        row, example = first_non_number(column)
-        place = f" of the {where} table" if where else ""
-        remedy = "list it in `categorical`, or clean it" if is_context else "it must hold a number in every row"
-        if is_context and _holds_dates(column, example):
-            remedy = "list it in `dates` (in ISO's form, 2024-05-31), or leave it out"
-        raise InvalidInput(
-            f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r} in row {row}; "
-            + remedy
-        )
-    values: FloatArray = np.array(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
-    if np.isinf(values).any():
-        raise DataError(
-            f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing"
-        )
-    return values
+    def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
+        """Return the context (d,) of a row, and its warnings. A missing or mistyped column is an error."""
+        plain = self._plain_numbers(row)
+        if plain is not None and self._only_numbers and len(row) == len(self.names):
+            return plain, ()
+        odd: list[RowWarning] = []
+        context = np.zeros(self._dimension)
+        try:
+            if plain is not None:
+                context[self._places] = plain
+            else:
+                with np.errstate(over="ignore"):
+                    for number, at in self._numeric:
+                        parts = number.one(row[number.name], odd)
+                        context[at : at + len(parts)] = parts
+            for column, at in self._categorical:
+                value = row[column.name]
+                index = column.index.get(value) if type(value) is str else None
+                if index is None:
+                    text = as_category(value, column.name)
+                    index = column.index.get(text)
+                    if index is None:
+                        odd.append(column.warn(text))
+                        continue
+                context[at + index] = 1.0
+            for dates, at in self._dates:
+                parts = dates.one(row[dates.name], odd)
+                context[at : at + len(parts)] = parts
+        except KeyError as error:
+            raise self._lacks(row, error.args[0]) from None
+        if len(row) != len(self.names):
+            odd += self._extra(row)
+        return context, tuple(odd)
 
-
-def first_non_number(column: pl.Series) -> tuple[int, Any]:
-    """The first value of a column that is no number, and its row; of text, rather one that is no amount either."""
-    wrong = column.is_not_null()
-    if column.dtype == pl.String:
-        amount = column.str.contains(r"^ *[+-]?[\d.,]*\d *%? *$")
-        number = column.cast(pl.Float64, strict=False).is_not_null()
-        wrong &= ~number & (~amount if (~amount).any() else True)
-    row = int(wrong.arg_max() or 0)
-    return row, column[row]
-
-
-def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[str | None]:
-    """A column of categories as text (n,), None where missing.
-
-    A whole number has no point in it: a column of whole numbers is one of floats wherever a library that has no missing
-    integers wrote it, and 3 must be the category 3.0 of the other table.
-    """
-    column = _column(frame, name, where)
-    if column.dtype.is_float():
-        return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
-    return column.cast(pl.String).to_list()
-
-
-def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | time | None]:
-    """A column of dates or times of day (n,), None where missing; text must be in the forms of ``as_moment``."""
-    return [as_moment(value, name) for value in _column(frame, name, where).to_list()]
-
-
-def as_moment(value: Any, name: str) -> datetime | time | None:
-    """A date of a row, or a time of day, None where it is missing; text is 2024-05-31, 2024-05-31 18:30 or 18:30."""
-    if _is_missing(value):
+    def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
+        """Return the scaled numeric columns (n,), or None if one is missing, a text, far outside or absent."""
+        if self._values_of is None:
+            return None
+        try:
+            values = self._values_of(row)
+            # NaN is a missing value, and larger numbers might overflow. What is not a number raises.
+            if not math.hypot(*values) < _LARGE:
+                return None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        scaled: FloatArray = np.array(values, np.float64) - self._mean
+        scaled /= self._std
+        # Nearly always, all of them together are not as far out as one number may be.
+        if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
+            return scaled
         return None
-    if isinstance(value, datetime | time):
-        return value
-    if isinstance(value, date):
-        return datetime(value.year, value.month, value.day)
-    try:
-        text = _DAY_FIRST.sub(r"\3-\2-\1", value.strip())
-        if _TIME_OF_DAY.match(text):
-            return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
-        return datetime.fromisoformat(text)
-    except (AttributeError, ValueError):
-        raise InvalidInput(
-            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as 18:30, got {value!r}"
-        ) from None
 
+    def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+        others = {str(other).lower(): str(other) for other in row if other not in self._known}
+        near = difflib.get_close_matches(name.lower(), list(others)[:100], n=1)
+        misspelt = f" but {others[near[0]]!r}, which is not a column of training and may be misspelt" if near else ""
+        return InvalidInput(
+            f"the row has no {name!r}{misspelt}; if its value is missing, put None (columns: {', '.join(self.names)})"
+        )
 
-def kind_of_dates(column: pl.Series) -> str:
-    """``date`` where all values are dates, in text 2024-05-31 or 31.05.2024, ``time`` of times of day, else nothing."""
-    values = column.drop_nulls()
-    if column.dtype != pl.String or not len(values):
-        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
-    try:
-        are_times = {isinstance(as_moment(value, column.name), time) for value in values}
-    except InvalidInput:
-        return ""
-    if are_times == {True}:
-        return "time"
-    return "date" if are_times == {False} and all(len(value) >= 8 for value in values) else ""
-
-
-def _fitted_dates(name: str, values: Sequence[datetime | time | None]) -> DateColumn:
-    present = [value for value in values if value is not None]
-    if not present:
-        raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-    years = np.array([value.year for value in present if isinstance(value, datetime)] or [0])
-    if years.min() > 0 and len(years) < len(present):
-        raise InvalidInput(f"column {name!r} has dates and times of day alone; give all rows dates, or leave it out")
-    has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present)
-    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present) < len(values))
-
-
-def _holds_dates(column: pl.Series, example: Any) -> bool:
-    return column.dtype.is_temporal() or (isinstance(example, str) and _DATE.match(example) is not None)
-
-
-def _column(frame: pl.DataFrame, name: str, where: str = "") -> pl.Series:
-    if name not in frame.columns:
-        hint = did_you_mean(name, frame.columns)
-        table = f"{where} table" if where else "table"
-        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
-    return frame[name]
+    def _extra(self, row: Mapping[str, Any]) -> list[RowWarning]:
+        extra = [str(name) for name in row if name not in self._known]
+        odd = [
+            RowWarning("extra_column", name, f"{name[:80]!r} is not a column of training and was ignored")
+            for name in extra[:_MAX_NAMED]
+        ]
+        if len(extra) > _MAX_NAMED:
+            more = f"{len(extra) - _MAX_NAMED:,} more columns are not of training and were ignored"
+            odd.append(RowWarning("extra_column", "", more))
+        return odd

@@ -16,7 +16,8 @@ import pytest
 from daband import LinUCB, export, learn_log, train
 from daband.cli._main import main
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._tables import from_table, read_table
+from daband.domains.readers._reading import read_table
+from daband.domains.readers._tables import from_table
 
 
 @pytest.fixture(scope="module")

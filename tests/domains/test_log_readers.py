@@ -89,7 +89,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
     with pytest.raises(daband.InvalidInput, match="two columns named 'a': which one is meant"):
         from_table(source=twice, target=twice, columns=columns)
     twice.to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(daband.InvalidInput, match="the source file has two columns named 'a'"):
+    with pytest.raises(daband.InvalidInput, match="the table has two columns named 'a'"):
         from_table(source=tmp_path / "twice.csv", target=tmp_path / "twice.csv", columns=columns)
 
 

@@ -238,7 +238,7 @@ def test_arguments_are_checked(log, tmp_path):
         daband.fit_log(linucb(), f"{tmp_path}/none/*.parquet")
     with pytest.raises(InvalidInput, match="numbers of context"):
         daband.fit_log(daband.LinUCB(context_shape=(7,), n_arms=3), log)
-    with pytest.raises(DataError, match="arms lie in"):
+    with pytest.raises(DataError, match="arms are 0"):
         daband.fit_log(daband.LinUCB(context_shape=(4,), n_arms=2), log)
     misspelt = daband.domains.Columns(("x0", "y1"), arm="arm", reward="reward", propensity="propensity")
     with pytest.raises(DataError, match="has no column 'y1'"):
@@ -460,7 +460,7 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     named.with_columns(wrong).write_csv(tmp_path / "wrong.csv")
     with (
         pytest.warns(LogWarning, match="1 rounds have no reward yet"),
-        pytest.raises(DataError, match=r"wrong.csv has inf in row 1.*counted without 1 that have no reward") as error,
+        pytest.raises(DataError, match=r"wrong.csv.*inf.* in row 1.*counted without 1 that have no reward") as error,
     ):
         daband.learn_log(policy, tmp_path / "wrong.csv", **columns)
     assert ".parquet" not in str(error.value)

@@ -19,9 +19,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from daband import domains
 from daband._files import make_folder, write_text
 from daband.cli._progress_and_tables import console, say
+from daband.domains._contract import LoggedDomain, Pair
+from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, read_files
+from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices
+from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
 _PANEL = "Your own files, instead of NAME"
@@ -49,7 +52,7 @@ def _file_options(
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
     drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
-    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = domains.PICTURE_SIDE,
+    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
     settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
@@ -69,7 +72,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_files(**given: Any) -> None:
         files = {name: given.pop(name) for name in file_parameters}
-        named = {name: value for name, value in files.items() if value not in (None, [], domains.PICTURE_SIDE)}
+        named = {name: value for name, value in files.items() if value not in (None, [], PICTURE_SIDE)}
         if not named:
             if given["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
@@ -98,18 +101,17 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     return with_files
 
 
-def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[domains.Pair, domains.Columns]:
+def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
-    read = domains.read_files(path, path, domains.ColumnRoles(**named))
+    read = read_files(path, path, ColumnRoles(**named))
     _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
-    with read.errors_name_rows_of_the_file():
-        pair = domains.from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
-    assert isinstance(pair.source, domains.LoggedDomain)
+    pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    assert isinstance(pair.source, LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
     frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
     frame.write_parquet(place)
-    return pair, domains.Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
+    return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
 def _label(source: str, target: str) -> str:
@@ -137,9 +139,9 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
     else:
         options.pop("side", None)
         taken = ("source", "target", "domain", "shift", "units")
-        roles = domains.ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
-        read = domains.read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
-        open_questions = [line for line in _show(read, files) if "Another unit" in line or "no value" in line]
+        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        open_questions = [str(notice) for notice in _show(read, files) if notice.is_open]
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
     text = _toml(options)
@@ -159,14 +161,14 @@ def _split_names(values: list[str] | None) -> list[str]:
     return [part.strip() for one in values or () for part in one.split(",")]
 
 
-def _check_units(read: domains.FilesRead, units: list[str]) -> None:
+def _check_units(read: FilesRead, units: list[str]) -> None:
     numeric = [column.name for column in read.types if column.role == "number"]
     for name in units:
         if name not in numeric:
             raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
 
 
-def _show(read: domains.FilesRead, files: dict[str, Any]) -> list[str]:
+def _show(read: FilesRead, files: dict[str, Any]) -> list[Notice]:
     """Print what columns are read as; returns what differs between the files."""
     target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
     table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
@@ -184,16 +186,16 @@ def _show(read: domains.FilesRead, files: dict[str, Any]) -> list[str]:
         say(f"The target has labels in {label}: half of its rows are kept to measure by, no other label is used.")
     elif reward in read.target.columns and read.target is not read.source:
         say(f"The target has rewards in {reward}: they are not used here, `daband learn` takes them later.")
-    differences = domains.column_differences(read.source, read.target, read.types, units=_split_names(files["units"]))
-    for line in differences:
-        say(line, style="yellow")
+    notices = column_notices(read.source, read.target, read.types, units=_split_names(files["units"]))
+    for notice in notices:
+        say(str(notice), style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")
     if files["shift"] is None and not files["units"]:
         say(
             "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
             "another currency: --units price. Other looks or sensors: --shift style."
         )
-    return differences
+    return notices
 
 
 def _toml(options: dict[str, Any]) -> str:

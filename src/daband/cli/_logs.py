@@ -20,8 +20,8 @@ from daband.cli._files import table_as_log
 from daband.cli._progress_and_tables import interval_text, say
 from daband.cli._run_progress import rows_bar
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_files import LogColumns, PlainLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._reading import LogColumns, PlainLog
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file

@@ -12,7 +12,6 @@ import typer
 
 from daband._files import check_writable, read_json, write_bytes
 from daband._lazy_polars import pl
-from daband._table_transform import NumericColumn, numbers
 from daband.cli._progress_and_tables import say
 from daband.errors import DataError, InvalidInput, did_you_mean
 
@@ -112,7 +111,7 @@ def decide_command(
     """
     import numpy as np
 
-    from daband.domains.readers._tables import read_table
+    from daband.domains.readers._reading import read_table
     from daband.serving._deployed_policy import load_deployed
 
     deployed = load_deployed(file)
@@ -134,10 +133,6 @@ def decide_command(
                 hint = did_you_mean(name, frame.columns)
                 raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
         contexts = frame.select(deployed.columns)
-        assert deployed.frozen.table is not None
-        for kind in deployed.frozen.table.columns:
-            if isinstance(kind, NumericColumn):  # one text makes text of a whole column: name that one
-                numbers(frame, kind.name, is_context=False)
     taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if taken:
         raise InvalidInput(

@@ -38,22 +38,21 @@ from daband.domains.datasets._synthetic import SyntheticView
 from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers._callables import from_callable
-from daband.domains.readers._columns import ColumnRoles, Columns, column_differences
+from daband.domains.readers._columns import ColumnRoles, Columns, column_notices
 from daband.domains.readers._image_folder import Reading, from_image_folder
 from daband.domains.readers._image_store import Framing
 from daband.domains.readers._logs import ArrayLog, from_log
-from daband.domains.readers._parquet_files import (
+from daband.domains.readers._parquet_log import ParquetLog, open_log, refuse_nulls, resolve_columns
+from daband.domains.readers._reading import (
     LogColumns,
     LogPart,
     PlainLog,
     log_files,
     read_footer,
     read_frames,
-    refuse_nulls,
-    resolve_columns,
+    read_table,
 )
-from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._tables import from_table, read_table
+from daband.domains.readers._tables import from_table
 from daband.domains.readers._torch_datasets import from_datasets
 
 __all__ = [
@@ -62,7 +61,7 @@ __all__ = [
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "Shift", "SyntheticView",
     "TableTransform",
-    "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of",
+    "allocate", "cache_directory", "check_data", "column_notices", "data_directory", "data_of",
     "from_arrays", "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
     "imagenet_normalise", "join_pairs", "load", "log_files", "mixed", "open_log", "origins",
     "pair_names", "pairs",

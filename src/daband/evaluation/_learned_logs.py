@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import FloatArray
-from daband.domains.readers._parquet_files import part_digests, part_name
 from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._reading import part_digests, part_name
 from daband.errors import InvalidInput
 from daband.evaluation._off_policy_inputs import CheckedLog
 from daband.evaluation._weighted_log import FOLDS

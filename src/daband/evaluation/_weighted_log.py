@@ -16,8 +16,8 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedRounds
 from daband.domains._registry import allocate
-from daband.domains.readers._parquet_files import LogPart
 from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput
 from daband.evaluation._density_ratio import cross_fitted_ratio
 from daband.linear._doubly_robust import (

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daband._table_transform import NumericColumn
 from daband.errors import DabandError, InvalidInput
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
@@ -63,7 +62,7 @@ def _decide_lines(deployed: DeployedPolicy, among: list[str | int] | None, *, st
         if not line.strip():
             continue
         try:
-            row = _convert_types(json.loads(line), deployed)
+            row = _convert_types(json.loads(line))
             answer = deployed.decide(row, among=among, strict=strict).as_dict()
         except json.JSONDecodeError as error:
             failed = True
@@ -86,20 +85,13 @@ def about(deployed: DeployedPolicy) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _convert_types(row: Any, deployed: DeployedPolicy) -> Any:
-    """A row with texts as what they stand for: numbers, missing values, or the path of an image file."""
+def _convert_types(row: Any) -> Any:
+    """Return a row with texts as what they mean: the path of an image file, or numbers of an array."""
     if isinstance(row, str):
         return Path(row)
     if isinstance(row, list) and row and all(isinstance(value, str) for value in row):
         return [_number(value) for value in row]
-    table = deployed.frozen.table
-    if not isinstance(row, dict) or table is None:
-        return row
-    numeric = {column.name for column in table.columns if isinstance(column, NumericColumn)}
-    return {
-        name: (_number(value) if name in numeric else value or None) if isinstance(value, str) else value
-        for name, value in row.items()
-    }
+    return row
 
 
 def _number(text: str) -> float | str | None:

@@ -37,16 +37,8 @@ from daband._lazy_polars import pl
 from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_files import (
-    LogColumns,
-    LogPart,
-    PlainLog,
-    part_digests,
-    part_name,
-    read_frames,
-    refuse_nulls,
-)
-from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._parquet_log import ParquetLog, open_log, refuse_nulls
+from daband.domains.readers._reading import LogColumns, LogPart, PlainLog, part_digests, part_name, read_frames
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._incoming_rounds import check_prior_trust
@@ -533,11 +525,9 @@ def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
     """The values of a column, ids or times of a part's rounds; dates become days."""
     if column is None:
         return
-    at = part.start
     for frame in read_frames(part, [column], _STREAM_PART_ROWS):
-        refuse_nulls(frame, [column], part.path, at)
+        refuse_nulls(frame, [column], part.path)
         values = frame[column]
         if values.dtype.is_temporal():
             values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
         yield from values.to_list()
-        at += len(frame)

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from daband._arrays import one_blas_thread
 from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.domains._contract import LoggedRounds
-from daband.domains.readers._parquet_files import LogPart
 from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._ridge import RidgePolicy

@@ -3,8 +3,7 @@
 In a run's folder ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened,
 ``policy.safetensors`` holds the policy after the last saved episode. The policy is written last and names its episode,
 so a crash between two writes leaves files that are at most longer than needed: rounds that are played again are the
-same. It also holds a digest of the rounds and episodes up to its own: a changed bit is an error. Where contexts are
-made of tables, ``table.json`` has what turns a raw row into a context (``daband.domains.TableTransform.load``).
+same. It also holds a digest of the rounds and episodes up to its own: a changed bit is an error.
 """
 
 from __future__ import annotations
@@ -365,8 +364,6 @@ class Trainer:
         who was interrupted and tries again with a policy that has learned in the meantime.
         """
         policy, path = self.policy, folder.path / "policy.safetensors"
-        if policy.table is not None:
-            policy.table.save(folder.path / "table.json")
         history = History()
         if not os.path.lexists(path):
             self._beside = 1

@@ -10,7 +10,8 @@ from daband._arrays import FloatArray
 from daband._lazy_polars import pl
 from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of, load_packed
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._tables import from_table, read_table
+from daband.domains.readers._reading import read_table
+from daband.domains.readers._tables import from_table
 from daband.errors import DataError
 
 # Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).

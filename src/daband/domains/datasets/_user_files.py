@@ -7,10 +7,8 @@ old.csv --target new.csv ...`` writes such a file.
 from __future__ import annotations
 
 import hashlib
-import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,16 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import RewardRange
+from daband._files import checked_path
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike
-from daband._table_transform import CategoricalColumn, DateColumn, TableTransform
+from daband._table_transform import ROW, CategoricalColumn, DateColumn, TableTransform
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
-from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_differences, infer_columns
+from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_notices, infer_columns
 from daband.domains.readers._image_folder import from_image_folder
-from daband.domains.readers._tables import from_table, read_table
+from daband.domains.readers._reading import read_table
+from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
 PICTURE_SIDE = 32
@@ -35,40 +35,27 @@ _READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its co
 
 @dataclass(frozen=True)
 class FilesRead:
-    """Two tables and what their columns are."""
+    """Two tables and what their columns are. A column ``ROW`` has row numbers of the file."""
 
     source: pl.DataFrame
     target: pl.DataFrame
     columns: Columns
     types: list[ColumnType]
-    rows: list[int]
-    """Where each row of ``source`` stands in its file."""
-
-    @contextmanager
-    def errors_name_rows_of_the_file(self) -> Iterator[None]:
-        """Errors that name a row of the source, from which rows were left out, name that of the file."""
-        try:
-            yield
-        except (DataError, InvalidInput) as error:
-            if "target" in str(error):
-                raise
-            text = re.sub(r"\brow (\d+)", lambda row: f"row {self.rows[int(row[1])]}", str(error))
-            raise type(error)(text) from None
 
 
 def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
-    """The tables at these paths, and what their columns are.
+    """Read the tables at these paths, and infer what their columns are.
 
     With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
-    Source rows whose reward or label is missing, which may come later, are left out; the column's reason says so.
+    Source rows without a reward or label, which may come later, are ignored; the column's reason says so.
     """
     old = read_table(_existing(source, "source"))
-    rows = np.arange(len(old))
     if domain:
         if domain not in old.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
         of_target = np.array([str(value) in _targets(target) for value in old[domain].to_list()])
-        new, old, rows = old.filter(of_target), old.filter(~of_target), rows[~of_target]
+        numbered = old.with_row_index(ROW)
+        new, old = numbered.filter(of_target), numbered.filter(~of_target)
         if not len(old) or not len(new):
             raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
         roles = replace(roles, domain=domain)
@@ -81,10 +68,10 @@ def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = ""
     answer = str(columns.reward or columns.label)
     missing = old[answer].null_count()
     if missing:
-        rows, old = rows[old[answer].is_not_null().to_numpy()], old.filter(pl.col(answer).is_not_null())
-        why = f"as you say; {missing:,} rows have none yet and are left out"
-        types = [replace(column, why=why) if column.name == answer else column for column in types]
-    return FilesRead(old, new, columns, types, rows.tolist())
+        old = (old if domain else old.with_row_index(ROW)).filter(pl.col(answer).is_not_null())
+        why = f"as you say; {missing:,} rows have none yet and are ignored"
+        types = [replace(column, why=why, notable=True) if column.name == answer else column for column in types]
+    return FilesRead(old, new, columns, types)
 
 
 def _targets(target: str) -> list[str]:
@@ -164,8 +151,6 @@ def _files(
         old, new = _made_up()
         columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
         return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
-    if not source or not target:
-        raise InvalidInput("the pair 'files' needs source and target: --source old.csv --target new.csv")
     paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
     if digest and digest != _digest(*paths):
         raise DataError(
@@ -181,26 +166,23 @@ def _files(
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
-            worth_saying = ("left out", "did you mean", "numbers in one file", "numbers but for", "amounts", "dates")
-            left_out = [f"{one.name}: {one.why}" for one in read.types if any(text in one.why for text in worth_saying)]
-            for line in left_out + column_differences(read.source, read.target, read.types, units=units or ()):
-                warnings.warn(line, stacklevel=4)
+            notes = [f"{one.name}: {one.why}" for one in read.types if one.notable]
+            for line in notes + column_notices(read.source, read.target, read.types, units=units or ()):
+                warnings.warn(str(line), stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
-        with read.errors_name_rows_of_the_file():
-            pair = from_table(
-                **(
-                    {"source": pl.concat([read.source, read.target]), "domain": domain, "targets": _targets(target)}
-                    if domain
-                    else {"source": read.source, "target": read.target}
-                ),
-                columns=columns,
-                shift=shift,
-                units=units,
-                transform=transform,
-                reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
-                name="files",
-                **common,
-            )
+        tables: dict[str, Any] = {"source": read.source, "target": read.target}
+        if domain:
+            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _targets(target)}
+        pair = from_table(
+            **tables,
+            columns=columns,
+            shift=shift,
+            units=units,
+            transform=transform,
+            reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
+            name="files",
+            **common,
+        )
     new_name = f"{domain} {target}" if domain else paths[1].name
     return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
 
@@ -217,7 +199,11 @@ def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
 
 
 def _existing(path: str, what: str) -> Path:
-    place = Path(path).expanduser()
+    if hasattr(path, "columns"):
+        raise InvalidInput(
+            f"{what} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
+        )
+    place = checked_path(path, what).expanduser()
     if not place.exists():
         raise DataError(f"{what}: {path} is not there")
     return place

@@ -1,4 +1,4 @@
-"""Which columns of a table mean what: as a user says it, and as it is inferred from the data."""
+"""Which columns of a table mean what: as the user says, and as inferred from the values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import time
 from typing import Any
 
+import numpy as np
+
 from daband._lazy_polars import pl
-from daband._table_transform import category_texts, kind_of_dates, numbers
+from daband._table_transform import ROW, as_moment, categories, numbers
 from daband.errors import InvalidInput, did_you_mean
 
 
@@ -18,12 +21,11 @@ from daband.errors import InvalidInput, did_you_mean
 class Columns:
     """Which columns mean what.
 
-    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot, ``dates`` those that
-    hold dates and become their parts. What arms pay is given in one of three ways: ``label`` (the arm named by this
-    column pays 1, every other 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward``
-    and ``propensity`` (without which ``from_table`` estimates propensities). A log may have ``label`` or ``rewards``
-    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit, and may stand in
-    rows to decide on. None of these columns may be a context.
+    ``context`` are the columns that a policy sees, ``categorical`` those of them that become one-hot, ``dates`` those
+    that hold dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
+    names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
+    ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
+    the target's test. ``id`` names rows in the questions of an audit. None of these columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -60,43 +62,56 @@ class Columns:
                 )
 
 
-# What the columns of two tables are, told from their values: numbers, categories, dates, ids, and what is left out.
-
-
 _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-_MOST_CATEGORIES = 50
+_MAX_CATEGORIES = 50
+"""With more categories, each needs ``_ROWS_PER_CATEGORY`` rows to be learned from."""
 _ROWS_PER_CATEGORY = 20
-"""More than 50 categories with fewer rows than this for each are too many to learn from."""
 _ROWS_PER_ARM = 3
 _UNIQUE = 0.95
-"""A share of different values above which text, or whole numbers called an id, name a row."""
-
-
+"""Fraction of different values above which text, or integers called an id, name a row."""
 _FAR = 2.0
-"""Standard deviations between medians, or the logarithm to base 2 of the ratio of deviations, that look like units."""
-_NEW_SHARE = 0.01
+"""Standard deviations between medians, or log2 of the ratio of standard deviations, that look like other units."""
+_NEW_CATEGORIES = 0.01
+"""Fraction of target rows with categories that the source never had, above which a notice is given."""
 _CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
-"""Numbers that many tables have where there is no value."""
+"""Numbers that many tables have in the place of a missing value."""
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One column: ``role`` is "number", "category", "date", "left out", or "label", "arm", ...; ``why`` says why."""
+    """One column: ``role`` is "number", "category", "date", "left out", or "label", "arm", ...; ``why`` says why.
+
+    ``is_id`` is True if the column names rows. ``notable`` is True if a user should know of the role.
+    """
 
     name: str
     role: str
     why: str
+    is_id: bool = False
+    notable: bool = False
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something about a column that looks like a mistake; ``is_open`` if only the user can tell what it means."""
+
+    column: str
+    text: str
+    is_open: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column}: {self.text}"
 
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What a user says of columns; what is not said is inferred.
+    """What a user says of columns; the rest is inferred.
 
-    ``label``, or ``arm`` and ``reward`` (and ``propensity`` where the log has one, which is known by its usual names)
-    say what arms pay. The others settle what inference would decide otherwise: each is a column's name, or several.
+    ``label``, or ``arm`` and ``reward`` (and ``propensity``, which is recognised by its usual names) say what arms are
+    rewarded. The others overrule inference: each is a column's name, or several.
     """
 
     label: str | None = None
@@ -117,7 +132,7 @@ class ColumnRoles:
 
 
 def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
-    """Which columns mean what, and why, for every column of the source in its order."""
+    """Return which columns mean what, and why, for every column of the source in its order."""
     if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
             "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
@@ -125,7 +140,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         )
     if roles.arm is not None and roles.reward is None:
         raise InvalidInput(
-            f"arm {roles.arm!r} needs a reward: the column of what the chosen arm paid (--reward COLUMN)"
+            f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
     given = {
         **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
@@ -141,10 +156,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         named = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in given]
         if len(named) == 1 and source[named[0]].dtype.is_numeric():
             answers["propensity"] = named[0]
-            given[named[0]] = (
-                "propensity",
-                f"by its name; --number {named[0]} takes it as context, --drop leaves it out",
-            )
+            why = f"by its name; --number {named[0]} takes it as context, --drop leaves it out"
+            given[named[0]] = ("propensity", why)
     for name in given:
         if name not in source.columns:
             hint = did_you_mean(name, source.columns)
@@ -155,35 +168,31 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
             if name in frame.columns:
                 numbers(frame, name, where=where)
     types = []
-    for name in source.columns:
-        role, why = given.get(name) or _infer(name, source, target)
-        if role in ("number", "category", "date") and name not in target.columns:
-            role, why = "left out", f"the target has no such column{did_you_mean(name, target.columns)}"
-        types.append(ColumnType(name, role, why))
-    context = tuple(column.name for column in types if column.role in ("number", "category", "date"))
+    for name in (name for name in source.columns if name != ROW):
+        one = ColumnType(name, *given[name], is_id=name in roles.id) if name in given else _infer(name, source, target)
+        if one.role in ("number", "category", "date") and name not in target.columns:
+            hint = did_you_mean(name, target.columns)
+            one = ColumnType(name, "left out", f"the target has no such column{hint}", notable=bool(hint))
+        types.append(one)
+    by_role = {role: tuple(one.name for one in types if one.role == role) for role in ("number", "category", "date")}
+    context = tuple(one.name for one in types if one.role in by_role)
     if not context:
         raise InvalidInput("no column is left for the context: " + "; ".join(f"{one.name}: {one.why}" for one in types))
-    chosen = {role: tuple(one.name for one in types if one.role == role) for role in ("category", "date")}
-    return Columns(
-        context=context,
-        categorical=chosen["category"],
-        dates=chosen["date"],
-        id=tuple(roles.id) or tuple(one.name for one in types if one.why.startswith("an id")),
-        **answers,
-    ), types
+    ids = tuple(roles.id) or tuple(one.name for one in types if one.is_id)
+    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, **answers), types
 
 
 def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
-    """Refuse what nothing can be learned from: one arm, amounts in the place of arms, one reward in every row."""
+    """Raise if nothing can be learned: one arm, amounts in the place of arms, one reward in every row."""
     name = roles.label or roles.arm
     assert name is not None
     arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
-        raise InvalidInput(f"column {name!r} has one arm alone, {arms[0]!r}: there is nothing to choose from")
-    if arms.n_unique() > _MOST_CATEGORIES and len(arms) < _ROWS_PER_ARM * arms.n_unique():
+        raise InvalidInput(f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
+    if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _ROWS_PER_ARM * arms.n_unique():
         raise InvalidInput(
             f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
-            "these are no arms. What a chosen arm paid is a reward (--arm COLUMN --reward COLUMN)"
+            "these are not arms. The reward of a chosen arm is given with --arm COLUMN --reward COLUMN"
         )
     if roles.reward is not None and len(source) > 1 and source[roles.reward].drop_nulls().n_unique() == 1:
         raise InvalidInput(
@@ -192,54 +201,73 @@ def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
         )
 
 
-def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, str]:
+def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
     parts = [part for part in (frame[name].drop_nulls() for frame in tables) if len(part)]
     rows = sum(len(part) for part in parts)
     if not parts:
-        return "left out", "it has no value at all"
+        return ColumnType(name, "left out", "it has no value at all")
     unread = next((kind for part in parts if not ((kind := part.dtype).is_numeric() or kind in _readable())), None)
     if unread is not None:
-        return "left out", f"of type {unread}, which is no number, category or date"
+        return ColumnType(name, "left out", f"of type {unread}, which is not a number, category or date")
+    dates = {_date_kind(part) for part in parts}
     numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
-    different = len({text for part in parts for text in category_texts(part.to_frame(), name)})
+    different = pl.concat([part.cast(pl.Float64 if all(numeric) else pl.String) for part in parts]).n_unique()
     gaps = sum(frame[name].null_count() for frame in tables)
+    counted = f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
     if different == 1 and not gaps:
-        return "left out", "it has the same value in every row"
+        return ColumnType(name, "left out", "it has the same value in every row")
     names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE
-    dates = {kind_of_dates(part) for part in parts}
     if dates == {"time"}:
-        return "date", "time of day on a circle"
+        return ColumnType(name, "date", "time of day on a circle")
     if dates == {"date", "time"}:
-        return "left out", "dates in one file and times of day alone in the other"
+        return ColumnType(name, "left out", "dates in one file and times of day alone in the other", notable=True)
     if dates == {"date"}:
-        grows = f"; it grows from row to row: --drop {name} where it only says when a row was written"
-        return "date", "year, and month, weekday and time of day on a circle" + (grows if _grows(parts) else "")
+        grows = all(part.is_sorted() and part[0] != part[-1] for part in parts)
+        hint = f"; it grows from row to row: --drop {name} if it only says when a row was written" if grows else ""
+        return ColumnType(name, "date", f"year, and month, weekday and time of day on a circle{hint}")
     if all(numeric):
-        whole = all(part.dtype.is_integer() for part in parts)
-        if whole and _ID_NAME.search(name) and names_rows:
-            return "left out", f"an id: {different:,} different whole numbers in {rows:,} rows"
-        return "number", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+        if all(part.dtype.is_integer() for part in parts) and _ID_NAME.search(name) and names_rows:
+            why = f"an id: {different:,} different integers in {rows:,} rows"
+            return ColumnType(name, "left out", why, is_id=True)
+        return ColumnType(name, "number", counted)
     mixed = "numbers in one file and text in the other, " if any(numeric) else _unread(parts)
-    if names_rows and different > _MOST_CATEGORIES // 2:
-        return "left out", f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
-    if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
-        return "left out", f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
-    return "category", f"{mixed}{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+    if names_rows and different > _MAX_CATEGORIES // 2:
+        why = f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
+        return ColumnType(name, "left out", why, is_id=not mixed, notable=bool(mixed))
+    if different > _MAX_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
+        why = f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
+        return ColumnType(name, "left out", why, notable=bool(mixed))
+    return ColumnType(name, "category", f"{mixed}{counted}", notable=bool(mixed))
 
 
 def _readable() -> tuple[Any, ...]:
-    """Types of columns, besides numbers, that are read."""
+    """Return the types of columns, other than numbers, that are read."""
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
+def _date_kind(column: pl.Series) -> str:
+    """Return ``date`` if all values are dates, ``time`` if all are times of day, else an empty text."""
+    if column.dtype != pl.String:
+        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
+    try:
+        are_times = {isinstance(as_moment(value, column.name), time) for value in column}
+    except InvalidInput:
+        return ""
+    if are_times == {True}:
+        return "time"
+    return "date" if are_times == {False} and all(len(value) >= 8 for value in column) else ""
+
+
 def _unread(parts: Sequence[pl.Series]) -> str:
-    """What texts seem to be that are read as neither numbers nor dates; empty where they are just text."""
+    """Return what texts seem to be that are read as neither numbers nor dates; empty if they are just text."""
     text = str(parts[0][0])
     texts = pl.concat([part.cast(pl.String) for part in parts])
     plain = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < plain.sum() < len(texts):
         return f"numbers but for texts such as {texts.filter(~plain)[0]!r}, whose cells should be empty; "
+    if plain.all() and texts.str.contains(r"^[+-]?0\d").any():
+        return f"numbers with leading zeros such as {text!r}: codes, so text; "
     if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
         return f"amounts such as {text!r}: write plain numbers to have them read as such; "
     if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):
@@ -247,93 +275,80 @@ def _unread(parts: Sequence[pl.Series]) -> str:
     return ""
 
 
-def _grows(parts: Sequence[pl.Series]) -> bool:
-    """Whether each part is in order and has more than one value: the moments at which rows were written are."""
-    return all(part.is_sorted() and part[0] != part[-1] for part in parts)
-
-
-def column_differences(
+def column_notices(
     source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
-) -> list[str]:
-    """A line for each column that differs between the domains as if it meant something else there.
+) -> list[Notice]:
+    """Return a notice for each column that looks like a mistake, or as if it meant something else in the target.
 
-    Numbers with another median or deviation by far, unless they are in ``units``; categories that only the target has;
-    values that differ by spaces and capitals alone. And what else looks like a mistake: numbers such as -999 that may
-    stand for a missing value, arms of one or two rows, propensities that are all 1.
+    Numbers with a very different median or standard deviation, unless they are in ``units``; categories that only the
+    target has; values that differ only by capitals; numbers such as -999 that may stand for a missing value; arms of
+    one or two rows; propensities that are all 1.
     """
-    lines = []
+    notices = []
+    tables = (source,) if target is source else (source, target)
     for column in types:
         name = column.name
         if column.role == "number":
-            lines += _missing_codes(
-                name, [frame[name] for frame in ((source,) if target is source else (source, target))]
-            )
+            notices += _missing_codes(name, [numbers(frame, name) for frame in tables])
+            if name not in units:
+                notices += _other_units(name, numbers(source, name), numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
-            lines.append(
-                f"{name}: it is 1 in every row, though several arms were chosen. Where nobody noted probabilities, "
-                f"--drop {name}: they are estimated"
-            )
-        if column.role in ("arm", "label"):
-            counts = Counter(text for text in category_texts(source, name) if text is not None)
-            rare = sorted(text for text, rows in counts.items() if rows < _ROWS_PER_ARM)
-            if rare:
-                shown = ", ".join(f"{text!r}: {counts[text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
-                lines.append(
-                    f"{name}: arms with fewer than {_ROWS_PER_ARM} rows ({shown}). Little is learned of them, and they "
-                    "may be chosen all the same; leave their rows out if they are mistakes"
-                )
-        if column.role == "number" and name not in units:
-            (median, deviation), (other_median, other_deviation) = (
-                _median_and_deviation(frame[name]) for frame in (source, target)
-            )
-            far = abs(median - other_median) > _FAR * max(min(deviation, other_deviation), 1e-12)
-            varies = deviation > 0 and other_deviation > 0
-            if varies and (far or abs(math.log2(other_deviation / deviation)) > _FAR):
-                lines.append(
-                    f"{name}: its median is {median:.4g} in the source and {other_median:.4g} in the target, its "
-                    f"standard deviation {deviation:.3g} and {other_deviation:.3g}. Another unit? Say so: --units "
-                    f"{name}, units=[{name!r}] in Python"
-                )
-        if column.role in ("category", "arm", "label"):
-            spelled: dict[str, str] = {}
-            both = [frame for frame in (source, target) if name in frame.columns]
-            for text in sorted({text for frame in both for text in category_texts(frame, name) if text is not None}):
-                twin = spelled.setdefault(" ".join(text.casefold().split()), text)
-                if twin != text:
-                    lines.append(
-                        f"{name}: {twin!r} and {text!r} are two values; give both one spelling if they mean the same"
-                    )
-        if column.role == "category":
-            source_texts = set(category_texts(source, name))
-            texts = [text for text in category_texts(target, name) if text is not None]
-            new = [text for text in texts if text not in source_texts]
-            if len(new) > _NEW_SHARE * max(1, len(texts)):
-                most = Counter(new).most_common(1)[0][0]
-                lines.append(
-                    f"{name}: {len(new) / len(texts):.0%} of the target's rows have a category that the source never "
-                    f"had, such as {most!r}: nothing is learned of it before rewards of the target come"
-                )
-    return lines
-
-
-def _missing_codes(name: str, parts: Sequence[pl.Series]) -> list[str]:
-    """A line for a number that seems to stand for a missing value: far from all others, or alone below 0."""
-    values = Counter(value for part in parts for value in part.drop_nulls().cast(float).to_list())
-    lines = []
-    for code in _CODES:
-        others = [value for value in values if value != code]
-        if values[code] < 2 or not others or min(others) <= code <= max(others):
+            text = "it is 1 in every row, though several arms were chosen. If probabilities were not recorded, "
+            notices.append(Notice(name, f"{text}--drop {name}: they are estimated"))
+        if column.role not in ("category", "arm", "label"):
             continue
-        away = max(min(others) - code, code - max(others)) > max(others) - min(others)
-        if away or code < 0 <= min(others):
-            lines.append(
-                f"{name}: {code:g} stands in {values[code]:,} rows, and all others lie from {min(others):g} to "
-                f"{max(others):g}. If it means that there is no value, leave these cells empty"
-            )
-    return lines
+        values = [categories(frame, name) for frame in tables if name in frame.columns]
+        counts = [Counter(text for text in texts if text is not None) for texts in values]
+        spelled: dict[str, str] = {}
+        for text in sorted(set().union(*counts)):
+            twin = spelled.setdefault(" ".join(text.casefold().split()), text)
+            if twin != text:
+                notices.append(
+                    Notice(name, f"{twin!r} and {text!r} are two values; give both one spelling if they mean the same")
+                )
+        rare = sorted(text for text, rows in counts[0].items() if rows < _ROWS_PER_ARM)
+        if column.role != "category" and rare:
+            shown = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
+            text = f"arms with fewer than {_ROWS_PER_ARM} rows ({shown}). Little is learned of them, and they may be "
+            notices.append(Notice(name, f"{text}chosen all the same; leave their rows out if they are mistakes"))
+        new = [text for text in counts[-1].elements() if text not in counts[0]]
+        if column.role == "category" and len(new) > _NEW_CATEGORIES * max(1, counts[-1].total()):
+            most = Counter(new).most_common(1)[0][0]
+            text = f"{len(new) / counts[-1].total():.0%} of the target's rows have a category that the source never had"
+            notices.append(Notice(name, f"{text}, such as {most!r}: nothing is learned of it before target rewards"))
+    return notices
 
 
-def _median_and_deviation(column: pl.Series) -> tuple[float, float]:
-    """The median, and the standard deviation of a normal distribution with the same quartiles."""
-    low, middle, high = (column.drop_nulls().cast(float).quantile(share) or 0.0 for share in (0.25, 0.5, 0.75))
-    return middle, (high - low) / 1.349
+def _other_units(name: str, source: Any, target: Any) -> list[Notice]:
+    """Return a notice if the quartiles differ so much that the units may differ."""
+    if np.isnan(source).all() or np.isnan(target).all():
+        return []
+    (median, std), (other, other_std) = (
+        (middle, (high - low) / 1.349)  # the standard deviation of a normal distribution with the same quartiles
+        for low, middle, high in (np.nanquantile(values, (0.25, 0.5, 0.75)) for values in (source, target))
+    )
+    if not (std > 0 and other_std > 0):
+        return []
+    if abs(median - other) <= _FAR * min(std, other_std) and abs(math.log2(other_std / std)) <= _FAR:
+        return []
+    text = (
+        f"its median is {median:.4g} in the source and {other:.4g} in the target, its standard deviation {std:.3g} and "
+        f"{other_std:.3g}. Another unit? Say so: --units {name}, units=[{name!r}] in Python"
+    )
+    return [Notice(name, text, is_open=True)]
+
+
+def _missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
+    """Return a notice for a number that seems to stand for a missing value: far from all others, or alone below 0."""
+    values = np.concatenate(parts)
+    notices = []
+    for code in _CODES:
+        others = values[(values != code) & ~np.isnan(values)]
+        count = np.count_nonzero(values == code)
+        if count < 2 or not len(others) or others.min() <= code <= others.max():
+            continue
+        away = max(others.min() - code, code - others.max()) > others.max() - others.min()
+        if away or code < 0 <= others.min():
+            text = f"{code:g} is in {count:,} rows, and all others lie from {others.min():g} to {others.max():g}. "
+            notices.append(Notice(name, f"{text}If it means that there is no value, leave these cells empty", True))
+    return notices

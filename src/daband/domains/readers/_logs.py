@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,14 +213,14 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
-def check_logged_propensities(propensities: FloatArray, column: str = "") -> None:
-    """Raise where one is no probability of an arm that was chosen; the error names the ``column``."""
+def check_logged_propensities(propensities: FloatArray, column: str = "", number: Callable[[int], int] = int) -> None:
+    """Raise if one is not a probability of a chosen arm; the error names the ``column`` and the row's ``number``."""
     wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
     if len(wrong):
         first = propensities[wrong[0]]
         remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
         where = f"column {column!r}: " if column else ""
-        raise InvalidInput(f"{where}propensities lie in (0, 1], row {wrong[0]} has {first} ({remedy})")
+        raise InvalidInput(f"{where}propensities lie in (0, 1], row {number(wrong[0])} has {first} ({remedy})")
 
 
 def _column(values: ArrayLike, n: int, name: str) -> AnyArray:

@@ -1,8 +1,8 @@
 """Logs larger than memory: a folder of Parquet files, or a glob, read in batches and never as a whole.
 
-A log is cut into parts: a file, or a range of rows of a large one. Parts are what can be read by several machines, and
-what a run that was killed need not read again. What a file's footer tells (columns, types, rows) is checked for every
-file before the first row is read; what its rows hold is checked batch by batch. Errors name the file.
+A log is cut into parts: a file, or a range of rows of a large one. Several machines can read different parts, and a run
+that was killed skips those it has read. Columns, types and the number of rows are checked for every file before the
+first row is read; values are checked batch by batch. Errors name the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,19 +22,28 @@ from daband._arguments import one_of, whole
 from daband._arguments import share as checked_share
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
-from daband._table_transform import TableTransform
+from daband._table_transform import TableTransform, numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
-from daband.domains.readers import _parquet_files as files
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_files import LogFile, LogPart, UnusableFile, read_frames
+from daband.domains.readers._reading import LogPart, UnusableFile, log_files, read_footer, read_frames
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
 _PART_ROWS = 4_194_304
 """A larger file is cut into parts of at most so many rows."""
+_ROLES = ("arm", "reward", "propensity")
 _BLOCK_ROWS = 65_536
 """``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """What is known of a file before its rows are read; ``mark`` changes when the file is written again."""
+
+    path: str
+    rows: int
+    mark: str
 
 
 class ParquetLog(LoggedDomain):
@@ -80,11 +89,11 @@ class ParquetLog(LoggedDomain):
         """The files that were skipped, and why."""
         first: dict[str, Any] | None = None
         self.columns: Columns
-        for path in files.log_files(log):
+        for path in log_files(log):
             try:
-                schema, rows = files.read_footer(path)
-                resolved = files.resolve_columns(columns, schema, path) if first is None else self.columns
-                files.check_schema(path, schema, resolved, first or schema, implied=columns is None)
+                schema, rows = read_footer(path)
+                resolved = resolve_columns(columns, schema, path) if first is None else self.columns
+                self._check_schema(path, schema, resolved, first or schema, implied=columns is None)
                 if first is None:
                     first, self.columns = schema, resolved
                     self._names, numbers_per_row = self._layout(schema, path)
@@ -142,7 +151,7 @@ class ParquetLog(LoggedDomain):
         return kept, held
 
     def reward_bounds(self) -> FloatArray:
-        """The smallest and the largest reward of the files, (2,): one column is read."""
+        """Return the smallest and the largest reward of the files, (2,): one column is read."""
         bounds = []
         for part in self.parts():
             for frame in read_frames(part, [self._logged("reward")], 8 * BATCH_ROWS):
@@ -169,13 +178,13 @@ class ParquetLog(LoggedDomain):
         return parts
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
-        at = part.start
+        """Yield the rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
+        read = 0
         for frame in read_frames(part, self._names, rows):
-            yield self._rounds(frame, part.path, at)
-            at += len(frame)
-        if at != part.stop:
-            raise DataError(f"{part.path} has {at} rows where its footer says {part.stop} or more: it is damaged")
+            yield self._rounds(frame, part.path)
+            read += len(frame)
+        if read != len(part):
+            raise DataError(f"{part.path} has {part.start + read} rows, its footer has {part.stop} or more: damaged")
 
     def sample(self, rows: int) -> AnyArray:
         """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
@@ -237,51 +246,143 @@ class ParquetLog(LoggedDomain):
 
     # From a frame to rounds.
 
+    def _check_schema(
+        self, path: Path, schema: dict[str, Any], columns: Columns, first: dict[str, Any], *, implied: bool
+    ) -> None:
+        """Raise if a file's columns do not mean what those of the first file mean."""
+        roles = [str(getattr(columns, role)) for role in _ROLES]
+        for name in (*columns.context, *roles):
+            if name not in schema:
+                raise UnusableFile(
+                    f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
+                )
+            if name in roles or self._transform is not None:
+                continue  # values of any type are read
+            kind, before = _kind(schema[name]), _kind(first[name])
+            if kind != before and not {kind, before} <= {"integer", "float"}:
+                raise UnusableFile(
+                    f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}"
+                )
+            if implied and kind not in ("integer", "float", "list"):
+                raise UnusableFile(
+                    f"{path} has {schema[name]} in column {name!r}, which is not a number; name the context columns "
+                    "with columns=daband.domains.Columns(...)"
+                )
+        extra = [name for name in schema if name not in first]
+        if implied and extra:
+            raise UnusableFile(
+                f"{path} has a column {extra[0]!r} that the first file has not; name the context columns with "
+                "columns=daband.domains.Columns(...)"
+            )
+
     def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
-        """The columns to read, and how many numbers of context a row has."""
-        columns = self.columns
-        logged = [name for name in (columns.arm, columns.reward, columns.propensity) if name is not None]
-        names = list(dict.fromkeys([*columns.context, *logged]))
+        """Return the columns to read, and how many numbers of context a row has."""
+        context = self.columns.context
+        names = [*context, *(self._logged(role) for role in _ROLES)]
         if self._transform is not None:
             return names, len(self._transform.feature_names)
-        if len(columns.context) > 1 or not files.is_list(schema[columns.context[0]]):
-            return names, len(columns.context)
-        for frame in read_frames(LogPart(str(path), 0, 1), [columns.context[0]], 1):
-            row = frame[columns.context[0]].to_list()[0]
+        if len(context) > 1 or not _is_list(schema[context[0]]):
+            return names, len(context)
+        for frame in read_frames(LogPart(str(path), 0, 1), [context[0]], 1):
+            row = frame[context[0]].to_list()[0]
             return names, 0 if row is None else len(row)
         raise UnusableFile(f"{path} has no row that tells the length of its lists")
 
-    def _rounds(self, frame: pl.DataFrame, path: str, at: int) -> LoggedRounds:
-        arm, reward, propensity = logged = [self._logged(role) for role in ("arm", "reward", "propensity")]
-        files.refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
-        arms = frame[arm].to_numpy().astype(np.int64)
-        files.refuse_where((arms < 0) | (arms >= self.n_arms), arms, arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
-        rewards = frame[reward].to_numpy().astype(np.float64)
-        files.refuse_where(~np.isfinite(rewards), rewards, reward, "rewards are finite numbers", path, at)
-        propensities = frame[propensity].to_numpy().astype(np.float64)
-        wrong = ~((propensities > 0) & (propensities <= 1))
-        files.refuse_where(wrong, propensities, propensity, "propensities lie in (0, 1]", path, at)
-        return LoggedRounds(self._contexts(frame, path, at), arms, rewards, propensities)
-
-    def _contexts(self, frame: pl.DataFrame, path: str, at: int) -> AnyArray:
-        columns = self.columns
+    def _rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
+        logged = [self._logged(role) for role in _ROLES]
+        refuse_nulls(frame, logged if self._transform is not None else self._names, path)
         try:
-            if self._transform is not None:
-                flat = self._transform.apply(frame.select(columns.context))
-            elif len(columns.context) == 1 and files.is_list(frame.schema[columns.context[0]]):
-                flat = files.lists_as_rows(frame[columns.context[0]], math.prod(self._row_shape), path, at)
-            else:
-                flat = frame.select(columns.context).to_numpy()
+            arms, rewards, propensities = (numbers(frame, name, is_context=False) for name in logged)
+            contexts = self._contexts(frame)
         except (InvalidInput, DataError) as error:
-            raise DataError(f"{path}, near row {at}: {error}") from None
+            raise DataError(f"{path}: {error}") from None
+        rules = (
+            (arms, (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)), f"arms are 0..{self.n_arms - 1}"),
+            (rewards, ~np.isnan(rewards), "rewards are numbers"),
+            (propensities, (propensities > 0) & (propensities <= 1), "propensities lie in (0, 1]"),
+        )
+        for name, (values, right, rule) in zip(logged, rules, strict=True):
+            if not right.all():
+                at = int(np.argmin(right))
+                raise DataError(f"{path} has {values[at]:g} in row {row_number(frame, at)} of {name!r}: {rule}")
+        return LoggedRounds(contexts, arms.astype(np.int64), rewards, propensities)
+
+    def _contexts(self, frame: pl.DataFrame) -> AnyArray:
+        context = self.columns.context
+        if self._transform is not None:
+            flat = self._transform.apply(frame)
+        elif len(context) == 1 and _is_list(frame.schema[context[0]]):
+            flat = _lists_as_rows(frame, context[0], math.prod(self._row_shape))
+        else:
+            flat = frame.select(context).to_numpy()
         every = flat.ravel(order="K")
         if flat.dtype.kind == "f" and not np.isfinite(np.dot(every, every)):  # a square may also be too large
             wrong = ~np.isfinite(flat)
             if wrong.any():
                 row, column = (int(place) for place in np.argwhere(wrong)[0])
-                name = columns.context[column] if len(columns.context) == flat.shape[1] else columns.context[0]
-                raise DataError(f"{path} has {flat[row, column]} in row {at + row} of {name!r}; drop or fill such rows")
+                name = context[column] if len(context) == flat.shape[1] else context[0]
+                raise DataError(
+                    f"{flat[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
+                )
         return flat.reshape(len(frame), *self._row_shape)
+
+
+def resolve_columns(columns: Columns | None, schema: dict[str, Any], path: Path) -> Columns:
+    """Return the columns that are meant: those given, or the usual names with every other column as context."""
+    if columns is not None:
+        if not isinstance(columns, Columns):
+            raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
+        if columns.arm is None or columns.propensity is None:
+            raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
+        return columns
+    missing = [name for name in _ROLES if name not in schema]
+    if missing:
+        raise UnusableFile(
+            f"{path} has no column {missing[0]!r}{did_you_mean(missing[0], schema)} (its columns: "
+            f"{', '.join(schema)}); if it has another name, pass columns=daband.domains.Columns(...)"
+        )
+    context = tuple(name for name in schema if name not in _ROLES)
+    if not context:
+        raise UnusableFile(f"{path} has no column besides {', '.join(_ROLES)}: what was the context?")
+    return Columns(context=context, arm="arm", reward="reward", propensity="propensity")
+
+
+def _kind(dtype: Any) -> str:
+    """Return what a type can be used for: integers and floats of any size are alike."""
+    if _is_list(dtype):
+        return "list"
+    if dtype.is_integer() or dtype == pl.Boolean:
+        return "integer"
+    return "float" if dtype.is_numeric() else str(dtype)
+
+
+def _is_list(dtype: Any) -> bool:
+    return isinstance(dtype, pl.List | pl.Array)
+
+
+def _lists_as_rows(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
+    """Return a column of lists as (n, length)."""
+    column = frame[name]
+    if isinstance(column.dtype, pl.List):
+        wrong = column.list.len().to_numpy() != length
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, where {length} are expected"
+            )
+    flat = column.explode()
+    if flat.null_count():
+        row = row_number(frame, int(flat.is_null().arg_max() or 0) // length)
+        raise DataError(f"no value in row {row} of {name!r}; drop or fill such rows")
+    return flat.to_numpy().reshape(len(column), length)
+
+
+def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
+    """Raise if one of these columns has a gap."""
+    for name in names:
+        if frame[name].null_count():
+            row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
+            raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
 
 
 def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
@@ -347,8 +448,8 @@ def open_log(
 
 def _columns_without(log: str | Path | Sequence[str | Path], roles: Mapping[str, str]) -> Columns:
     """Return the default columns without those that have another role."""
-    path = files.log_files(log)[0]
-    usual = files.resolve_columns(None, files.read_footer(path)[0], path)
+    path = log_files(log)[0]
+    usual = resolve_columns(None, read_footer(path)[0], path)
     for role, column in roles.items():
         if column not in usual.context:
             hint = did_you_mean(column, usual.context)

@@ -1,4 +1,4 @@
-"""``from_table``: a pair of what stands in Parquet or CSV files, or in pandas, polars or arrow tables."""
+"""``from_table``: a pair made of Parquet or CSV files, or of pandas, polars or arrow tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from daband._arguments import RewardRange
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
-from daband._table_transform import TableTransform, category_text, category_texts, find_name, moments, numbers
+from daband._table_transform import ROW, TableTransform, categories, numbers, row_number, spell
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_several
 from daband.domains._splits import split_half, split_share
@@ -27,7 +26,7 @@ from daband.domains.readers._logs import (
     from_log,
     warn_of_estimated_propensities,
 )
-from daband.domains.readers._parquet_files import long_row, scan_csv
+from daband.domains.readers._reading import find_arm, read_table
 from daband.errors import DataError, InvalidInput
 
 _SHORT = 40
@@ -100,13 +99,10 @@ def from_table(
         return _from_domains(read_table(source), domain, tuple(targets), **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
-    source_frame, target_frame = read_table(source), read_table(target)
-    for what, frame in (("source", source_frame), ("target", target_frame)):
-        _refuse_renamed(frame, columns, what)
+    source_frame, target_frame = _numbered(read_table(source)), _numbered(read_table(target))
     classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
-    logged = _checked_log(source_frame, columns)
-    if logged is not None and reward_range is None and 0 < len(logged) < _SHORT:
-        reward_range = resolve_reward_range(None, logged)
+    if columns.reward is not None and reward_range is None and 0 < len(source_frame) < _SHORT:
+        reward_range = resolve_reward_range(None, _logged(source_frame, columns.reward, "source"))
     answers = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
@@ -130,9 +126,12 @@ def from_table(
     if all(name in target_frame and not target_frame[name].count() for name in columns.context):
         raise DataError("the target table has no value in any context column")
     if transform is None:
-        both = _stack_contexts(source_frame, target_frame, columns)
         transform = TableTransform.fit(
-            both, context=columns.context, categorical=columns.categorical, dates=columns.dates, ids=columns.id
+            {"source": source_frame, "target": target_frame},
+            context=columns.context,
+            categorical=columns.categorical,
+            dates=columns.dates,
+            ids=columns.id,
         )
     names = transform.feature_names
     assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
@@ -196,79 +195,9 @@ def _from_domains(
     return replace(pair, reward_range=pooled.reward_range)
 
 
-def read_table(table: Any) -> pl.DataFrame:
-    """Any of the supported tables as a polars frame."""
-    if isinstance(table, pl.DataFrame):
-        return table
-    if isinstance(table, pl.LazyFrame):
-        return table.collect()
-    if isinstance(table, (str, Path)):
-        return _read_file(Path(table))
-    kind = type(table).__module__.partition(".")[0]
-    try:
-        if kind == "pandas":
-            _refuse_twice([str(name) for name in table.columns])
-            return pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
-        if kind == "pyarrow":
-            _refuse_twice(table.schema.names)
-            frame = pl.from_arrow(table)
-            assert isinstance(frame, pl.DataFrame)
-            return frame
-    except ImportError as error:
-        raise DataError(
-            f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
-        ) from None
-    raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
-
-
-def _from_pandas(column: Any, name: str) -> pl.Series:
-    try:
-        return pl.Series(name, pl.from_pandas(column))
-    except (TypeError, ValueError):  # arrow's errors are both, and name no column
-        kinds = sorted({type(value).__name__ for value in column})
-        raise InvalidInput(
-            f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
-            f"frame[{name!r}].astype(str), or drop it"
-        ) from None
-
-
-def _refuse_twice(names: Sequence[Any]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidInput(f"the table has two columns named {twice!r}: which one is meant? Rename or drop one")
-
-
-def _refuse_renamed(frame: pl.DataFrame, columns: Columns, where: str) -> None:
-    """Raise where a column that is used stood twice in a file: polars renames the second."""
-    used = (*columns.context, *columns.rewards, columns.label, columns.arm, columns.reward, columns.propensity)
-    twice = next((name for name in used if f"{name}_duplicated_0" in frame.columns), None)
-    if twice is not None:
-        raise InvalidInput(f"the {where} file has two columns named {twice!r}: which one is meant? Rename or drop one")
-
-
-def _read_file(path: Path) -> pl.DataFrame:
-    readers: dict[str, Any] = {
-        ".parquet": pl.read_parquet,
-        ".arrow": pl.read_ipc,
-        ".feather": pl.read_ipc,
-        ".jsonl": pl.read_ndjson,
-        **dict.fromkeys((".csv", ".tsv"), lambda at: scan_csv(at).collect()),
-    }
-    kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
-    if kind not in readers:
-        raise InvalidInput(f"{path} is not of a known kind ({', '.join(readers)}); save a spreadsheet as CSV")
-    try:
-        frame: pl.DataFrame = readers[kind](path)
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there") from None
-    except DataError:
-        raise
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        reason += "; save it as UTF-8" if "utf-8" in reason else ""
-        reason = long_row(path) if "more fields" in reason else reason
-        raise DataError(f"{path} cannot be read as a table: {reason}") from None
-    return frame
+def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with the numbers of its rows, which errors name, also after rows are left out or held out."""
+    return frame if ROW in frame.columns else frame.with_row_index(ROW)
 
 
 def _classes(frame: pl.DataFrame, columns: Columns) -> list[str]:
@@ -296,7 +225,7 @@ def _sorted_values(values: list[Any]) -> list[str]:
 
 def _name(value: Any) -> str:
     """An arm or a domain by its name: 1.0 is arm 1, as a column of whole numbers with gaps has it."""
-    return category_text(value) if isinstance(value, float) else str(value)
+    return spell(value) if isinstance(value, float) else str(value)
 
 
 def _values(frame: pl.DataFrame, name: str) -> list[Any]:
@@ -304,7 +233,7 @@ def _values(frame: pl.DataFrame, name: str) -> list[Any]:
         raise InvalidInput(f"the table has no column {name!r} (its columns: {', '.join(frame.columns)})")
     values = frame[name].to_list()
     if any(value is None for value in values):
-        row = next(at for at, value in enumerate(values) if value is None)
+        row = row_number(frame, next(at for at, value in enumerate(values) if value is None))
         raise DataError(f"column {name!r} has no value in row {row}; drop such rows first")
     return values
 
@@ -338,7 +267,7 @@ def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], wher
 
 def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
     place = {name: at for at, name in enumerate(classes)}
-    found = {value: find_name(value, place) for value in values}
+    found = {value: find_arm(value, place) for value in values}
     unknown = next((_name(value) for value, at in found.items() if at is None), None)
     if unknown is not None:
         raise DataError(
@@ -351,7 +280,7 @@ def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArr
     table = np.stack([numbers(frame, name, where=where, is_context=False) for name in columns.rewards], axis=1)
     if np.isnan(table).any():
         row, arm = np.argwhere(np.isnan(table))[0]
-        raise DataError(f"{where} has no reward in row {row} of column {columns.rewards[arm]!r}")
+        raise DataError(f"{where} has no reward in row {row_number(frame, row)} of column {columns.rewards[arm]!r}")
     return table
 
 
@@ -366,8 +295,10 @@ def _log(
 ) -> tuple[AnyArray, ...]:
     assert columns.arm is not None
     arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
-    numeric = [name for name in (columns.reward, columns.propensity) if name is not None]
-    return transform.apply(frame), arms, *(_logged(frame, name, where) for name in numeric)
+    logged = [_logged(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None]
+    if columns.propensity is not None:
+        check_logged_propensities(logged[1], columns.propensity, lambda row: row_number(frame, row))
+    return transform.apply(frame), arms, *logged
 
 
 def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
@@ -381,19 +312,10 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
         propensities = propensities[len(part[1]) :]
 
 
-def _checked_log(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
-    """The rewards of a log, checked before rows are held out: errors name rows of the file."""
-    if columns.reward is None:
-        return None
-    if columns.propensity is not None:
-        check_logged_propensities(_logged(frame, columns.propensity, "source"), columns.propensity)
-    return _logged(frame, columns.reward, "source")
-
-
 def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     values = numbers(frame, name, where=where, is_context=False)
     if np.isnan(values).any():
-        row = int(np.flatnonzero(np.isnan(values))[0])
+        row = row_number(frame, int(np.flatnonzero(np.isnan(values))[0]))
         raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
     return values
 
@@ -401,7 +323,7 @@ def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
 def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
     """Warn of a column that has no category common to both domains: it tells nothing about the target."""
     for name in columns.categorical:
-        in_source, in_target = (set(category_texts(frame, name)) - {None} for frame in (source, target))
+        in_source, in_target = (set(categories(frame, name)) - {None} for frame in (source, target))
         if in_source and in_target and not in_source & in_target:
             examples = f"{min(map(str, in_source))!r} and {min(map(str, in_target))!r}"
             warnings.warn(
@@ -409,18 +331,3 @@ def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, col
                 "it says nothing about the target. Give both the same spelling, or leave it out",
                 stacklevel=3,
             )
-
-
-def _stack_contexts(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """The context columns of both, one below the other, of a type that holds both."""
-
-    def series(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
-        if name in columns.categorical:
-            return pl.Series(name, category_texts(frame, name, where=where), dtype=pl.String)
-        if name in columns.dates:
-            dates = (moment and moment.isoformat() for moment in moments(frame, name, where=where))
-            return pl.Series(name, list(dates), dtype=pl.String)  # which holds dates and times of day
-        return pl.Series(name, numbers(frame, name, where=where))
-
-    parts = (("source", source), ("target", target))
-    return pl.concat(pl.DataFrame([series(frame, name, where) for name in columns.context]) for where, frame in parts)

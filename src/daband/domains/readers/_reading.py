@@ -1,0 +1,402 @@
+"""Read tables and logs: files in the usual formats, frames of pandas, polars and arrow, and files of one log.
+
+Text columns come out the same from every format (``tidy``); what single values mean is in ``daband._table_transform``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import glob
+import gzip
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._files import checked_path
+from daband._lazy_polars import pl
+from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, ROW, spell
+from daband.domains.readers._columns import Columns
+from daband.errors import DataError, InvalidInput, did_you_mean
+
+_SAMPLE = 1 << 16  # bytes of a CSV file that show how it is written
+_INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
+_THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
+_COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
+_CSV = (".csv", ".tsv")
+_DIGEST_SAMPLES = 16
+"""Places of a file whose bytes its digest covers."""
+_DIGEST_BYTES = 1 << 16
+"""Bytes at each of these places."""
+
+
+# Tables.
+
+
+def read_table(table: Any) -> pl.DataFrame:
+    """Return a file, or a table of pandas, polars or arrow, as a polars frame with tidy columns."""
+    if isinstance(table, str | Path):
+        path = Path(table)
+        with _polars_errors(DataError, f"{path} cannot be read as a table", path):
+            return scan_file(path).collect()
+    kind = type(table).__module__.partition(".")[0]
+    try:
+        if kind == "pandas":
+            _check_unique([str(name) for name in table.columns])
+            table = pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
+        if kind == "pyarrow":
+            _check_unique(table.schema.names)
+            table = pl.from_arrow(table)
+    except ImportError as error:
+        raise DataError(
+            f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
+        ) from None
+    if not isinstance(table, pl.DataFrame | pl.LazyFrame):
+        raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
+    return tidy(table.lazy().collect().lazy()).collect()
+
+
+def _from_pandas(column: Any, name: str) -> pl.Series:
+    try:
+        return pl.Series(name, pl.from_pandas(column))
+    except (TypeError, ValueError):  # arrow's errors are both, and name no column
+        kinds = sorted({type(value).__name__ for value in column})
+        raise InvalidInput(
+            f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
+            f"frame[{name!r}].astype(str), or drop it"
+        ) from None
+
+
+def _check_unique(names: Sequence[Any]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"the table has two columns named {twice!r}: which one is meant? Rename or drop one")
+
+
+def scan_file(path: Path) -> pl.LazyFrame:
+    """Return the rows of a file with tidy columns; the file is read when they are collected."""
+    scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
+        ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
+    }  # fmt: skip
+    kind = _suffix(path)
+    if kind not in (*scanners, *_CSV):
+        known = ", ".join((*scanners, *_CSV))
+        raise InvalidInput(f"{path} is not of a known kind ({known}); save a spreadsheet as CSV")
+    if not path.is_file():
+        raise DataError(f"{path} is not there")
+    return _scan_csv(path) if kind in _CSV else tidy(scanners[kind](path))
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _scan_csv(path: Path) -> pl.LazyFrame:
+    """Return the rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
+
+    Amounts such as 3,854 or 12% stay text, as their meaning is not known. With decimal commas 3.854,17 is a number.
+    """
+    form, skipped = _csv_form(path)
+    rows = pl.scan_csv(path, infer_schema=False, skip_rows=skipped, separator=form["separator"])
+    names = [name.strip() for name in rows.collect_schema()]
+    _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
+    rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
+    rows = tidy(rows, decimal_comma=form["decimal_comma"])
+    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # lines may be blank
+
+
+def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
+    """Return rows whose texts have no spaces around them, and are None if they mean that there is no value.
+
+    A column becomes numbers or truth values if all its texts spell them. Leading zeros keep a column text.
+    """
+    texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
+    if not texts:
+        return rows
+    stripped = pl.col(texts).str.strip_chars()
+    rows = rows.with_columns(pl.when(stripped.is_in(MISSING_TEXTS)).then(None).otherwise(stripped).name.keep())
+    patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
+    for pattern, kind in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
+        column = pl.col(texts)
+        spelled = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
+        found = [name for name in texts if spelled[name].item()]
+        texts = [name for name in texts if name not in found]
+        values = pl.col(found)
+        if kind == pl.Boolean:
+            rows = rows.with_columns(values.str.to_lowercase() == "true")
+            continue
+        if decimal_comma:
+            values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        rows = rows.with_columns(values.cast(kind))
+    return rows
+
+
+def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
+    """Return how the start of a CSV file is written, as polars' options, and the number of lines before its header.
+
+    If ; separates, as in much of Europe, numbers may have a decimal comma, and points between their thousands.
+    """
+    with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+        sample = file.read(_SAMPLE)
+        if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
+        *lines, last = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
+        lines += [] if file.read(1) else [last]  # the sample may end within a line
+    skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
+    header = lines[skipped] if len(lines) > skipped else last
+    separator = ";" if header.count(";") > header.count(",") else ","
+    if header.count("\t") > len(re.findall("[,;]", header)) or _suffix(path) == ".tsv":
+        separator = "\t"
+    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
+    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
+    commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
+    return {"separator": separator, "decimal_comma": commas}, int(skipped)
+
+
+def _long_row(path: Path) -> str:
+    """Return which line of a CSV file has more cells than its header."""
+    form, skipped = _csv_form(path)
+    with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
+        lines = csv.reader(file, delimiter=form["separator"])
+        header = [next(lines) for _ in range(skipped + 1)][-1]
+        number = next((lines.line_num for cells in lines if len(cells) > len(header)), None)
+    return f"line {number} has more cells than the header, which has {len(header)}"
+
+
+@contextmanager
+def _polars_errors(kind: type[DataError], message: str, path: Path | None = None) -> Iterator[None]:
+    """Raise errors of polars and of the disk as ``kind``: the message, and the first line of the error."""
+    try:
+        yield
+    except BaseException as error:
+        # A panic is a defect of polars, met on damaged bytes; it is not an Exception. A ValueError is a NUL in a name.
+        foreign = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
+        if isinstance(error, DataError | InvalidInput) or not (foreign or type(error).__name__ == "PanicException"):
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason += "; save it as UTF-8" if "utf-8" in reason else ""
+        reason = _long_row(path) if path is not None and "more fields" in reason else reason
+        raise kind(f"{message}: {reason}") from None
+
+
+# Files of a log.
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Rows ``start`` to ``stop - 1`` of one file."""
+
+    path: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def label(self) -> str:
+        """The name of the part in messages."""
+        return f"{self.path} (rows {self.start:,} to {self.stop - 1:,})"
+
+
+def part_name(part: LogPart) -> str:
+    """Return the name of a part: its file and its rows."""
+    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
+
+
+def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
+    """Return a digest of each part by its ``part_name``: of the file's content, with the part's rows.
+
+    For a large file the digest covers samples and the footer: reading all of it would take as long as learning it.
+    """
+    files: dict[str, str] = {}
+    digests = {}
+    for part in parts:
+        if part.path not in files:
+            size = os.path.getsize(part.path)
+            mark = hashlib.sha256(str(size).encode())
+            with open(part.path, "rb") as file:
+                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
+                    file.seek(int(start))
+                    mark.update(file.read(_DIGEST_BYTES))
+            files[part.path] = mark.hexdigest()[:32]
+        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
+    return digests
+
+
+def log_files(log: str | Path | Sequence[str | Path], kinds: Sequence[str] = (".parquet",)) -> list[Path]:
+    """Return the files of a log, sorted: those of a folder, of a glob, or the ones listed."""
+    if isinstance(log, str | Path):
+        path = checked_path(log, "log")
+        if path.is_dir():
+            paths = sorted(one for one in path.iterdir() if one.suffix.lower() in kinds)
+            where = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
+        elif glob.has_magic(str(path)):
+            paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+            where = f"no file matches {path}"
+        else:
+            paths, where = [path] if path.exists() else [], f"{path} is not there"
+        if not paths:
+            raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
+        return paths
+    if not isinstance(log, Sequence) or not log:
+        kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
+        frame = "; write the frame to a file first" if hasattr(log, "columns") else ""
+        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{frame}")
+    return [checked_path(path, "log") for path in log]
+
+
+class UnusableFile(DataError):
+    """A file that cannot be part of the log; the others may be."""
+
+
+def read_footer(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the column types of a Parquet file by name, and its number of rows."""
+    if not path.is_file():
+        raise UnusableFile(f"{path} is not a file")
+    if path.suffix.lower() in _CSV:
+        raise UnusableFile(f"{path} is not a Parquet file; a log in CSV is read by daband.domains.from_table")
+    with _polars_errors(UnusableFile, f"{path} cannot be read as Parquet"):
+        return dict(pl.read_parquet_schema(path)), int(pl.scan_parquet(path).select(pl.len()).collect().item())
+
+
+def read_frames(part: LogPart, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
+    with _polars_errors(DataError, f"{part.path} is damaged"):
+        at = part.start
+        query = pl.scan_parquet(part.path).select(list(dict.fromkeys(names))).slice(part.start, len(part))
+        for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
+            for start in range(0, len(batch), rows):
+                frame = batch[start : start + rows].with_row_index(ROW, offset=at)
+                at += len(frame)
+                yield frame
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """The columns of a log with arms, rewards and propensities."""
+
+    arm: str = "arm"
+    reward: str = "reward"
+    propensity: str = "propensity"
+
+    @classmethod
+    def of(cls, columns: Columns) -> LogColumns:
+        """Return those that ``columns`` names."""
+        return cls(columns.arm or "arm", columns.reward or "reward", columns.propensity or "propensity")
+
+
+class PlainLog:
+    """The files of a user's log as Parquet files with numbered arms, in which every round has a reward.
+
+    A file that is so already is taken as it is. Of others a copy is written to ``place``: of CSV files, and if arms are
+    named, rewards are missing, or columns have other names (unless ``rename`` is False).
+    """
+
+    def __init__(
+        self,
+        log: str | Path | Sequence[str | Path],
+        place: Path,
+        named: LogColumns,
+        arm_names: Sequence[str] | None,
+        *,
+        rename: bool = True,
+    ) -> None:
+        self.unrewarded: dict[str, int] = {}
+        """By file, how many rounds are ignored as they have no reward."""
+        self._copies: dict[str, str] = {}
+        self._named, self._arm_names, self._rename = named, arm_names, rename
+        paths = log_files(log, (".parquet", *_CSV))
+        self.files = [self._plain(path, place / f"{number}-{path.name}.parquet") for number, path in enumerate(paths)]
+
+    def original(self, message: str) -> str:
+        """Return the message with the names of the user's files."""
+        for copy, path in self._copies.items():
+            if copy in message and path in self.unrewarded:
+                message += f" (rows are counted without {self.unrewarded[path]:,} that have no reward)"
+            message = message.replace(copy, path)
+        return message
+
+    @contextmanager
+    def errors_name_originals(self) -> Iterator[None]:
+        """Let errors name the user's files."""
+        try:
+            yield
+        except (DataError, InvalidInput) as error:
+            raise type(error)(self.original(str(error))) from None
+
+    def _plain(self, path: Path, copy: Path) -> Path:
+        named = self._named
+        is_csv = path.suffix.lower() in _CSV
+        try:
+            with _polars_errors(UnusableFile, f"{path} cannot be read as CSV", path):
+                rows = _scan_csv(path) if is_csv else pl.scan_parquet(path)
+                schema = dict(rows.collect_schema())
+                absent = next((one for one in (named.arm, named.reward, named.propensity) if one not in schema), None)
+                if absent is not None:
+                    raise DataError(
+                        f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: "
+                        f"{', '.join(schema)}); if it has another name, say so with arm=, reward= or propensity="
+                    )
+                missing, count = rows.select(pl.col(named.reward).null_count(), pl.len().alias("")).collect().row(0)
+                if 0 < missing == count:
+                    raise DataError(f"{path} has no reward yet: fill in the column {named.reward!r} as rewards come")
+                arms = rows.select(pl.col(named.arm).unique()).collect()
+                numbers = _arm_numbers(arms, path, named.arm, self._arm_names)
+                roles = ("arm", "reward", "propensity") if self._rename else ()
+                renamed = {name: role for role in roles if (name := getattr(named, role)) != role}
+                if not (is_csv or missing or numbers or renamed):
+                    return path
+                rows = rows.filter(pl.col(named.reward).is_not_null())
+                if numbers is not None:
+                    rows = rows.with_columns(pl.col(named.arm).replace_strict(numbers, return_dtype=pl.Int64))
+                if renamed:
+                    rows = rows.drop([role for role in renamed.values() if role in schema]).rename(renamed)
+                rows.sink_parquet(copy)
+        except UnusableFile:
+            if is_csv:
+                raise
+            return path  # whoever opens it reports the error, or skips the file
+        if missing:
+            self.unrewarded[str(path)] = missing
+        self._copies[str(copy)] = str(path)
+        return copy
+
+
+def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
+    """Return the number of each arm that a log has by its name; None if the log has numbers."""
+    column = column.drop_nulls()
+    index = {arm: number for number, arm in enumerate(arm_names or ())}
+    numbers = {value: find_arm(value, index) for value in column[name].to_list()}
+    unknown = next((spell(value) for value, number in numbers.items() if number is None), None)
+    if unknown is None:
+        return None if all(value == number for value, number in numbers.items()) else numbers
+    if column.schema[name].is_numeric():
+        return None
+    if arm_names is None:
+        raise DataError(
+            f"{path} has {unknown!r} in the arm's column {name!r}, and the policy does not know its arms by name: set "
+            "policy.arm_names = [...], or log their numbers"
+        )
+    raise DataError(
+        f"{path} has {unknown!r} in the arm's column {name!r}, which is not an arm{did_you_mean(unknown, index)} "
+        f"({', '.join(index)})"
+    )
+
+
+def find_arm(value: Any, index: Mapping[str, int]) -> int | None:
+    """Return the index of an arm whose name a column may spell otherwise: a true is True, and 1.0 is 1."""
+    text = value.strip() if isinstance(value, str) else spell(value)
+    integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
+    spelled = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
+    known = list(dict.fromkeys(name for name in spelled if name in index))
+    if len(known) > 1 and isinstance(value, bool | float):  # as texts they differ, in a column of these they do not
+        raise DataError(f"{value!r} may be {known[0]!r} or {known[1]!r}, which are two arms; rename one")
+    return index[known[0]] if known else None
