@@ -62,8 +62,9 @@ def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_pa
 
 def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(tmp_path):
     code = (
-        "import os, sys, time; from daband import _files as files; files.os.replace = lambda *_: (print('written', flush=True), "
-        "time.sleep(60)); files.write_bytes(sys.argv[1], bytes(1000))"
+        "import os, sys, time; from daband import _files as files; "
+        "files.os.replace = lambda *_: (print('written', flush=True), time.sleep(60)); "
+        "files.write_bytes(sys.argv[1], bytes(1000))"
     )
     # Killed before the rename: the file stays as an orphan.
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True)

@@ -52,10 +52,9 @@ def daband(*arguments, cwd, code=0):
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),
         mock.patch.object(sys, "argv", ["daband", *arguments]),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(action="default"),
         pytest.raises(SystemExit) as left,
     ):
-        warnings.simplefilter("default")
         main()
     text = printed.getvalue()
     assert (left.value.code or 0) == code, text
@@ -225,10 +224,46 @@ def test_decide_takes_a_folder_of_pictures(tmp_path):
     for name in ("b", "a"):
         Image.new("RGB", (20, 18), (9, 200, 9)).save(tmp_path / "photos" / f"{name}.png")
     daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
-    assert pl.read_csv(tmp_path / "log.csv").select("file", "arm").rows() == [("a.png", "dog"), ("b.png", "dog")]
+    decided = pl.read_csv(tmp_path / "log.csv").select("file", "arm").rows()
+    assert decided == [("photos/a.png", "dog"), ("photos/b.png", "dog")]
     assert "give a folder of pictures" in daband(
         "decide", "p.daband", "log.csv", "--out", "x.csv", cwd=tmp_path, code=2
     )
+
+
+def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
+    from PIL import Image
+
+    import daband as library
+
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    shown = {f"photos/{number}.png": rng.integers(0, 256, (3, 16, 16), np.uint8) for number in range(40)}
+    for name, pixels in shown.items():
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(tmp_path / name)
+    policy = library.LinUCB(context_shape=(3, 16, 16), n_arms=2, seed=0)
+    policy.arm_names = ["cat", "dog"]
+    policy.save(tmp_path / "p.safetensors")
+    library.export(policy, tmp_path / "p.daband", epsilon=1.0)  # every weight is 1
+    told = daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
+    assert "daband learn DIR log.csv --id file" in told
+    log = pl.read_csv(tmp_path / "log.csv")
+    rewarded = log.with_columns(reward=pl.when(pl.col("arm") == "dog").then(1.0).otherwise(0.25))
+    rewarded.write_csv(tmp_path / "log.csv")
+    told = daband("learn", "p.safetensors", "log.csv", "--id", "file", "--out", "q.safetensors", cwd=tmp_path)
+    assert "Learned 40 rounds" in told
+    learned = library.load(tmp_path / "q.safetensors")
+    contexts = np.stack([shown[name] for name in log["file"]])
+    arms = np.array([policy.arm_names.index(name) for name in log["arm"]])
+    by_hand = library.load(tmp_path / "p.safetensors")
+    by_hand.update(contexts, arms, rewarded["reward"].to_numpy(), "target")
+    np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-9)
+    found = daband("evaluate-log", "q.safetensors", "log.csv", cwd=tmp_path, code=2)
+    assert "the policy has learned the log" in found
+    (tmp_path / "photos/7.png").unlink()
+    rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
+    told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
+    assert "row 0 of 'file' names photos/7.png, which is not there" in told
 
 
 def test_a_file_in_the_place_of_a_preset_says_which_options_take_it(market):

@@ -120,7 +120,7 @@ def decide_command(
         pictures = sorted(path for path in rows.iterdir() if path.suffix.lower() in _PICTURES)
         if not pictures:
             raise InvalidInput(f"{rows} has no picture ({', '.join(_PICTURES)})")
-        frame, contexts = pl.DataFrame({"file": [path.name for path in pictures]}), pictures
+        frame, contexts = pl.DataFrame({"file": [str(path) for path in pictures]}), pictures
     elif deployed.columns is None:
         raise InvalidInput(
             f"{file} does not decide on rows of a table; give a folder of pictures, or pipe arrays into "
@@ -175,7 +175,9 @@ def decide_command(
         say("Nothing is written: --out log.csv keeps the decisions, to fill in rewards and to learn.")
         return
     say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
-    if not rows.is_dir():
+    if rows.is_dir():
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id file")
+    else:
         ids = () if deployed.frozen.table is None else deployed.frozen.table.ids
         column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
         say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")

@@ -21,18 +21,23 @@ import numpy as np
 from daband._arguments import one_of, whole
 from daband._arguments import share as checked_share
 from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._image_layout import image_layout
 from daband._lazy_polars import pl
 from daband._table_transform import TableTransform, numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
+from daband.domains.readers._image_paths import FILE_COLUMN, ImagePaths
 from daband.domains.readers._reading import LogPart, UnusableFile, log_files, read_footer, read_frames
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.serving._row_reader import ImageRule
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
 _PART_ROWS = 4_194_304
 """A larger file is cut into parts of at most so many rows."""
 _ROLES = ("arm", "reward", "propensity")
+_BATCH_BYTES = 1 << 27
+"""Bytes of the images that are read at a time, at most."""
 _BLOCK_ROWS = 65_536
 """``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
 
@@ -54,7 +59,7 @@ class ParquetLog(LoggedDomain):
         n_arms: the number of arms; 0..n_arms - 1 stand in the arm's column.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and every other column is a
             number of the context. A context may also be one column of lists, all of one length.
-        transform: turns the context columns into contexts, where they are not all numbers.
+        transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, where it is not flat; with ``shared`` arms a row has one per arm.
         shared: whether a row holds one context per arm, one after the other.
         on_damaged: "refuse" a log of which a file's footer cannot be read or does not fit, or "skip" such files; they
@@ -73,7 +78,7 @@ class ParquetLog(LoggedDomain):
         *,
         n_arms: int,
         columns: Columns | None = None,
-        transform: TableTransform | None = None,
+        transform: TableTransform | ImagePaths | None = None,
         context_shape: Sequence[int] | None = None,
         shared: bool = False,
         on_damaged: str = "refuse",
@@ -180,6 +185,8 @@ class ParquetLog(LoggedDomain):
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
         """Yield the rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
         read = 0
+        if isinstance(self._transform, ImagePaths):
+            rows = min(rows, max(1, _BATCH_BYTES // math.prod(self._row_shape)))
         for frame in read_frames(part, self._names, rows):
             yield self._rounds(frame, part.path)
             read += len(frame)
@@ -413,25 +420,30 @@ def open_log(
     table: TableTransform | None,
     on_damaged: str,
     roles: Mapping[str, str] | None = None,
+    images: ImageRule | None = None,
 ) -> ParquetLog:
     """Open the log for a policy: files by their names, or a log that is open.
 
-    By default the policy's table reads the rows. ``roles`` are columns that are not contexts, e.g. {"id": "customer"}.
+    By default the policy's table reads the rows. A policy for images reads the files that the column "file" names, by
+    the rule ``images``. ``roles`` are columns that are not contexts, e.g. {"id": "customer"}.
     """
     shared = policy.arms == "shared"
     if not isinstance(log, ParquetLog):
-        if columns is None and table is None and policy.table is None and roles:
+        transform: TableTransform | ImagePaths | None = table
+        if columns is None and table is None:
+            transform = policy.table or _image_paths(log, policy, images)
+        if columns is None and transform is None and roles:
             columns = _columns_without(log, roles)
-        if columns is None:
-            table = table or policy.table
-        if columns is None and table is not None:
-            names = tuple(column.name for column in table.columns)
+        if columns is None and transform is not None:
+            names: tuple[str, ...] = (FILE_COLUMN,)
+            if isinstance(transform, TableTransform):
+                names = tuple(column.name for column in transform.columns)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
             log,
             n_arms=policy.n_arms,
             columns=columns,
-            transform=table,
+            transform=transform,
             context_shape=policy.context_shape,
             shared=shared,
             on_damaged=on_damaged,
@@ -444,6 +456,23 @@ def open_log(
             f"{policy.context_shape} and {policy.n_arms}"
         )
     return log
+
+
+def _image_paths(
+    log: str | Path | Sequence[str | Path], policy: ReadsLogs, images: ImageRule | None
+) -> ImagePaths | None:
+    """Return what reads the images of a log with a column of paths, if the policy takes images; else None."""
+    layout = image_layout(policy.context_shape)
+    if layout is None or policy.arms == "shared":
+        return None
+    path = next((path for path in log_files(log) if path.is_file()), None)
+    try:
+        schema = {} if path is None else read_footer(path)[0]
+    except UnusableFile:  # a log without a column of paths reports it
+        return None
+    if schema.get(FILE_COLUMN) != pl.String:
+        return None
+    return ImagePaths(policy.context_shape, images or ImageRule(layout))
 
 
 def _columns_without(log: str | Path | Sequence[str | Path], roles: Mapping[str, str]) -> Columns:
