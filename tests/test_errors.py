@@ -11,12 +11,12 @@ KINDS = [getattr(errors, name) for name in errors.__all__ if name != "did_you_me
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_an_error_has_fields_and_survives_a_process(kind):
-    error = kind("x.parquet is damaged", argument="on_damaged", remedy="on_damaged='skip' leaves it out")
+    remedies = {"on_damaged": "on_damaged='skip' leaves it out"}
+    error = kind("x.parquet is damaged", argument="log", remedies=remedies)
     for one in (error, pickle.loads(pickle.dumps(error))):
         assert str(one) == "x.parquet is damaged; on_damaged='skip' leaves it out"
-        assert (one.message, one.argument, one.remedy) == (
-            "x.parquet is damaged",
-            "on_damaged",
-            "on_damaged='skip' leaves it out",
-        )
+        assert (one.message, one.argument, one.remedies) == ("x.parquet is damaged", "log", remedies)
     assert str(kind("plain")) == "plain"
+    other = error.reworded("y.parquet is damaged", columns="pass columns=")
+    assert str(other) == "y.parquet is damaged; on_damaged='skip' leaves it out; pass columns="
+    assert type(other) is kind

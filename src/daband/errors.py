@@ -6,7 +6,9 @@ Each also derives from the built-in error that a caller would expect, so ``excep
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Self
 
 __all__ = [
     "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
@@ -23,17 +25,23 @@ class DabandError(Exception):
     ...     print(type(error).__name__)
     CheckpointError
 
-    Programs read fields, not sentences: the command line names its own option for ``argument`` and ``remedy``.
+    Programs read fields, not sentences: the command line replaces a remedy by the one that its options offer.
 
     Attributes:
-        message: the problem, without the remedy.
-        argument: the name of the argument that is wrong, or that the remedy sets; empty if there is none.
-        remedy: a Python user's way out; empty if the message has it.
+        message: the problem, without remedies.
+        argument: the name of the argument that is wrong; empty if there is none.
+        remedies: by the argument that they set, what a caller can do. They follow the message.
     """
 
-    def __init__(self, message: str = "", *, argument: str = "", remedy: str = "") -> None:
-        super().__init__(f"{message}; {remedy}" if remedy else message)
-        self.message, self.argument, self.remedy = message, argument, remedy
+    def __init__(
+        self, message: str = "", *, argument: str = "", remedies: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__("; ".join([message, *remedies.values()]))
+        self.message, self.argument, self.remedies = message, argument, dict(remedies)
+
+    def reworded(self, message: str, **remedies: str) -> Self:
+        """Return the same error with another message and further remedies."""
+        return type(self)(message, argument=self.argument, remedies={**self.remedies, **remedies})
 
 
 class InvalidInput(DabandError, ValueError):

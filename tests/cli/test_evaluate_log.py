@@ -71,7 +71,7 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
         (["p.safetensors", "logs"], "logs is not there"),
         (["p.safetensors", "log", "--estimators", "best"], "'best'"),
         (["p.safetensors", "log", "--context", "age"], "shape (3,)"),
-        (["p.safetensors", "log", "--confidence", "95"], "--confidence must"),
+        (["p.safetensors", "log", "--confidence", "95"], "confidence must"),
     ):
         done = daband("evaluate-log", *arguments)
         assert done.returncode == 2

@@ -64,12 +64,11 @@ def fit_log_command(
         named = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
         _save(_fit_table(log, method, named), out)
         return
-    with options.named_as_options():
-        columns = options.log_columns(context)
-        if policy is not None and half_life is not None:
-            raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
-        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
-    with rows_bar(fitted.name) as show, options.named_as_options():
+    columns = options.log_columns(context)
+    if policy is not None and half_life is not None:
+        raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
+    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
+    with rows_bar(fitted.name) as show:
         daband.fit_log(
             fitted,
             log,
@@ -120,7 +119,7 @@ def learn_command(
         make_folder(place.parent)
     check_writable(place)
     before, rows = learner.rounds_learned, 0
-    with rows_bar(learner.name) as show, options.named_as_options():
+    with rows_bar(learner.name) as show:
 
         def count(record: dict[str, float]) -> None:
             nonlocal rows
@@ -230,7 +229,6 @@ def evaluate_log_command(
         valued.deploy(domain)
     with (
         rows_bar("pass 1") as show,
-        options.named_as_options(),
         tempfile.TemporaryDirectory(prefix="daband-") as copies,
     ):
         columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)

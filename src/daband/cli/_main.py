@@ -21,7 +21,19 @@ from daband.cli import _data as data
 from daband.cli._ablate_and_sweep import ablate, sweep
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, seed_numbers, spans, stem
+from daband.cli._options import (
+    Jobs,
+    Name,
+    Out,
+    Overrides,
+    Ray,
+    Seeds,
+    complete_methods,
+    error_text,
+    seed_numbers,
+    spans,
+    stem,
+)
 from daband.cli._progress_and_tables import console, errors, method_table, say, warnings_on
 from daband.cli._run_progress import continue_command, run_all
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
@@ -279,7 +291,7 @@ def main() -> None:
     try:
         app()
     except DabandError as error:
-        _leave(str(error))
+        _leave(error_text(error))
     except OSError as error:  # a folder that cannot be written, a full disk: nothing a traceback would help with
         place = f"{error.filename}: " if error.filename else ""
         _leave(f"{place}{error.strerror or error}")

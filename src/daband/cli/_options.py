@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 from daband.bench._methods import method_names
 from daband.bench._settings import preset_names
 from daband.domains.readers._columns import Columns
-from daband.errors import DataError, InvalidInput
+from daband.errors import DabandError, InvalidInput
 
 
 def complete_preset(incomplete: str) -> list[str]:
@@ -58,18 +57,13 @@ TrustInPrior = Annotated[
 ]
 
 _MOST = 100_000
-_OPTIONS = {
-    "on_damaged='skip'": "--skip-damaged",
-    "columns=daband.domains.Columns(...)": "--context",
-    "columns.context": "--context",
-    "arm=, reward= or propensity=": "--arm, --reward or --propensity",
-    "with id=, so": "with --id, so",
-    "confidence must": "--confidence must",
-    "estimator must": "--estimators must",
-    "rule must": "--rule must",
-    ", or give that version as before=": "",
+_REMEDIES = {
+    "on_damaged": "--skip-damaged leaves it out",
+    "columns": "name the context columns with --context",
+    "arm": "if it has another name, give --arm, --reward or --propensity",
+    "before": "",
 }
-"""What a command calls the arguments that errors of ``fit_log`` and ``evaluate_log`` name."""
+"""The remedies that commands offer, by the argument of the function."""
 
 
 def stem(name: str) -> str:
@@ -84,19 +78,15 @@ def log_columns(
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
+    if not names:
+        raise InvalidInput("--context names no column")
     return Columns(names, arm=arm, reward=reward, propensity=propensity)
 
 
-@contextmanager
-def named_as_options() -> Iterator[None]:
-    """Errors about a log that advise an argument advise the option instead."""
-    try:
-        yield
-    except (DataError, InvalidInput) as error:
-        text = str(error)
-        for argument, option in _OPTIONS.items():
-            text = text.replace(argument, option)
-        raise type(error)(text) from None
+def error_text(error: DabandError) -> str:
+    """Return an error with the remedies that commands offer."""
+    remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
+    return "; ".join([error.message, *filter(None, remedies)])
 
 
 def number_or_name(text: str | None) -> float | str | None:

@@ -59,7 +59,8 @@ def check_unlearned(policy: Any, log: ParquetLog) -> None:
     some = "the log" if learned == len(log) else f"{learned:,} of the {len(log):,} rounds of the log"
     raise LearnedLog(
         f"the policy has learned {some}: an estimate from the same rounds would be too high; evaluate the version "
-        "that had not learned them, or give that version as before=, or give a later log"
+        "that had not learned them, or give a later log",
+        remedies={"before": "or give the earlier version as before="},
     )
 
 

@@ -120,8 +120,8 @@ class StreamedRounds:
                     at += len(batch.arms)
                     self._report(len(batch.arms))
             except DataError as error:
-                hint = "" if self._skip else "; on_damaged='skip' leaves it out"
-                raise DataError(f"{error}{hint}") from None
+                remedy = {} if self._skip else {"on_damaged": "on_damaged='skip' leaves it out"}
+                raise error.reworded(error.message, **remedy) from None
         self._rows, self._pass = 0, self._pass + 1
 
     def sample(self, places: IntArray) -> AnyArray:

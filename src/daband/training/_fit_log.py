@@ -218,7 +218,7 @@ def learn_log(
             named = LogColumns(arm, reward, propensity) if columns is None else LogColumns.of(columns)
             plain = PlainLog(log, Path(place), named, policy.arm_names, rename=columns is None)
             for path, rounds in plain.unrewarded.items():
-                again = "" if id is not None else " (with id=, so that the others are not counted again)"
+                again = "" if id is not None else " with ids, so that the others are not counted again"
                 message = f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}"
                 _warn(message, stacklevel=2)
             with plain.errors_name_originals():
@@ -468,7 +468,8 @@ class _LogRun:
         if self.settings.on_damaged == "refuse":
             save()
             kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
-            raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
+            remedy = "on_damaged='skip' learns from the other parts"
+            raise error.reworded(f"{error.message}{kept}", on_damaged=remedy) from None
         _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=6)
 
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:

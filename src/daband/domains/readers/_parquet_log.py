@@ -38,6 +38,7 @@ _PART_ROWS = 4_194_304
 _ROLES = ("arm", "reward", "propensity")
 _BATCH_BYTES = 1 << 27
 """Bytes of the images that are read at a time, at most."""
+_NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
 _BLOCK_ROWS = 65_536
 """``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
 
@@ -104,7 +105,8 @@ class ParquetLog(LoggedDomain):
                     self._names, numbers_per_row = self._layout(schema, path)
             except UnusableFile as error:
                 if on_damaged == "refuse":
-                    raise DataError(f"{error}; on_damaged='skip' leaves it out") from None
+                    remedies = {**error.remedies, "on_damaged": "on_damaged='skip' leaves it out"}
+                    raise DataError(error.message, remedies=remedies) from None
                 self.damaged[str(path)] = str(error)
                 continue
             stat = path.stat()
@@ -118,7 +120,8 @@ class ParquetLog(LoggedDomain):
             each = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
                 f"log: a row of {self.files[0].path} has {numbers_per_row} numbers of context, expected contexts of "
-                f"shape {self.context_shape}{each}; name the context columns with columns=daband.domains.Columns(...)"
+                f"shape {self.context_shape}{each}",
+                remedies=_NAME_COLUMNS,
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
@@ -272,15 +275,11 @@ class ParquetLog(LoggedDomain):
                 )
             if implied and kind not in ("integer", "float", "list"):
                 raise UnusableFile(
-                    f"{path} has {schema[name]} in column {name!r}, which is not a number; name the context columns "
-                    "with columns=daband.domains.Columns(...)"
+                    f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_NAME_COLUMNS
                 )
         extra = [name for name in schema if name not in first]
         if implied and extra:
-            raise UnusableFile(
-                f"{path} has a column {extra[0]!r} that the first file has not; name the context columns with "
-                "columns=daband.domains.Columns(...)"
-            )
+            raise UnusableFile(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
 
     def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
         """Return the columns to read, and how many numbers of context a row has."""
@@ -345,8 +344,8 @@ def resolve_columns(columns: Columns | None, schema: dict[str, Any], path: Path)
     missing = [name for name in _ROLES if name not in schema]
     if missing:
         raise UnusableFile(
-            f"{path} has no column {missing[0]!r}{did_you_mean(missing[0], schema)} (its columns: "
-            f"{', '.join(schema)}); if it has another name, pass columns=daband.domains.Columns(...)"
+            f"{path} has no column {missing[0]!r}{did_you_mean(missing[0], schema)} (its columns: {', '.join(schema)})",
+            remedies={"columns": "if it has another name, pass columns=daband.domains.Columns(...)"},
         )
     context = tuple(name for name in schema if name not in _ROLES)
     if not context:

@@ -330,7 +330,7 @@ class PlainLog:
         try:
             yield
         except (DataError, InvalidInput) as error:
-            raise type(error)(self.original(str(error))) from None
+            raise error.reworded(self.original(error.message)) from None
 
     def _plain(self, path: Path, copy: Path) -> Path:
         named = self._named
@@ -343,7 +343,8 @@ class PlainLog:
                 if absent is not None:
                     raise DataError(
                         f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: "
-                        f"{', '.join(schema)}); if it has another name, say so with arm=, reward= or propensity="
+                        f"{', '.join(schema)})",
+                        remedies={"arm": "if it has another name, say so with arm=, reward= or propensity="},
                     )
                 missing, count = rows.select(pl.col(named.reward).null_count(), pl.len().alias("")).collect().row(0)
                 if 0 < missing == count:
