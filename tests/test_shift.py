@@ -48,6 +48,7 @@ def test_a_shift_survives_json():
     ("given", "units", "says"),
     [
         ("unit", None, "got 'unit'; did you mean 'units'"),
+        (None, 1.5, "units must be columns by name or position, got 1.5"),
         (7, None, "one or several of covariate, units, style, labels, got 7"),
         ([], None, "at least one"),
         ("units", ["prize"], "'prize', which is no numeric column of the contexts; did you mean 'price'"),

@@ -150,7 +150,9 @@ def as_shift(
 
 
 def _positions(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
-    named = [units] if isinstance(units, str | Integral) else list(units)  # type: ignore[arg-type]
+    if not isinstance(units, str | Iterable | Integral):
+        raise InvalidInput(f"units must be columns by name or position, got {units!r}")
+    named = [units] if isinstance(units, str | Integral) else list(units)
     if not named:
         raise InvalidInput("units must name at least one column; leave it out where all columns are meant")
     places = []

@@ -436,6 +436,11 @@ class TableTransform:
             start += len(column.features)
         return replace(self, columns=tuple(columns))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that a row must have."""
+        return tuple(column.name for column in self.columns)
+
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
         """A name per number of a context."""
@@ -503,7 +508,7 @@ class TableRows:
     """Turn mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
 
     def __init__(self, transform: TableTransform) -> None:
-        self.names = tuple(column.name for column in transform.columns)
+        self.names = transform.names
         self._known = frozenset((*self.names, *transform.ids))
         self._dimension = len(transform.feature_names)
         starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()

@@ -122,7 +122,7 @@ def test_fit_log_takes_a_table(market):
         ((*FILES, "--units", "city"), "--units city is no column of numbers (those are: spent, age)"),
         (
             (*FILES[:4], "--arm", "offer"),
-            "arm 'offer' needs a reward: the column of what the chosen arm paid (--reward COLUMN)",
+            "arm 'offer' needs a reward: the column with the reward of the chosen arm (--reward COLUMN)",
         ),
         (("--source", "no.csv", "--target", "new.csv", "--label", "y"), "no.csv is not there"),
     ],
@@ -182,7 +182,7 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "say so with --arm, --reward or --propensity" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
-    assert "other.csv has 'cal' in the arm's column 'arm', which is no arm; did you mean 'call'?" in told
+    assert "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?" in told
     assert "snips:" in daband("evaluate-log", "loop", "log.csv", "--estimators", "snips", cwd=market)
     told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
     assert (market / "questions.csv").read_text().startswith("id,customer,arm,arm_name,reward\n")
@@ -199,13 +199,13 @@ def _check_odd_rows(market):
     text = pl.when(pl.col("customer") == "new4").then(pl.lit("old")).otherwise(commas)
     new.with_columns(age=text).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
-    assert "column 'age' is not numeric: it is of type String, e.g. 'old' in row 4" in told
+    assert "row 4: 'age' must be a number or None, got 'old' (str)" in told
     new.rename({"age": "Age"}).write_csv(market / "odd.csv")
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
     assert "odd.csv has no column 'age'; did you mean 'Age'? (its columns: customer, spent, Age, city, joined)" in told
     new.with_columns(pl.col("age") * 100).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
     told = daband("decide", "v0.daband", "odd.csv", "--out", "odd-log.csv", cwd=market)
-    assert told.count("deviations from the mean of training") == 1
+    assert told.count("standard deviations from the training mean") == 1
     assert "(and 239 more rows)" in told
     log = pl.read_csv(market / "odd-log.csv")  # in commas and points: an arm may be called 0.5
     assert log["age"].to_list() == (new["age"] * 100).to_list()
@@ -260,6 +260,9 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-9)
     found = daband("evaluate-log", "q.safetensors", "log.csv", cwd=tmp_path, code=2)
     assert "the policy has learned the log" in found
+    Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)).save(tmp_path / "photos/7.png")  # resized, as trained
+    rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
+    assert "Learned 1 rounds" in daband("learn", "p.safetensors", "log.csv", "--out", "r.safetensors", cwd=tmp_path)
     (tmp_path / "photos/7.png").unlink()
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
@@ -305,7 +308,7 @@ def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
     result = json.loads((market / "measured/result.json").read_text())
     assert f"Measured on {result['target_contexts']} target rows" in told
     assert f": value {result['target_value']:.3g}." in told
-    assert "Still open: spent: -999 stands in 2 rows" in told.partition("Chosen:")[2]
+    assert "Still open: spent: -999 is in 2 rows" in told.partition("Chosen:")[2]
 
 
 def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):

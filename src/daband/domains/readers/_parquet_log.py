@@ -434,9 +434,7 @@ def open_log(
         if columns is None and transform is None and roles:
             columns = _columns_without(log, roles)
         if columns is None and transform is not None:
-            names: tuple[str, ...] = (FILE_COLUMN,)
-            if isinstance(transform, TableTransform):
-                names = tuple(column.name for column in transform.columns)
+            names = transform.names if isinstance(transform, TableTransform) else (FILE_COLUMN,)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
             log,
@@ -471,7 +469,9 @@ def _image_paths(
         return None
     if schema.get(FILE_COLUMN) != pl.String:
         return None
-    return ImagePaths(policy.context_shape, images or ImageRule(layout))
+    side = policy.context_shape[-1]
+    resized = policy.context_shape == (3, side, side)  # as the images of a user's folders are
+    return ImagePaths(policy.context_shape, images or (ImageRule(layout, side, side) if resized else ImageRule(layout)))
 
 
 def _columns_without(log: str | Path | Sequence[str | Path], roles: Mapping[str, str]) -> Columns:

@@ -135,6 +135,10 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
         if decimal_comma:
             values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
         rows = rows.with_columns(values.cast(kind))
+    if decimal_comma:  # a number next to other texts is spelled as everywhere
+        mixed = pl.col(texts)
+        is_number = mixed.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
+        rows = rows.with_columns(pl.when(is_number).then(mixed.str.replace(",", ".")).otherwise(mixed).name.keep())
     return rows
 
 
