@@ -1,5 +1,6 @@
 """What a shell and a reader of ``--help`` are offered."""
 
+import pytest
 from typer.testing import CliRunner
 
 from daband.cli._data import data_app
@@ -24,3 +25,18 @@ def test_every_command_ends_its_help_with_an_example():
 def test_a_shell_completes_presets_and_methods():
     assert "synthetic" in complete_preset("syn")
     assert complete_methods("random,linucb-") == ["random,linucb-coral", "random,linucb-p", "random,linucb-subspace"]
+
+
+def all_commands():
+    commands = [(command.name or command.callback.__name__,) for command in app.registered_commands]
+    return [(), *commands, *(("data", str(command.name)) for command in data_app.registered_commands)]
+
+
+@pytest.mark.parametrize("words", all_commands(), ids=" ".join)
+def test_help_cuts_no_text_at_eighty_columns(words):
+    text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERM": "dumb"}).output
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert words or "..." not in text.partition("Commands:")[2]
+    if words == ("serve",):  # whole sentences, in whatever lines
+        assert "Continue learning from the log, with the policy that FILE came from." in " ".join(text.split())

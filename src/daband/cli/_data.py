@@ -17,9 +17,9 @@ from daband.errors import InvalidInput
 
 data_app = typer.Typer(
     name="data",
-    help="Pairs of domains: list them, check and get their data, see examples.",
+    help="List pairs of domains, and get their data.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")

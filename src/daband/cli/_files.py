@@ -27,11 +27,9 @@ from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
-_PANEL = "Your own files, instead of NAME"
-
 
 def _option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=_PANEL)
+    return typer.Option(*names, help=help)
 
 
 def _file_options(

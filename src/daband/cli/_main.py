@@ -43,9 +43,9 @@ from daband.errors import DabandError
 app = typer.Typer(
     name="daband",
     help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is expensive.\n\n"
-    "Start with [bold]daband demo[/bold].",
+    "Start with: daband demo",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.data_app, name="data")
@@ -86,7 +86,7 @@ def _common(
     name_plugins(plugin or ())
 
 
-@app.command()
+@app.command(short_help="Compare four methods on digits over photographs.")
 def demo(
     out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
     jobs: Jobs = min(3, os.cpu_count() or 1),
@@ -131,7 +131,7 @@ def run(
     _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
 
 
-@app.command("bench")
+@app.command("bench", short_help="Compare methods over seeds on the same rounds.")
 @takes_files
 def bench_command(
     name: Name,
@@ -153,22 +153,22 @@ def bench_command(
     _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray, committee=committee)
 
 
-app.command()(ablate)
-app.command()(sweep)
-app.command("continue")(continue_command)
-app.command("audit")(audit_command)
-app.command("choose")(takes_files(choose_command))
-app.command("assess")(takes_files(assess_command))
+app.command(short_help="Compare all combinations of the terms R, P and D.")(ablate)
+app.command(short_help="Run a grid of settings and select one by a rule.")(sweep)
+app.command("continue", short_help="Continue finished runs in the target, with its rewards.")(continue_command)
+app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
+app.command("choose", short_help="Train candidates and choose one for the target.")(takes_files(choose_command))
+app.command("assess", short_help="Assess a policy in the target without its rewards.")(takes_files(assess_command))
 app.command("fit-log")(fit_log_command)
-app.command("evaluate-log")(evaluate_log_command)
+app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(evaluate_log_command)
 app.command("export")(export_command)
 app.command("decide")(decide_command)
-app.command("learn")(learn_command)
+app.command("learn", short_help="Update a policy from a completed log.")(learn_command)
 app.command("serve")(serve_command)
 app.command("export-events")(export_events_command)
 
 
-@app.command()
+@app.command(short_help="Write a report on a folder of runs.")
 def report(
     folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate`, `sweep` or `run` filled.")],
     pair: Annotated[

@@ -22,20 +22,22 @@ def export_command(
     domain: Annotated[Literal["source", "target"], typer.Option(help="The domain it will act in.")] = "target",
     epsilon: Annotated[
         float | None,
-        typer.Option(help="The probability of an arm drawn at random, so that its log serves to learn; 0.1, say."),
+        typer.Option(help="Probability of a uniformly drawn arm, so that the log can be learned from; e.g. 0.1."),
     ] = None,
     explore: Annotated[
         Literal["ucb", "thompson", "greedy"] | None,
-        typer.Option(help="How it explores besides; by default greedy where --epsilon is given, else as the policy."),
+        typer.Option(help="The exploration rule; by default greedy with --epsilon, or else the policy's."),
     ] = None,
     least_rounds: Annotated[
-        int, typer.Option(min=0, help="Refuse where an arm was learned from fewer rounds: they tell of each.")
+        int, typer.Option(min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds.")
     ] = 0,
     data: Annotated[
-        bool, typer.Option(help="Read the run's data for what monitoring compares with; --no-data does without.")
+        bool, typer.Option(help="Read the run's data for the contexts that monitoring compares with.")
     ] = True,
 ) -> None:
-    """Write a run's policy to one file that decides on raw rows, without anything that it was trained on.
+    """Write a policy to one file that decides on raw rows.
+
+    The file holds no row of the training data. It is loaded and compared with the policy before it is written.
 
     Example: daband export market market.daband --epsilon 0.1
     """
@@ -68,7 +70,7 @@ def export_command(
     say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
     say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
-    if assessment is not None and assessment.get("verdict") != "hand over":
+    if assessment is not None and assessment.get("verdict") not in ("deploy", "hand over"):
         why = assessment.get("why", "no reason is given")
         say(f"Its assessment without target rewards: {assessment.get('verdict')} ({why}).", style="yellow")
     if deployed.columns is not None:
@@ -94,18 +96,18 @@ def decide_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the rows go with arm, propensity and an empty reward to fill in: .csv or .parquet."),
+        typer.Option(help="Write the rows with arm, propensity and an empty reward to this .csv or .parquet file."),
     ] = None,
     among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Make warnings of a row errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings on a row as errors.")] = False,
     false_alarms: Annotated[
-        float, typer.Option(help="The probability of an alarm while nothing has changed, for the whole file.")
+        float, typer.Option(help="Probability of an alarm while nothing has changed, for the whole file.")
     ] = 0.01,
 ) -> None:
-    """Decide on every row of a file, and tell whether the rows have left what training saw.
+    """Decide on every row of a file, and check them for drift.
 
-    What it writes to --out is a log: fill in the rewards as they come, and `daband learn` takes it. Without --out, the
-    decisions of the first rows are shown.
+    --out is written as a log: fill in the rewards as they arrive, and `daband learn` reads it. Without --out, the
+    decisions on the first rows are printed.
 
     Example: daband decide market.daband week1.csv --out log1.csv
     """
@@ -191,38 +193,56 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def serve_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
-    log: Annotated[str, typer.Option(help="The log: sqlite:///FILE or postgresql://...")] = "sqlite:///events.db",
+    log: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The event log: sqlite:///FILE or postgresql://...")
+    ] = "sqlite:///events.db",
     learn: Annotated[
         Path | None,
-        typer.Option(help="The policy that FILE was exported from (policy.safetensors): learn from the log."),
+        typer.Option(metavar="POLICY", help="Continue learning from the log, with the policy that FILE came from."),
     ] = None,
     learn_every: Annotated[int, typer.Option(min=1, help="Rewards that are learned at a time.")] = 100,
-    mode: Annotated[Literal["online", "apprentice", "log-only"], typer.Option(help="Whose arm is played.")] = "online",
-    wait: Annotated[float | None, typer.Option(help="Seconds until the default reward; without it, for ever.")] = None,
+    mode: Annotated[
+        Literal["online", "apprentice", "log-only"],
+        typer.Option(help="Play the model's arm, or the incumbent's and log the model's, or only the incumbent's."),
+    ] = "online",
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds after which an event without a reward gets the default reward.")
+    ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward of events that get none in time.")] = 0.0,
     corrections: Annotated[
-        Literal["refused", "versioned"], typer.Option(help="A second, other reward is.")
+        Literal["refused", "versioned"],
+        typer.Option(help="Reject a different second reward, or store it as a new version."),
     ] = "refused",
     incumbent: Annotated[str | None, typer.Option(help="The arm that was played before, to compare with.")] = None,
-    contexts: Annotated[Literal["keep", "hash", "drop"], typer.Option(help="What the log keeps of contexts.")] = "keep",
+    contexts: Annotated[
+        Literal["keep", "hash", "drop"], typer.Option(help="What the log stores of a context: all, a hash, or nothing.")
+    ] = "keep",
     on_full: Annotated[
-        Literal["stop", "decide"], typer.Option(help="Decisions while the log cannot be written.")
+        Literal["stop", "decide"],
+        typer.Option(help="While the log cannot be written: answer 503, or decide without logging."),
     ] = "stop",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name by which clients reach the service, besides localhost and its address; * for any."),
+        typer.Option(metavar="NAME", help="A further name of the service in requests; * allows any."),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 for no limit.")] = 0.0,
-    body_bytes: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 1 << 20,
-    worker: Annotated[bool, typer.Option(help="Watch, learn and set default rewards in a second process.")] = True,
-    access_log: Annotated[bool, typer.Option(help="Write a line per request: path and status, no context.")] = False,
-    open_to_all: Annotated[bool, typer.Option(help="Listen beyond this machine although tokens are missing.")] = False,
+    rate: Annotated[float, typer.Option(min=0, help="Requests per second from one client; 0 for no limit.")] = 0.0,
+    body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Start the process that counts, learns and sets defaults.")
+    ] = True,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Print a line per request: path and status, no context.")
+    ] = False,
+    open_to_all: Annotated[
+        bool, typer.Option("--open-to-all", help="Listen to other machines although tokens are missing.")
+    ] = False,
 ) -> None:
-    """Serve an exported policy over HTTP: decide, log, take rewards, and go on learning.
+    """Serve an exported policy over HTTP.
 
-    Tokens come from the environment: DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
+    It decides, logs every decision, takes rewards at any time, and can continue learning. Tokens come from the
+    environment: DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
 
     Example: daband serve market.daband --log sqlite:///events.db --learn policy.safetensors --wait 86400
     """
@@ -238,7 +258,7 @@ def serve_command(
     if host not in _LOOPBACK and not tokens.complete and not open_to_all:
         raise InvalidInput(
             f"--host {host} is open to other machines, and not every role has a token; set DABAND_DECIDE_TOKEN, "
-            "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or say --open-to-all"
+            "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or give --open-to-all"
         )
     settings = Settings(
         mode=mode,
@@ -270,12 +290,14 @@ def serve_command(
 def export_events_command(
     log: Annotated[str, typer.Argument(metavar="LOG", help="The log: sqlite:///FILE or postgresql://...")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
-    since: Annotated[str | None, typer.Option(help="First day, 2026-11-02, or moment, 2026-11-02T12:00.")] = None,
-    until: Annotated[str | None, typer.Option(help="The moment before which events are taken.")] = None,
-    defaults: Annotated[bool, typer.Option(help="Take events with a default reward.")] = True,
+    since: Annotated[str | None, typer.Option(help="First day or moment, e.g. 2026-11-02 or 2026-11-02T12:00.")] = None,
+    until: Annotated[str | None, typer.Option(help="The day or moment before which events are written.")] = None,
+    defaults: Annotated[bool, typer.Option(help="Include events with a default reward.")] = True,
     ids: Annotated[bool, typer.Option(help="Add columns event_id, time, model and mode.")] = False,
 ) -> None:
-    """Write the events of a service's log that have a reward to a Parquet file, as fit-log and evaluate-log read it.
+    """Write the rewarded events of a service's log to Parquet.
+
+    fit-log, learn and evaluate-log read the file.
 
     Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until 2026-11-09
     """
