@@ -215,6 +215,7 @@ def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int
 def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) -> dict[str, Any]:
     """Evaluate, assess and choose on one data set with the policies of one seed; a second seed is for ``assess``."""
     import daband
+    from daband.domains.readers._arrays import ArrayContexts
     from daband.evaluation._policy_scores import scores_of
     from daband.trust._assess import assess_each
     from daband.trust._estimate import ADAPTED, ALONE, MISSED
@@ -287,7 +288,7 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
     # Buying rewards among the candidates of choose: the target's labelled half plays the person who is asked.
     kept = _distinct(firsts[: len(options)], pair)
     policies = [firsts[i] for i in kept]
-    target = daband.domains.ArrayContexts(test.read(0, len(test)))
+    target = ArrayContexts(test.read(0, len(test)))
     scores, _, _ = scores_of(
         policies, source=pair.source_test, target=target, contexts=len(test), rule="greedy", seed=seed
     )

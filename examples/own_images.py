@@ -67,17 +67,17 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # A pair of folders
 # -----------------
 #
-# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by worker processes, into a
+# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by several threads, into a
 # cache on disk; ``passes`` allows each to be shown several times.
 
-pair = daband.domains.from_image_folder(
+pair = daband.domains.from_images(
     source=folder / "scans",
     target=folder / "camera",
     target_test=folder / "test",
     framing=28,
     passes=4,
     target_passes=6,
-    reading=daband.domains.Reading(workers=1, cache=False),
+    cache=False,
 )
 print(pair.context_shape, pair.class_names)
 

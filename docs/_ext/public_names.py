@@ -17,7 +17,7 @@ __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
     "policies": ["Policy", "LinUCB", "Constant", "Random", "load_policy"],
-    "domains": ["load", "from_arrays", "from_table", "from_image_folder", "from_log", "from_callable", "from_datasets",
+    "domains": ["load", "from_arrays", "from_table", "from_images", "from_log", "from_callable", "from_datasets",
                 "Columns", "Pair"],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
     "evaluation": ["evaluate", "evaluate_log", "Evaluation"],

@@ -54,13 +54,6 @@ def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
     return planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
 
 
-def imagenet_normalise(images: AnyArray) -> AnyArray:
-    """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
-    scaled = images.astype(np.float32) / np.float32(255.0)
-    mean, deviation = (np.array(one, np.float32)[:, None, None] for one in (IMAGENET_MEAN, IMAGENET_DEVIATION))
-    return (scaled - mean) / deviation
-
-
 def in_eight_bits(image: Any) -> Any:
     """An image of Pillow whose channels have 8 bits: ``convert`` would cut off 16 bits of grey at 255, all white."""
     from PIL import Image

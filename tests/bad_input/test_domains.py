@@ -269,15 +269,15 @@ def test_options_of_pairs(option):
 class TestFolders:
     @cases({"nothing": None, "a number": 3, "empty": "", "NUL": "a\0b", "nowhere": "no/such/folder"})
     def test_images(self, value):
-        refused(domains.from_image_folder, source=value, target=value)
+        refused(domains.from_images, source=value, target=value)
 
     def test_a_folder_without_images(self, tmp_path):
         (tmp_path / "cat").mkdir()
-        refused(domains.from_image_folder, source=tmp_path, target=tmp_path)
+        refused(domains.from_images, source=tmp_path, target=tmp_path)
 
     def test_a_file_in_place_of_a_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
-        refused(domains.from_image_folder, source=tmp_path / "file", target=tmp_path / "file")
+        refused(domains.from_images, source=tmp_path / "file", target=tmp_path / "file")
 
 
 class TestTraining:

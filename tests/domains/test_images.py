@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband._image_layout import decode, imagenet_normalise
-from daband.domains.readers._image_folder import Reading, from_image_folder
+from daband._image_layout import decode
+from daband.domains.readers._image_folder import from_images
 from daband.domains.readers._image_store import Framing, ImageStore
 from daband.errors import DataError, InvalidInput
 
@@ -30,7 +30,7 @@ def files(tmp_path, write_images):
 @pytest.mark.parametrize("count", [3, 30])  # decoded in turn, and by threads
 def test_a_store_reads_what_pillow_reads(files, cache, count):
     framing = Framing(20, 16)
-    store = ImageStore(files, framing, workers=2, cache=cache)
+    store = ImageStore(files, framing, cache=cache)
     order = np.random.default_rng(0).permutation(30)[:count]
     images = store.read(order)
     assert images.dtype == np.uint8
@@ -66,11 +66,11 @@ def test_another_framing_has_another_cache(files):
 def test_a_damaged_image_is_named_and_nothing_of_it_is_cached(files, damage, count):
     broken = files[1]
     broken.write_bytes(broken.read_bytes()[:200] if damage is None else damage)
-    store = ImageStore(files, Framing(16, 16), workers=2)
+    store = ImageStore(files, Framing(16, 16))
     with pytest.raises(DataError, match=broken.name):
         store.read(np.arange(count))
     Image.fromarray(np.full((9, 9, 3), 5, dtype=np.uint8)).save(broken)
-    again = ImageStore(files, Framing(16, 16), workers=2).read(np.arange(count))
+    again = ImageStore(files, Framing(16, 16)).read(np.arange(count))
     np.testing.assert_array_equal(again[1], 5)
 
 
@@ -95,7 +95,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(files, monkeypatch, tmp_
 
 
 def test_two_stores_may_be_read_at_once(files):
-    store, other = (ImageStore(files, Framing(side, side), workers=2) for side in (16, 12))
+    store, other = (ImageStore(files, Framing(side, side)) for side in (16, 12))
     with ThreadPoolExecutor(2) as pool:
         images, smaller = pool.map(lambda one: one.read(np.arange(30)), (store, other))
     np.testing.assert_array_equal(images, np.stack([by_hand(path, Framing(16, 16)) for path in files]))
@@ -118,18 +118,10 @@ def test_impossible_framings(resize, crop):
         Framing(resize, crop)
 
 
-def test_normalised_as_for_imagenet():
-    images = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1) * np.ones((1, 3, 1, 1), dtype=np.uint8)
-    normalised = imagenet_normalise(images)
-    assert normalised.dtype == np.float32
-    np.testing.assert_allclose(normalised[0, :, 0, 0], [-2.117904, -2.035714, -1.804444], rtol=1e-5)
-    np.testing.assert_allclose(normalised[1, :, 0, 0], [2.248908, 2.428571, 2.64], rtol=1e-5)
-
-
 def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 6)
     write_images(tmp_path / "seen", CLASSES, 8, seed=1, suffix=".jpg")
-    pair = from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16, source_test=0)
+    pair = from_images(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16, source_test=0)
     assert pair.class_names == tuple(CLASSES)
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (18, 12, 12)
     assert pair.context_shape == (3, 16, 16)
@@ -149,26 +141,26 @@ def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 3)
     write_images(tmp_path / "flat", ["."], 7, seed=1)
     write_images(tmp_path / "test", CLASSES, 2, seed=2)
-    pair = from_image_folder(
+    pair = from_images(
         source=tmp_path / "drawn",
         target=tmp_path / "flat",
         target_test=tmp_path / "test",
         source_test=None,
         framing=16,
-        reading=Reading(cache=False, normalise=True),
+        cache=False,
     )
     assert (len(pair.target), len(pair.target_test), pair.target_labelled) == (7, 6, None)
-    assert pair.source.batch(0, 9, seed=0).dtype == np.float32
+    assert pair.source.batch(0, 9, seed=0).dtype == np.uint8
 
 
 def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 3)
     write_images(tmp_path / "seen", CLASSES[:2], 3)
     with pytest.raises(DataError, match=r"class 'owl' has no example"):
-        from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
+        from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
     write_images(tmp_path / "seen", ["Owl", "owl"], 3)
     with pytest.raises(DataError, match=r"seen/Owl is no class of the source \(cat, dog, owl\).*without labels"):
-        from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
+        from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
 
 
 @pytest.mark.parametrize("kind", ["png", "tif"])
@@ -195,11 +187,11 @@ def test_eight_bits_of_grey_may_be_written_as_thirty_two(tmp_path):
 def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
     write_images(tmp_path, ["cup", "pen"], 2)
     with pytest.raises(InvalidInput, match="passes must be a whole number"):
-        from_image_folder(source=tmp_path, target=tmp_path, passes=passes)
+        from_images(source=tmp_path, target=tmp_path, passes=passes)
 
 
 def test_folders_that_are_not_there_or_have_no_classes(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
-        from_image_folder(source=tmp_path / "gone", target=tmp_path)
+        from_images(source=tmp_path / "gone", target=tmp_path)
     with pytest.raises(DataError, match="one sub-folder per class"):
-        from_image_folder(source=tmp_path, target=tmp_path)
+        from_images(source=tmp_path, target=tmp_path)

@@ -99,7 +99,7 @@ def test_a_framing_that_is_none_is_refused(tmp_path, framing):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"")
     with pytest.raises(daband.InvalidInput, match="framing"):
-        daband.domains.from_image_folder(source=tmp_path, target=tmp_path, framing=framing)
+        daband.domains.from_images(source=tmp_path, target=tmp_path, framing=framing)
 
 
 def test_a_log_needs_no_table_of_every_arm():

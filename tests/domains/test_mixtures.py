@@ -221,42 +221,15 @@ class TestReaders:
                 folder = tmp_path / domain / ["stop", "go"][number % 2]
                 folder.mkdir(parents=True, exist_ok=True)
                 Image.new("RGB", (9, 9), (shade + number, 0, 0)).save(folder / f"{number}.png")
-        pair = daband.domains.from_image_folder(
+        pair = daband.domains.from_images(
             sources={"day": tmp_path / "day", "night": tmp_path / "night"},
             targets={"rain": tmp_path / "rain"},
             framing=8,
-            reading=daband.domains.Reading(workers=1, cache=False),
+            cache=False,
         )
         assert pair.domains.names == ("day", "night", "rain")
         assert [name for name, _ in pair.source.by_domain(0, 16, seed=0)] == ["day", "night"]
         assert len(pair.target_test) == 20
-
-
-class TestSeasons:
-    def test_years_are_shown_in_their_order(self):
-        pair = daband.domains.load("seasons/2022", tiny=True)
-        assert pair.domains == DomainNames(("2018", "2019", "2020", "2021"), ("2022",))
-        n, each = len(pair.source), len(pair.source) // 4
-        pair.source.passes = 2
-        order = pair.source.order(0, 2 * n, seed=1)
-        for turn in (order[:n], order[n:]):
-            assert sorted(turn) == list(range(n))
-            np.testing.assert_array_equal(turn // each, np.repeat(np.arange(4), each))
-        assert (order[:n] != order[n:]).any()
-        np.testing.assert_array_equal(pair.source.order(30, n + 40, seed=1), order[30 : n + 40])
-        fewer = restrict_pair(pair, sources=["2018", "2020"])
-        assert fewer.source.chronological
-
-    def test_what_was_forgotten_does_not_mislead(self):
-        """In the eighth year a policy that forgets is far ahead of one that does not."""
-        pair = daband.domains.load("seasons/2025")
-        values = []
-        for half_life in (600, None):
-            policy = daband.LinUCB.for_pair(pair, seed=0, half_life=half_life)
-            rounds = len(pair.source) // 64
-            daband.train(policy, source=pair.source, target=pair.target, episodes=rounds)
-            values.append(daband.evaluate(policy, pair.target_test).value)
-        assert values[0] > values[1] + 0.1
 
 
 class TestReadersOfSeveral:

@@ -6,10 +6,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-import daband
 from daband.checks._pairs import check_pair
 from daband.domains import _registry as registry
-from daband.domains import readers
 from daband.domains.readers._callables import from_callable
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._torch_datasets import from_datasets
@@ -227,15 +225,3 @@ def test_the_seed_orders_drawn_contexts_within_a_block_too(length):
         np.testing.assert_array_equal(middle, two[20:45])
     few = np.unique(pair.source.order(0, min(64, length), seed=3) // 256)
     assert len(few) <= 2  # a batch still draws few blocks
-
-
-def test_a_reader_is_one_file(tmp_path, monkeypatch):
-    (tmp_path / "noted.py").write_text(
-        "from daband.domains import from_arrays\n\n\n"
-        "def from_noted(*, shift=None):\n"
-        "    return from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.5]] * 20, shift=shift)\n"
-    )
-    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path)])
-    assert daband.domains.from_noted().n_arms == 2
-    with pytest.raises(AttributeError, match="from_nothing"):
-        daband.domains.from_nothing()

@@ -9,7 +9,7 @@ from daband.checks._pairs import check_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._callables import from_callable
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._image_folder import from_image_folder
+from daband.domains.readers._image_folder import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._tables import from_table
 from daband.domains.readers._torch_datasets import from_datasets
@@ -106,13 +106,11 @@ def test_a_policy_is_judged_on_held_out_source_rounds():
 def test_a_flat_folder_of_photographs(tmp_path, write_images):
     write_images(tmp_path / "drawn", ["cup", "pen"], 10)
     write_images(tmp_path / "flat", ["."], 7, seed=1)
-    pair = from_image_folder(source=tmp_path / "drawn", target=tmp_path / "flat", framing=8, target_passes=2)
+    pair = from_images(source=tmp_path / "drawn", target=tmp_path / "flat", framing=8, target_passes=2)
     check_pair(pair)
     assert (len(pair.source), len(pair.source_test), len(pair.target), pair.target_test) == (18, 2, 7, None)
     assert (pair.source.rounds_available, pair.target.rounds_available) == (18, 14)
-    given = from_image_folder(
-        source=tmp_path / "drawn", target=tmp_path / "flat", source_test=tmp_path / "drawn", framing=8
-    )
+    given = from_images(source=tmp_path / "drawn", target=tmp_path / "flat", source_test=tmp_path / "drawn", framing=8)
     assert (len(given.source), len(given.source_test)) == (20, 20)
 
 

@@ -47,14 +47,6 @@ def test_images_are_resized_to_256_and_cropped_to_224(visda):
     np.testing.assert_array_equal(pair.source.read(np.array([0]))[0], expected)
 
 
-def test_normalised_on_request(visda):
-    plain, normalised = load("visda17"), load("visda17", normalise=True)
-    images = plain.source.read(np.arange(2)) / 255
-    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    expected = (images - mean[:, None, None]) / deviation[:, None, None]
-    np.testing.assert_allclose(normalised.source.read(np.arange(2)), expected, atol=1e-5)
-
-
 def test_works_without_the_lists(visda):
     for split in ("train", "validation"):
         (visda / split / "image_list.txt").unlink()

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 import daband
-from daband.domains.readers._image_store import Framing
 from tests.serving import kinds
 
 pl = pytest.importorskip("polars")
@@ -41,7 +40,7 @@ def on_images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     policy = daband.LinUCB(context_shape=(3, 16, 16), n_arms=2, transform=daband.PCA(4))
     policy.prepare(np.random.default_rng(0).integers(0, 256, (20, 3, 16, 16), np.uint8))
-    daband.export(policy, folder / "any", images=Framing(20, 16))
+    daband.export(policy, folder / "any", images=(20, 16))
     daband.export(policy, folder / "same")
     return daband.load_deployed(folder / "any"), daband.load_deployed(folder / "same")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import DataError, InvalidInput
 from daband.training._fit_log import LogWarning
 
@@ -198,7 +199,7 @@ def test_rows_that_cannot_be_learned_are_named_with_their_file(log):
 def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp_path):
     recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}, "replay": {"capacity": 300}}
     arguments = {"context_shape": (4,), "n_arms": 3, "recipe": recipe, "device": "cpu"}
-    target = daband.domains.ArrayContexts(whole[0][:150] + 1)
+    target = ArrayContexts(whole[0][:150] + 1)
     options = {"target": target, "adapt_every": 100}
     policy = daband.fit_log(daband.DABand(**arguments), log, **options)
     assert policy.rounds_learned == len(whole[0])

@@ -308,7 +308,7 @@ def test_questions_about_images_name_their_files(tmp_path):
             pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
             image.fromarray(pixels).save(tmp_path / place / f"{number:02d}.png")
     folders = {"source": tmp_path / "source", "target": tmp_path / "target"}
-    pair = daband.domains.from_image_folder(**folders, framing=8)
+    pair = daband.domains.from_images(**folders, framing=8)
     begun = daband.audit(
         daband.LinUCB.for_pair(pair, seed=0), target=pair.target, budget=5, directory=tmp_path / "audit"
     )

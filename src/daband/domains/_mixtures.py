@@ -1,8 +1,7 @@
 """Several domains that are read as one: the rounds of all sources, the contexts of all targets.
 
 A mixture has the positions of its first part, then those of its second, and so on. Which part comes next is drawn in
-proportion to what is left of each, and every part is shown in an order of its own, so that one that is read in blocks
-stays fast. Sources that follow one another in time are shown one after the other (``chronological``).
+proportion to the rest of each, and every part is shown in its own order, so that one that is read in blocks stays fast.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -33,10 +32,9 @@ def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntA
 
 
 @lru_cache(maxsize=8)
-def _turns(sizes: tuple[int, ...], chronological: bool, entropy: tuple[int, ...]) -> IntArray:
-    """Which part every round of one pass is of."""
-    turns = np.repeat(np.arange(len(sizes)), sizes)
-    return turns if chronological else np.random.default_rng(entropy).permutation(turns)
+def _turns(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
+    """Return the part of every round of one pass."""
+    return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def _common(parts: Mapping[str, Any], what: str) -> Any:
@@ -52,9 +50,8 @@ class MixedContexts(Contexts):
 
     n_arms: int
 
-    def __init__(self, parts: Mapping[str, Contexts], *, chronological: bool = False) -> None:
+    def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.named: dict[str, Any] = dict(parts)
-        self.chronological = chronological
         self.context_shape = _common(parts, "context_shape")
         if isinstance(self, RewardDomain | LoggedDomain):
             self.n_arms = _common(parts, "n_arms")
@@ -75,7 +72,7 @@ class MixedContexts(Contexts):
         positions = np.empty(stop - start, np.int64)
         for number in range(start // n, -(-stop // n)):
             entropy = (seed, number, n, self._order_key)
-            turns = _turns(sizes, self.chronological, entropy)
+            turns = _turns(sizes, entropy)
             own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             begin, end = max(start - number * n, 0), min(stop - number * n, n)
             rounds = positions[begin + number * n - start : end + number * n - start]
@@ -162,15 +159,15 @@ def origins(domain: Any, positions: IntArray) -> AnyArray:
     return names[_locate(domain.by_name, positions)[0]]
 
 
-def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:
-    """These domains as one; a single one as it is."""
+def mixed(parts: Mapping[str, Any]) -> Any:
+    """Return these domains as one; a single one as it is."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     kinds: dict[type, Callable[[Mapping[str, Any]], Any]] = {
-        RewardDomain: partial(MixedRewards, chronological=chronological),
-        LoggedDomain: partial(MixedLog, chronological=chronological),
+        RewardDomain: MixedRewards,
+        LoggedDomain: MixedLog,
         EvaluationDomain: MixedEvaluation,
-        Contexts: partial(MixedContexts, chronological=chronological),
+        Contexts: MixedContexts,
     }
     for kind, joined in kinds.items():
         if all(isinstance(part, kind) for part in parts.values()):
@@ -178,13 +175,8 @@ def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:
     raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all contexts alone")
 
 
-def join_pairs(
-    sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str, chronological: bool = False
-) -> Pair:
-    """One pair with the sources of some pairs and the targets of others, each under its name here.
-
-    With ``chronological`` the sources are shown in this order, as time went by, and not all mixed.
-    """
+def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
+    """Return one pair with the sources of some pairs and the targets of others, each under its name here."""
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
     for what in ("context_shape", "n_arms", "arms"):
@@ -192,9 +184,7 @@ def join_pairs(
 
     def of_all(members: Mapping[str, Pair], part: str) -> Any:
         parts = {called: getattr(pair, part) for called, pair in members.items()}
-        if any(one is None for one in parts.values()):
-            return None
-        return mixed(parts, chronological=chronological and part == "source")
+        return None if any(one is None for one in parts.values()) else mixed(parts)
 
     ranges = {pair.reward_range for pair in pairs}
     known = [bounds for bounds in ranges if bounds != "auto"]
@@ -243,7 +233,7 @@ def read_several(
 ) -> Pair:
     """The pair of several sources and targets: each read by itself, beside the first of the other side."""
     given = dict(arguments)
-    name, chronological = given.pop("name"), given.pop("chronological", False)
+    name = given.pop("name")
     of_source, of_target = ({what: given[what] for what in names} for names in (by_source, by_target))
     named: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
@@ -270,7 +260,7 @@ def read_several(
 
     by_source_name, by_target_name = read_each("source", "target", of_source), read_each("target", "source", of_target)
     _common({**by_source_name, **by_target_name}, "class_names")
-    return join_pairs(by_source_name, by_target_name, name=name, chronological=chronological)
+    return join_pairs(by_source_name, by_target_name, name=name)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
@@ -295,8 +285,7 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     def some(whole: Any, names: tuple[str, ...], every: tuple[str, ...]) -> Any:
         if whole is None or names == every:
             return whole
-        chronological = getattr(whole, "chronological", False)
-        return mixed({name: whole.by_name[name] for name in names}, chronological=chronological)
+        return mixed({name: whole.by_name[name] for name in names})
 
     parts = {part: some(getattr(pair, part), chosen.sources, before.sources) for part in _OF_SOURCES}
     parts |= {part: some(getattr(pair, part), chosen.targets, before.targets) for part in _OF_TARGETS}

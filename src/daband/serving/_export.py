@@ -72,7 +72,7 @@ def export(
         arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
-        images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
+        images: how image files become contexts, if they will come: the side in pixels, or (resize, crop).
         reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and counts
             go into the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts of the pair, or
             else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts,
@@ -253,12 +253,12 @@ def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None
     framing = images if images is not None else getattr(target, "framing", None)
     if framing is None:
         return {"layout": layout}
-    side = framing if isinstance(framing, int) else None
-    resize, crop = (getattr(framing, name, side) for name in ("resize", "crop"))
+    resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
     if frozen.context_shape != (3, crop, crop):
-        raise InvalidInput(f"images must be a Framing or a side that gives {frozen.context_shape}, got {framing!r}")
-    normalise = bool(getattr(target, "normalises", False))
-    return {"layout": layout, "resize": resize, "crop": crop, "normalise": normalise}
+        raise InvalidInput(
+            f"images must be a side or (resize, crop) that gives {frozen.context_shape}, got {framing!r}"
+        )
+    return {"layout": layout, "resize": resize, "crop": crop}
 
 
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:

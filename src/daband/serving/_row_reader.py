@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import decode, imagenet_normalise, in_eight_bits
+from daband._image_layout import decode, in_eight_bits
 from daband._table_transform import FAR, RowWarning, TableRows
 from daband.errors import InvalidInput
 
@@ -33,14 +33,13 @@ _MOST_NAMED = 8
 class ImageRule:
     """How an image file becomes a context: both sides resized to ``resize``, then the centre ``crop``, as in training.
 
-    Without ``resize`` an image must have the size of a context. ``normalise`` gives float32 normalised as for ImageNet
-    instead of uint8. ``layout`` is how the pixels of a context lie: "channels_first", "channels_last" or "grey".
+    Without ``resize`` an image must have the size of a context. ``layout`` is the order of a context's axes:
+    "channels_first", "channels_last" or "grey".
     """
 
     layout: str
     resize: int | None = None
     crop: int | None = None
-    normalise: bool = False
 
     def __post_init__(self) -> None:
         if self.layout not in ("channels_first", "channels_last", "grey"):
@@ -201,7 +200,7 @@ class RowReader:
 
     def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
         """A warning where numbers of an image, which training had as bytes, are 0..255 and no bytes."""
-        if self.images is None or self.images.normalise:
+        if self.images is None:
             return ()
         largest = float(flat.max())
         if not _LARGEST_PIXEL < largest < np.inf:
@@ -276,8 +275,6 @@ class RowReader:
                 f"the image has {width} x {height} pixels, which gives a context of shape {context.shape}; the policy "
                 f"was trained on {self.shape}"
             )
-        if rule.normalise:
-            context = imagenet_normalise(context[None])[0]
         if rule.resize is not None and min(width, height) < rule.resize:
             text = f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x {rule.resize}"
             return context, (RowWarning("small_image", "image", text),)

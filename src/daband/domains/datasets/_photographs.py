@@ -12,7 +12,7 @@ from daband.domains._registry import find, need
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of
-from daband.domains.readers._image_folder import ImageList, Reading, pair_of_images, scan_classes
+from daband.domains.readers._image_folder import ImageList, pair_of_images, scan_classes
 from daband.domains.readers._image_store import Framing, ImageStore
 from daband.errors import DataError
 
@@ -22,29 +22,23 @@ from daband.errors import DataError
 _VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
 
 
-def _read_visda17(*, workers: int | None = None, normalise: bool = False) -> Parts:
+def _read_visda17() -> Parts:
     """The training set as source, the validation set as target: contexts (3, 224, 224), 12 arms.
 
     Images are resized to 256x256, then the centre 224x224 is taken (SENTRY's preprocessing, its random crop and flip
     being augmentation). Half of the target, the same in every run, is kept for the evaluator.
-
-    Args:
-        workers: how many threads decode; by default one a core.
-        normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     root = file_of("visda17").parent
     source, target = (_split(root / folder) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
-    return image_parts(source, target.take(train), target.take(test), workers=workers, normalise=normalise)
+    return image_parts(source, target.take(train), target.take(test))
 
 
-def image_parts(
-    source: ImageList, target: ImageList, target_test: ImageList, *, workers: int | None, normalise: bool
-) -> Parts:
+def image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
     """Lists of photographs, read when they are first needed, at 224 pixels a side."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
-        "framing": Framing(256, 224), "reading": Reading(workers=workers, normalise=normalise),
+        "framing": Framing(256, 224),
     }  # fmt: skip
     return Parts(arguments, reader=pair_of_images)
 
@@ -95,16 +89,12 @@ declare(
 _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
 
 
-def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Parts:
+def _read_s2rda49() -> Parts:
     """The synthetic domain as source, the real one as target: contexts (3, 224, 224), 10 arms.
 
     Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``; where
     these lists are not there, half of the photographs, the same in every run, is kept for the evaluator. Images are
     resized to 256x256, then the centre 224x224 is taken.
-
-    Args:
-        workers: how many threads decode; by default one a core.
-        normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     root = file_of("s2rda49").parent
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
@@ -119,9 +109,7 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
         real = scan_classes(root / "real", _S2RDA49_FOLDERS)
         seen_rows, held_rows = split_half(real.labels, name="s2rda49")
         train, test = real.take(seen_rows), real.take(held_rows)
-    return image_parts(
-        scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test, workers=workers, normalise=normalise
-    )
+    return image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
 
 
 def _read_split_list(path: Path, root: Path) -> ImageList:
@@ -151,27 +139,26 @@ declare(
 _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 
 
-def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
+def _read_signs(*, side: int = 32) -> Parts:
     """Rendered signs as source, photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
     Photographs of one sign, taken while driving towards it, are near-copies; they stay on one side of the split.
 
     Args:
         side: pixels a side.
-        workers: how many threads decode; by default one a core.
     """
     framing = Framing(side, side)
     rendered, photographed = (
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = builder.halved(*_decode(photographed, framing, workers), name="signs", groups=tracks)
-    return Parts({"source": _decode(rendered, framing, workers), **parts})
+    parts = builder.halved(*_decode(photographed, framing), name="signs", groups=tracks)
+    return Parts({"source": _decode(rendered, framing), **parts})
 
 
-def _decode(images: ImageList, framing: Framing, workers: int | None) -> tuple[AnyArray, IntArray]:
+def _decode(images: ImageList, framing: Framing) -> tuple[AnyArray, IntArray]:
     # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
-    store = ImageStore(images.paths, framing, workers=workers)
+    store = ImageStore(images.paths, framing)
     return store.read(np.arange(len(store))), images.labels
 
 

@@ -23,7 +23,7 @@ from daband._table_transform import ROW, CategoricalColumn, DateColumn, TableTra
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_notices, infer_columns
-from daband.domains.readers._image_folder import from_image_folder
+from daband.domains.readers._image_folder import from_images
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
@@ -161,7 +161,7 @@ def _files(
             raise InvalidInput("--domain names a column of a table, and the source is a folder")
         if label or arm:
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
-        pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
+        pair = from_images(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
     else:
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)

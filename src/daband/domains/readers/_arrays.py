@@ -120,7 +120,6 @@ def from_arrays(
     target_passes: int | None = None,
     shift: ShiftLike = None,
     units: Sequence[int] | None = None,
-    chronological: bool = False,
     name: str = "arrays",
 ) -> Pair:
     """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
@@ -150,8 +149,6 @@ def from_arrays(
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
-        chronological: whether ``sources`` are given from the oldest to the newest and shown in that order, so that a
-            policy's ``half_life`` counts the latest most; else they are mixed.
         name: what reports call the pair; it also fixes which source rounds are held out.
 
     Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the

@@ -1,4 +1,4 @@
-"""``from_image_folder``: a pair of folders of images, one sub-folder a class."""
+"""``from_images``: a pair of folders of images, one sub-folder a class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from daband._arguments import whole
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import checked_path
-from daband._image_layout import imagenet_normalise
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
@@ -35,21 +34,8 @@ class ImageList:
         return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How images are read.
-
-    ``workers`` threads (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
-    contexts normalised as for ImageNet instead of uint8.
-    """
-
-    workers: int | None = None
-    cache: bool = True
-    normalise: bool = False
-
-
 @takes_several()
-def from_image_folder(
+def from_images(
     *,
     source: str | Path | None = None,
     target: str | Path | None = None,
@@ -57,14 +43,14 @@ def from_image_folder(
     targets: Mapping[str, str | Path] | None = None,
     target_test: Any = None,
     source_test: Any = 0.1,
-    framing: Framing | int = 224,
-    reading: Reading | None = None,
+    framing: int | tuple[int, int] = 224,
+    cache: bool = True,
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
     name: str = "images",
 ) -> Pair:
-    """A pair made of folders of images, decoded when they are first needed.
+    """Return a pair of folders of images, decoded when they are first needed.
 
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
@@ -76,8 +62,8 @@ def from_image_folder(
         target_test: a folder with the same sub-folders as the source, for the evaluator.
         source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
             out (a fixed split by class), or None.
-        framing: the side of a context in pixels, or a ``Framing`` to resize first and then crop.
-        reading: threads, cache and normalisation.
+        framing: the side of a context in pixels; or two, to resize both sides to the first and crop the centre.
+        cache: keep decoded images on disk.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -93,13 +79,12 @@ def from_image_folder(
     ...     for folder in (Path("rendered", ["day", "night"][number % 2]), Path("photographs")):
     ...         folder.mkdir(parents=True, exist_ok=True)
     ...         Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
-    >>> pair = daband.domains.from_image_folder(
-    ...     source="rendered", target="photographs", framing=8, reading=daband.domains.Reading(workers=1, cache=False))
+    >>> pair = daband.domains.from_images(source="rendered", target="photographs", framing=8, cache=False)
     >>> pair.context_shape, pair.class_names, pair.target_test
     ((3, 8, 8), ('day', 'night'), None)
     """
     if source is None or target is None:
-        raise InvalidInput("from_image_folder needs a source and a target folder")
+        raise InvalidInput("from_images needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
     classes = _class_folders(source)
     source_images = scan_classes(source, classes)
@@ -130,8 +115,8 @@ def from_image_folder(
         target_test=test,
         target_labelled=labelled,
         class_names=classes,
-        framing=framing if isinstance(framing, Framing) else Framing(framing, framing),
-        reading=reading or Reading(),
+        framing=Framing(*framing) if isinstance(framing, tuple) else Framing(framing, framing),
+        cache=cache,
         passes=passes,
         target_passes=target_passes,
         shift=shift,
@@ -148,33 +133,29 @@ def pair_of_images(
     target_labelled: ImageList | None,
     class_names: Sequence[str],
     framing: Framing,
-    reading: Reading,
+    cache: bool = True,
     passes: int,
     target_passes: int | None = None,
     shift: ShiftLike = None,
     name: str,
 ) -> Pair:
-    """A pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
+    """Return a pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
     passes = whole("passes", passes, least=1)
     target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
     require_classes(source.labels, class_names, where="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, where="the target's test")
-    n_arms, normalise = len(class_names), reading.normalise
-
-    def store(paths: Sequence[Path]) -> ImageStore:
-        return ImageStore(paths, framing, workers=reading.workers, cache=reading.cache)
+    n_arms = len(class_names)
 
     def rewarded(images: ImageList, passes: int = 1) -> ImageSource:
-        return ImageSource(store(images.paths), images.labels, n_arms=n_arms, passes=passes, normalise=normalise)
+        return ImageSource(ImageStore(images.paths, framing, cache=cache), images.labels, n_arms=n_arms, passes=passes)
 
     # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
-    seen = store([target[row] for row in rows])
+    seen = ImageStore([target[row] for row in rows], framing, cache=cache)
     later = None
     if target_labelled is not None:
-        labels = target_labelled.labels[rows]
-        later = ImageSource(seen, labels, n_arms=n_arms, passes=target_passes, normalise=normalise)
+        later = ImageSource(seen, target_labelled.labels[rows], n_arms=n_arms, passes=target_passes)
     train: RewardDomain = rewarded(source, passes)
     held: EvaluationDomain | None
     if isinstance(source_test, ImageList):
@@ -188,7 +169,7 @@ def pair_of_images(
         class_names=tuple(class_names),
         source=train,
         source_test=held,
-        target=ImageContexts(seen, passes=target_passes, normalise=normalise),
+        target=ImageContexts(seen, passes=target_passes),
         target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)),
         target_labelled=later,
         feedback="one_hot",
@@ -198,25 +179,15 @@ def pair_of_images(
 
 
 class ImageContexts(Contexts):
-    """Images of a store, (3, H, W): uint8, or float32 normalised as for ImageNet with ``normalise``."""
+    """Images of a store, (3, H, W) of uint8."""
 
     prefetches = True
 
-    def __init__(self, store: ImageStore, *, passes: int = 1, normalise: bool = False) -> None:
+    def __init__(self, store: ImageStore, *, passes: int = 1) -> None:
         self._store = store
-        self._normalise = normalise
+        self.framing = (store.framing.resize, store.framing.crop)
         self.context_shape = store.framing.shape
         self.passes = passes
-
-    @property
-    def framing(self) -> Framing:
-        """How an image of any size becomes a context."""
-        return self._store.framing
-
-    @property
-    def normalises(self) -> bool:
-        """Whether contexts are float32, normalised as for ImageNet."""
-        return self._normalise
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -231,17 +202,14 @@ class ImageContexts(Contexts):
         return len(self._store)
 
     def read(self, indices: IntArray) -> AnyArray:
-        images = self._store.read(indices)
-        return imagenet_normalise(images) if self._normalise else images
+        return self._store.read(indices)
 
 
 class ImageSource(ImageContexts, RewardDomain):
-    """Images of a store with labels (n,): the arm equal to the label pays 1, every other 0."""
+    """Images of a store with labels (n,): the reward is 1 for the arm equal to the label, else 0."""
 
-    def __init__(
-        self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1, normalise: bool = False
-    ) -> None:
-        super().__init__(store, passes=passes, normalise=normalise)
+    def __init__(self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1) -> None:
+        super().__init__(store, passes=passes)
         self._labels = labels
         self.n_arms = n_arms
 

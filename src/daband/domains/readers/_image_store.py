@@ -63,16 +63,11 @@ class ImageStore:
     every read decodes.
     """
 
-    def __init__(
-        self, paths: Sequence[Path], framing: Framing, *, workers: int | None = None, cache: bool = True
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], framing: Framing, *, cache: bool = True) -> None:
         if not paths:
             raise DataError("an image store needs at least one file")
-        if workers is not None and workers < 1:
-            raise InvalidInput(f"workers must be at least 1, got {workers}")
         self._paths = [str(path) for path in paths]
         self.framing = framing
-        self._workers = workers or os.cpu_count() or 1
         self._shape = (len(paths), *framing.shape)
         self._cache = self._open_cache() if cache else None
 
@@ -121,7 +116,9 @@ class ImageStore:
             for at in range(len(indices)):
                 decode_one(at)
         else:
-            with ThreadPoolExecutor(self._workers) as pool:  # Pillow releases the interpreter lock while it decodes
+            with ThreadPoolExecutor(
+                os.cpu_count() or 1
+            ) as pool:  # Pillow releases the interpreter lock while it decodes
                 list(pool.map(decode_one, range(len(indices))))
 
     def _open_cache(self) -> Path | None:
