@@ -233,7 +233,7 @@ def judge(path: Path, seed: int, second: int, out: Path, ways: Sequence[str]) ->
     loaded: dict[Any, Any] = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
     as_trained = trained_as(pair)
     firsts = [loaded[seed, place] for place in as_trained]
-    low, high = firsts[0].reward_range
+    low, high = firsts[0].reward_moments.observed
     span = high - low
     truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
     test = pair.target_test

@@ -15,10 +15,11 @@ the public checks say whether it keeps the contract.
 # A policy
 # --------
 #
-# Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks, and a sixth where it draws at
-# random. (A seventh, ``_freeze``, would let it be exported: it returns regressions as arrays, and an ``Exploration``.
-# A softmax is none of these.) Contexts are checked before they reach the hooks, rewards arrive scaled to [0, 1]. Random
-# numbers come from the seed and the number of the round alone, so that a batch equals its rounds one by one.
+# The mean reward of every arm, explored by how often it was chosen. A policy implements five methods: predict rewards
+# and bonuses, learn rounds, add an arm, and save and restore its state. A sixth, ``_freeze``, would let it be exported.
+# Contexts are checked before they reach these methods. Rewards come in the user's unit, and predictions and bonuses
+# have the same unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards. ``Policy``
+# chooses arms from predictions and bonuses.
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,23 +31,22 @@ import torch
 import daband
 from daband.checks import check_pair, check_policy, check_term
 from daband.domains import About, Pair, from_arrays, register_pair
-from daband.linear import Decision
+from daband.linear import Exploration
 from daband.neural.objectives import Batch, Term, terms
 from daband.policies import Policy, policies
 
 
-@policies.register("boltzmann")
-class Boltzmann(Policy):
-    """Draws an arm by a softmax over the arms' mean rewards; contexts are not looked at."""
+@policies.register("means")
+class Means(Policy):
+    """The mean reward of every arm, plus a bonus for arms that were rarely chosen; contexts are not used."""
 
     def __init__(
         self,
         *,
         context_shape: Sequence[int],
         n_arms: int,
-        temperature: float = 0.1,
+        alpha: float = 1.0,
         arms: str = "disjoint",
-        reward_range: Any = (0.0, 1.0),
         transform: Any = None,
         seed: int = 0,
     ) -> None:
@@ -54,47 +54,26 @@ class Boltzmann(Policy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            reward_range=reward_range,
+            exploration=Exploration("ucb", alpha),
             transform=transform,
             seed=seed,
         )
-        self.temperature = temperature
         self._total, self._count = np.zeros(n_arms), np.zeros(n_arms)
 
     def settings(self) -> dict[str, Any]:
-        """What makes this policy anew: a file holds it."""
-        return {**super().settings(), "temperature": self.temperature}
+        """Return what makes this policy again: a file holds it."""
+        return {**super().settings(), "alpha": self.exploration.alpha}
 
-    def _decide(self, contexts: Any, domain: int, available: Any, first_round: int, rule: str | None) -> Decision:
-        n = len(contexts)
-        mean = np.tile((self._total + 0.5) / (self._count + 1), (n, 1))
-        width = np.tile(1 / np.sqrt(self._count + 1), (n, 1))
-        allowed = np.ones((n, self.n_arms), bool) if available is None else available
-        draws = np.array(
-            [np.random.default_rng([self.seed, first_round + row]).random(self.n_arms) for row in range(n)]
-        )
-        if rule is None:
-            # The largest of these is an arm with the probability of the softmax.
-            score = mean / self.temperature - np.log(-np.log(draws))
-        else:
-            score = mean + (width if rule == "ucb" else 0) + 1e-9 * draws  # no randomness but for ties
-        arm = np.where(allowed, score, -np.inf).argmax(axis=1)
-        if rule is not None:
-            return Decision(arm, np.ones(n), mean, width)
-        shares = self._probabilities(contexts, domain, available, rule)
-        return Decision(arm, shares[np.arange(n), arm], mean, width)
-
-    def _probabilities(self, contexts: Any, domain: int, available: Any, rule: str | None) -> np.ndarray:
-        if rule is not None:
-            return super()._probabilities(contexts, domain, available, rule)
-        mean = (self._total + 0.5) / (self._count + 1)
-        likelihood = np.tile(np.exp((mean - mean.max()) / self.temperature), (len(contexts), 1))
-        likelihood = likelihood if available is None else likelihood * available
-        return likelihood / likelihood.sum(axis=1, keepdims=True)
+    def _score(self, contexts: Any, domain: int, bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
+        rewards = self.reward_moments
+        mean = (rewards.centre + self._total) / (1 + self._count)  # an arm without rounds has the mean of all
+        bonus = rewards.scale / np.sqrt(1 + self._count)
+        return np.tile(mean, (len(contexts), 1)), np.tile(bonus, (len(contexts), 1))
 
     def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
-        np.add.at(self._total, arms, rewards)
-        np.add.at(self._count, arms, 1)
+        weights = np.ones(len(arms)) if weights is None else weights
+        np.add.at(self._total, arms, weights * rewards)
+        np.add.at(self._count, arms, weights)
 
     def _grow(self) -> None:
         self._total, self._count = np.append(self._total, 0.0), np.append(self._count, 0.0)
@@ -110,7 +89,7 @@ class Boltzmann(Policy):
 # The checks find what one forgets: a batch that differs from its singles, an error that leaves a trace, a file that
 # does not come back the same, a round that counts twice. Our own policies pass the same ones.
 
-check_policy(Boltzmann)
+check_policy(Means)
 print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
 
 # %%
@@ -170,7 +149,7 @@ with_term = {"base": "small", "weights": {"mean_distance": {"value": 10.0}, "adv
 
 made = {
     "Random": daband.Random.for_pair(pair, seed=0),
-    "Boltzmann": Boltzmann.for_pair(pair, seed=0),
+    "Means": Means.for_pair(pair, seed=0),
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
     "DABand, mean_distance": daband.DABand.for_pair(pair, recipe=with_term, seed=0),
 }
@@ -195,6 +174,6 @@ plt.show()
 #
 # Put the three into a module, here ``mine.py``, and name it::
 #
-#     daband --plugin mine bench rings --methods boltzmann,linucb,daband --seeds 0-4
+#     daband --plugin mine bench rings --methods means,linucb,daband --seeds 0-4
 #
 # A package can name its module under the entry point ``daband.plugins`` instead, and needs no option then.

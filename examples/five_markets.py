@@ -105,15 +105,16 @@ plt.show()
 # A market that grows old
 # -----------------------
 #
-# Taste changes. With ``half_life`` a round counts half after so many rounds, or after so much of the ``time`` that
-# ``update`` is told; predictions are exactly those of the weighted least squares. Here the two best offers swap half a
-# year before the end, and the policy that forgets has found it.
+# Taste changes. ``daband.weights.recency`` gives rounds weights by their age; predictions are exactly those of the
+# weighted least squares. Here the two best offers swap half a year before the end, and the policy with weights has
+# found it. Ages are measured from the first round, so that the weight of a round is known when it is played.
 
 contexts, bought = customers("de", 4000)
 swapped = np.where(np.arange(4000) < 3000, bought, np.array([1, 0, 2])[bought])
 rewards = np.eye(3)[swapped]
 for half_life in (None, 300):
-    policy = daband.LinUCB(context_shape=(6,), n_arms=3, transform=daband.Standardise(), half_life=half_life, seed=0)
+    policy = daband.LinUCB(context_shape=(6,), n_arms=3, transform=daband.Standardise(), seed=0)
     policy.prepare(contexts)
-    earned = policy.play(contexts, rewards).reward
+    weights = None if half_life is None else daband.weights.recency(np.arange(4000), half_life, now=0)
+    earned = policy.play(contexts, rewards, weights=weights).reward
     print(f"half_life={half_life}: {earned[:3000].mean():.2f} before the change, {earned[-500:].mean():.2f} at the end")

@@ -91,7 +91,6 @@ pair = daband.domains.from_callable(
     target_test=real_test,
     n_arms=FORCES,
     length=5000,
-    reward_range=(0, 1),
     shift="style",
     name="throws",
 )

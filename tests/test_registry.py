@@ -7,7 +7,7 @@ import pytest
 from daband._registry import Registry
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
-from daband.policies._policy import policies
+from daband.policies._registered import policies
 
 
 def test_members_are_discovered():

@@ -101,7 +101,7 @@ def _names_page() -> str:
     from daband.neural._recipes import recipe_names
     from daband.neural.encoders._encoder import encoders
     from daband.neural.objectives._term import terms
-    from daband.policies._policy import policies
+    from daband.policies._registered import policies
 
     def first(thing: Any) -> str:
         return " ".join((getattr(thing, "__doc__", None) or "").split("\n\n")[0].split()).replace("``", "`")

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daband import domains
+    from daband import domains, weights
     from daband._shift import Shift
     from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
@@ -34,7 +34,7 @@ __all__ = [
     "Decision", "Evaluation", "InvalidInput", "LinUCB", "LogEstimate", "NeuralLinUCB", "NotFitted", "Policy", "Random",
     "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "Trees", "assess", "audit", "choose",
     "continue_on_target", "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log", "load",
-    "load_deployed", "recipe_for", "train",
+    "load_deployed", "recipe_for", "train", "weights",
 ]  # fmt: skip
 
 
@@ -48,7 +48,7 @@ _NAMES_OF = {
 }  # fmt: skip
 """The names that each room offers here."""
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
-_ROOMS = {"bench", "checks", "cli", "domains", *_NAMES_OF}
+_ROOMS = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
 _NAME_IN_ROOM = {"load": "load_policy"}
 PLUGINS = ("daband.neural",)
 """Packages that register their policies when a registry is searched and torch is installed."""

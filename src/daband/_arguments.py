@@ -46,8 +46,8 @@ def between_0_and_1(name: str, value: Any) -> float:
 
 
 def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
-    """The value, if it is one of the options."""
-    if value not in options:
+    """The value, if it is one of the options; 1 is not True, and an array is none of them."""
+    if not any(isinstance(value, type(option)) and value == option for option in options):
         *most, last = map(repr, options)
         raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
     return value

@@ -46,11 +46,12 @@ class DomainNames:
 
     def index(self, name: Any) -> int:
         """The index of the domain with this name; "source" is the first source, "target" the only target."""
-        if name == "source" and name not in self.names:
+        if isinstance(name, str) and name == "source" and name not in self.names:
             return 0
-        if name == "target" and name not in self.names and len(self.targets) == 1:
+        missing = isinstance(name, str) and name == "target" and name not in self.names
+        if missing and len(self.targets) == 1:
             return self.first_target
-        if name == "target" and name not in self.names:
+        if missing:
             raise InvalidInput(
                 f"there are {len(self.targets)} targets, {', '.join(self.targets)}: name one of them, as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'

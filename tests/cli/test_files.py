@@ -176,7 +176,6 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
-    assert "prior_trust" in daband("learn", "loop", "other.csv", "--prior-trust", "much", cwd=market, code=2)
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has no column 'arm'" in told
     assert "say so with --arm, --reward or --propensity" in told
@@ -325,5 +324,5 @@ def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
         log = read_table(tmp_path / name).with_columns(reward=pl.lit(1.0))
         log.write_csv(tmp_path / name, separator="\t" if name.endswith("tsv") else ",")
         learned = copy.deepcopy(policy)
-        learn_log(learned, tmp_path / name, prior_trust=1.0)
+        learn_log(learned, tmp_path / name)
         assert (learned.counts - policy.counts).tolist() == [log["arm"].to_list().count(dose) for dose in (0.5, 1.5)]

@@ -43,8 +43,8 @@ def test_observable_terms_against_a_loop():
     eps = sum(abs(reward[i] - source.mean[i, source.arm[i]]) for i in range(8))
     promised = sum(abs(target.mean[i, target.arm[i]]) for i in range(4)) * 2
     mistaken = sum(abs(source.mean[i, source.arm[i]]) for i in range(8) if reward[i] < 1)
-    widths = sum(2 * max(target.width[i]) for i in range(4)) * 2
-    widths += sum(2 * max(source.width[i]) for i in range(8) if reward[i] < 1)
+    widths = sum(2 * max(target.bonus[i]) for i in range(4)) * 2
+    widths += sum(2 * max(source.bonus[i]) for i in range(8) if reward[i] < 1)
     assert terms.regression_error == pytest.approx(2 * eps)
     assert terms.divergence == pytest.approx(4.0)
     assert terms.predicted_reward_target == pytest.approx(promised)

@@ -385,7 +385,7 @@ class TestBadInput:
     def test_rewards_and_contexts(self):
         reward = self.reward.copy()
         reward[5] = np.inf
-        self.refused("reward in row 5", log=(self.x, self.arm, reward, self.p))
+        self.refused("reward.*in row 5", log=(self.x, self.arm, reward, self.p))
         x = self.x.copy()
         x[8, 1] = np.nan
         self.refused("NaN.*row 8", log=(x, self.arm, self.reward, self.p))

@@ -40,7 +40,7 @@ def write(folder, log, files=3, **more):
 
 
 def fitted(log, **options):
-    policy = daband.LinUCB(context_shape=log[0].shape[-1:], n_arms=K, epsilon=0.1, reward_range="auto", **options)
+    policy = daband.LinUCB(context_shape=log[0].shape[-1:], n_arms=K, epsilon=0.1, **options)
     policy.prepare(log[0])
     policy.update(log[0][:300], log[1][:300], log[2][:300])
     return policy

@@ -44,7 +44,7 @@ EUROS = np.array([[12.0, -5.0, 3.0], [-5.0, 12.0, 12.0], [1.0, 1.0, 1.0], [0.0, 
 
 @pytest.mark.parametrize("unit", [1.0, 1000.0, 2.0**-20])
 def test_real_rewards_are_in_their_own_unit_and_accuracy_is_a_share(unit):
-    policy = daband.LinUCB(context_shape=(1,), n_arms=3, alpha=0.0)
+    policy = daband.LinUCB(context_shape=(1,), n_arms=3, alpha=0.0, standardise_rewards=False)
     policy.update([[1.0]], [0], [1.0])  # arm 0 from now on
     result = daband.evaluate(policy, ArrayEvaluation(np.ones((4, 1)), unit * EUROS, n_arms=3))
     assert result.value == pytest.approx(unit * 8 / 4)
@@ -76,7 +76,7 @@ def test_where_one_arm_pays_one_the_accuracy_is_the_papers(labels, seed):
 
 def test_labels_give_the_share_of_right_answers_and_empty_classes_none():
     x = np.eye(3)[[0, 1, 1, 0]]
-    policy = daband.LinUCB(context_shape=(3,), n_arms=4, alpha=0.0, ridge=1e-3)
+    policy = daband.LinUCB(context_shape=(3,), n_arms=4, alpha=0.0, ridge=1e-3, standardise_rewards=False)
     policy.update(np.eye(3), [0, 1, 2], [1.0, 1.0, 1.0])
     result = daband.evaluate(policy, ArrayEvaluation(x, [0, 1, 0, 0], n_arms=4))
     assert result.accuracy == pytest.approx(0.75)

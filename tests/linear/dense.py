@@ -2,29 +2,57 @@
 
 import numpy as np
 
+from daband.linear._exploration import Exploration, seeded_draws
+from daband.linear._kernels import draw_key
+from daband.linear._reward_moments import RewardMoments
+
 
 class DenseReference:
-    def __init__(self, n_arms, dim, arms, ridge):
-        self.n_arms, self.dim, self.arms, self.ridge = n_arms, dim, arms, ridge
+    """Predicts rewards by ridge regressions of rewards less their mean, and measures bonuses in their deviations."""
+
+    def __init__(self, n_arms, dim, arms, ridge, *, standardise=False):
+        self.n_arms, self.dim, self.arms, self.ridge, self.standardise = n_arms, dim, arms, ridge, standardise
         self.rows = [([], []) for _ in range(n_arms if arms == "disjoint" else 1)]
 
-    def _system(self, head):
-        contexts, rewards = self.rows[head]
-        z = np.array(contexts).reshape(-1, self.dim)
-        return self.ridge * np.eye(self.dim) + z.T @ z, z.T @ np.array(rewards)
+    @property
+    def unit(self):
+        """The prior mean of a reward and the unit of a bonus."""
+        rewards = [reward for _, some in self.rows for reward in some]
+        if not self.standardise or not rewards:
+            return 0.0, 1.0
+        return np.mean(rewards), np.std(rewards) if len(set(rewards)) > 1 else 1.0
 
     def score(self, context):
-        """Mean and width of every arm for one round's context, (d,) or (K, d)."""
-        mean, width = np.empty(self.n_arms), np.empty(self.n_arms)
+        """Mean and bonus of every arm for one round's context, (d,) or (K, d)."""
+        mean, bonus = np.empty(self.n_arms), np.empty(self.n_arms)
+        centre, scale = self.unit
         for arm in range(self.n_arms):
             z = context if self.arms == "disjoint" else context[arm]
-            gram, moment = self._system(arm if self.arms == "disjoint" else 0)
-            mean[arm] = z @ np.linalg.solve(gram, moment)
-            width[arm] = np.sqrt(z @ np.linalg.solve(gram, z))
-        return mean, width
+            contexts, rewards = self.rows[arm if self.arms == "disjoint" else 0]
+            learned = np.array(contexts).reshape(-1, self.dim)
+            gram = self.ridge * np.eye(self.dim) + learned.T @ learned
+            mean[arm] = centre + z @ np.linalg.solve(gram, learned.T @ (np.array(rewards) - centre))
+            bonus[arm] = scale * np.sqrt(z @ np.linalg.solve(gram, z))
+        return mean, bonus
 
     def learn(self, context, arm, reward):
         z = context if self.arms == "disjoint" else context[arm]
         contexts, rewards = self.rows[arm if self.arms == "disjoint" else 0]
         contexts.append(z)
         rewards.append(reward)
+
+
+def targets(rewards):
+    """Both right-hand sides of rounds, (B, 2): rewards and ones."""
+    return np.stack([rewards, np.ones(len(rewards))], axis=1)
+
+
+def play(head, contexts, rewards, *, first_round=0, moments=None, alpha=0.6, seed=0, **rule):
+    """Play rounds by a head."""
+    return head.play(
+        contexts,
+        rewards,
+        exploration=Exploration("ucb", alpha, **rule),
+        draws=lambda row: seeded_draws(draw_key(seed), first_round + row),
+        moments=RewardMoments(standardise=False) if moments is None else moments,
+    )

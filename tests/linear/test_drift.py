@@ -5,6 +5,8 @@ import pytest
 
 from daband.linear._primal_ridge import PrimalRidge
 
+from .dense import targets
+
 
 @pytest.mark.parametrize("scale", ["even", "uneven"])
 def test_a_million_updates_stay_within_1e8_of_a_dense_solve(scale):
@@ -13,20 +15,20 @@ def test_a_million_updates_stay_within_1e8_of_a_dense_solve(scale):
     spread = np.ones(dim) if scale == "even" else np.logspace(0, -3, dim)
     rng = np.random.default_rng(0)
     statistics = PrimalRidge(1, dim, 0.1)
-    gram, moment = 0.1 * np.eye(dim), np.zeros(dim)
+    gram, moment = 0.1 * np.eye(dim), np.zeros((dim, 2))
     heads = np.zeros(batch, np.int64)
     for _ in range(total // batch):
-        contexts, rewards = rng.uniform(-1, 1, (batch, dim)) * spread, rng.random(batch)
+        contexts, both = rng.uniform(-1, 1, (batch, dim)) * spread, targets(rng.random(batch))
         gram += contexts.T @ contexts
-        moment += contexts.T @ rewards
+        moment += contexts.T @ both
         for start in range(0, batch, 20):  # small batches: the compiled rank-one loop, never one large refit
             part = slice(start, start + 20)
-            statistics.update(contexts[part], heads[part], rewards[part])
+            statistics.update(contexts[part], heads[part], both[part])
     inverse = np.linalg.inv(gram)
     assert statistics.counts[0] == total
     assert np.linalg.norm(statistics.inverse[0] - inverse) <= 1e-8 * np.linalg.norm(inverse)
     theta = np.linalg.solve(gram, moment)
-    assert np.linalg.norm(statistics.theta[0] - theta) <= 1e-8 * np.linalg.norm(theta)
+    assert np.linalg.norm(statistics.theta[0].T - theta) <= 1e-8 * np.linalg.norm(theta)
 
 
 def test_one_by_one_updates_do_not_drift_between_refreshes():
@@ -36,7 +38,7 @@ def test_one_by_one_updates_do_not_drift_between_refreshes():
     grams = [np.eye(dim), np.eye(dim)]
     for i in range(4_000):
         z, head = rng.uniform(-1, 1, (1, dim)), i % 2
-        statistics.update(z, np.array([head]), rng.random(1))
+        statistics.update(z, np.array([head]), targets(rng.random(1)))
         grams[head] = grams[head] + z.T @ z
     for head in range(2):
         np.testing.assert_allclose(statistics.gram(head), grams[head], rtol=1e-12, atol=1e-12)

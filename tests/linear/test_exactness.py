@@ -1,4 +1,4 @@
-"""Scores, widths and choices equal dense algebra to 1e-9, over thousands of random problems."""
+"""Scores, bonuses and choices equal dense algebra to 1e-9, over thousands of random problems."""
 
 import numpy as np
 import pytest
@@ -6,20 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daband.linear._dual_ridge import ContextStore, DualRidge, inner_products
-from daband.linear._exploration import Exploration
 from daband.linear._primal_ridge import PrimalRidge
+from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import RidgeHead
 
-from .dense import DenseReference
+from .dense import DenseReference, play, targets
 
 ALPHA = 0.6
-CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
 
 def make_head(problem, arms, form, ridge):
-    exploration = Exploration("ucb", ALPHA)
-    sizes = {"n_arms": problem["n_arms"], "dim": problem["dim"]}
-    return RidgeHead(**sizes, arms=arms, ridge=ridge, exploration=exploration, seed=problem["seed"], form=form)
+    return RidgeHead(n_arms=problem["n_arms"], dim=problem["dim"], arms=arms, ridge=ridge, form=form)
 
 
 @st.composite
@@ -29,6 +26,8 @@ def problems(draw):
         "dim": draw(st.integers(1, 9)),
         "rounds": draw(st.integers(1, 24)),
         "seed": draw(st.integers(0, 2**31)),
+        "standardise": draw(st.booleans()),
+        "unit": draw(st.sampled_from([(1.0, 0.0), (1e-3, 5.0), (1000.0, -7.0)])),
     }
 
 
@@ -36,61 +35,66 @@ def data(problem, arms):
     rng = np.random.default_rng(problem["seed"])
     lead = (problem["rounds"],) if arms == "disjoint" else (problem["rounds"], problem["n_arms"])
     contexts = rng.uniform(-1, 1, (*lead, problem["dim"]))
-    return contexts, rng.random((problem["rounds"], problem["n_arms"]))
+    factor, offset = problem["unit"]
+    return contexts, factor * rng.random((problem["rounds"], problem["n_arms"])) + offset
 
 
-def assert_same_choice(arm, mean, width):
-    score = mean + ALPHA * width
-    assert score[arm] >= score.max() - 1e-9 * (1 + abs(score.max()))
+def assert_same_choice(arm, mean, bonus):
+    score = mean + ALPHA * bonus
+    assert score[arm] >= score.max() - 1e-9 * (np.abs(score).max() + np.abs(score - score.mean()).max())
+
+
+def assert_equals(scored, dense, context):
+    """Mean and bonus (K,) of a context are those of dense algebra, up to rounding in the unit of rewards."""
+    for ours, expected in zip(scored, dense.score(context), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-11 * max(1.0, np.abs(expected).max()))
+
+
+def unit_of(moments):
+    return {"centre": moments.centre, "scale": moments.scale}
 
 
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("form", ["primal", "dual"])
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
 class TestAgainstDenseAlgebra:
+    @staticmethod
+    def both(problem, arms, form, ridge):
+        standardise = problem["standardise"]
+        dense = DenseReference(problem["n_arms"], problem["dim"], arms, ridge, standardise=standardise)
+        return make_head(problem, arms, form, ridge), dense, RewardMoments(standardise=standardise)
+
     @settings(max_examples=120)
     @given(problem=problems())
     def test_one_by_one(self, arms, form, ridge, problem):
-        head, dense = (
-            make_head(problem, arms, form, ridge),
-            DenseReference(problem["n_arms"], problem["dim"], arms, ridge),
-        )
+        head, dense, moments = self.both(problem, arms, form, ridge)
         contexts, rewards = data(problem, arms)
         for i, context in enumerate(contexts):
-            decision = head.decide(contexts[i : i + 1], first_round=i)
-            mean, width = dense.score(context)
-            np.testing.assert_allclose(decision.mean[0], mean, **CLOSE)
-            np.testing.assert_allclose(decision.width[0], width, **CLOSE)
-            arm = int(decision.arm[0])
-            assert_same_choice(arm, mean, width)
-            head.learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
-            dense.learn(context, arm, rewards[i, arm])
+            mean, bonus = head.score(contexts[i : i + 1], **unit_of(moments))
+            assert_equals((mean[0], bonus[0]), dense, context)
+            arm = np.array([(mean + ALPHA * bonus).argmax()])
+            head.learn(contexts[i : i + 1], arm, rewards[i, arm])
+            moments.add(rewards[i, arm])
+            dense.learn(context, arm[0], rewards[i, arm[0]])
 
     @settings(max_examples=120)
     @given(problem=problems())
     def test_blocked_episodes(self, arms, form, ridge, problem):
-        head, dense = (
-            make_head(problem, arms, form, ridge),
-            DenseReference(problem["n_arms"], problem["dim"], arms, ridge),
-        )
+        head, dense, moments = self.both(problem, arms, form, ridge)
         contexts, rewards = data(problem, arms)
         cut = problem["rounds"] // 2
         for start, stop in ((0, cut), (cut, problem["rounds"])):
             if start == stop:
                 continue
-            decision = head.play(contexts[start:stop], rewards[start:stop], first_round=start)
+            decision = play(head, contexts[start:stop], rewards[start:stop], first_round=start, moments=moments)
             for i in range(start, stop):
-                mean, width = dense.score(contexts[i])
-                np.testing.assert_allclose(decision.mean[i - start], mean, **CLOSE)
-                np.testing.assert_allclose(decision.width[i - start], width, **CLOSE)
+                assert_equals((decision.mean[i - start], decision.bonus[i - start]), dense, contexts[i])
                 arm = int(decision.arm[i - start])
-                assert_same_choice(arm, mean, width)
+                assert_same_choice(arm, *dense.score(contexts[i]))
                 dense.learn(contexts[i], arm, rewards[i, arm])
-        probe = head.decide(contexts, first_round=0)
+        mean, bonus = head.score(contexts, **unit_of(moments))
         for i, context in enumerate(contexts):
-            mean, width = dense.score(context)
-            np.testing.assert_allclose(probe.mean[i], mean, **CLOSE)
-            np.testing.assert_allclose(probe.width[i], width, **CLOSE)
+            assert_equals((mean[i], bonus[i]), dense, context)
 
     @settings(max_examples=80)
     @given(problem=problems(), repeats=st.integers(1, 6))
@@ -99,19 +103,18 @@ class TestAgainstDenseAlgebra:
         contexts, rewards = data({**problem, "rounds": problem["rounds"] * repeats}, arms)
         pulled = np.random.default_rng(problem["seed"] + 1).integers(0, problem["n_arms"], len(contexts))
         paid = rewards[np.arange(len(contexts)), pulled]
-        dense = DenseReference(problem["n_arms"], problem["dim"], arms, ridge)
+        together, dense, moments = self.both(problem, arms, form, ridge)
         for context, arm, reward in zip(contexts, pulled, paid, strict=True):
             dense.learn(context, arm, reward)
-        together, refitted = make_head(problem, arms, form, ridge), make_head(problem, arms, form, ridge)
+        moments.add(paid)
+        refitted = make_head(problem, arms, form, ridge)
         together.learn(contexts, pulled, paid)
         refitted.learn(contexts[:1], pulled[:1], paid[:1])
         refitted.statistics = refitted.refitted(contexts, pulled, paid)
         for head in (together, refitted):
-            decision = head.decide(contexts[:4], first_round=0)
-            for i in range(len(decision.arm)):
-                mean, width = dense.score(contexts[i])
-                np.testing.assert_allclose(decision.mean[i], mean, **CLOSE)
-                np.testing.assert_allclose(decision.width[i], width, **CLOSE)
+            mean, bonus = head.score(contexts[:4], **unit_of(moments))
+            for i in range(len(mean)):
+                assert_equals((mean[i], bonus[i]), dense, contexts[i])
             assert head.statistics.counts.sum() == len(contexts)  # refitting counts no round twice
 
 
@@ -128,23 +131,23 @@ def test_wide_contexts_take_woodbury(dim, form):
         for row in zip(contexts, arms, rewards, strict=True):
             dense.learn(*row)
         probe = rng.uniform(-1, 1, (2, dim))
-        decision = head.decide(probe, first_round=0)
+        mean, bonus = head.score(probe)
         for i in range(2):
-            mean, width = dense.score(probe[i])
-            np.testing.assert_allclose(decision.mean[i], mean, rtol=1e-9, atol=1e-10)
-            np.testing.assert_allclose(decision.width[i], width, rtol=1e-9)
+            expected = dense.score(probe[i])
+            np.testing.assert_allclose(mean[i], expected[0], rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(bonus[i], expected[1], rtol=1e-9)
 
 
 @settings(max_examples=60)
 @given(problem=problems(), arms=st.sampled_from(["disjoint", "shared"]))
-def test_widths_never_grow_with_data(problem, arms):
+def test_bonuses_never_grow_with_data(problem, arms):
     head = make_head(problem, arms, "primal", 1.0)
     contexts, rewards = data(problem, arms)
-    before = head.decide(contexts, first_round=0).width
+    before = head.score(contexts)[1]
     for i in range(len(contexts)):
         arm = np.array([i % problem["n_arms"]])
         head.learn(contexts[i : i + 1], arm, rewards[i, arm])
-        after = head.decide(contexts, first_round=0).width
+        after = head.score(contexts)[1]
         assert (after <= before * (1 + 1e-9)).all()
         before = after
 
@@ -156,17 +159,17 @@ def test_dual_on_images_equals_primal_on_scaled_floats():
     rewards = rng.random((90, 4))
     sizes = {"n_arms": 4, "dim": 700, "seed": 1}
     dual, primal = make_head(sizes, "disjoint", "dual", 1.0), make_head(sizes, "disjoint", "primal", 1.0)
-    first = dual.play(images, rewards, first_round=0)
-    second = primal.play(images / 255.0, rewards, first_round=0)
+    first = play(dual, images, rewards)
+    second = play(primal, images / 255.0, rewards)
     np.testing.assert_array_equal(first.arm, second.arm)
-    np.testing.assert_allclose(first.width, second.width, rtol=1e-9)
+    np.testing.assert_allclose(first.bonus, second.bonus, rtol=1e-9)
     # A float batch after uint8 ones is welcome too.
     more = rng.random((3, 700))
     for head in (dual, primal):
         head.learn(more, np.array([0, 1, 1]), np.array([0.2, 0.4, 0.6]))
     np.testing.assert_allclose(
-        dual.decide(images[:5], first_round=0).mean,
-        primal.decide(images[:5], first_round=0).mean,
+        dual.score(images[:5])[0],
+        primal.score(images[:5])[0],
         rtol=1e-8,
         atol=1e-10,
     )
@@ -183,29 +186,28 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
     for start in range(0, rounds, 128):
         assert start < dim or type(auto.statistics).__name__ == "DualRidge"
         part = slice(start, start + 128)
-        auto.play(contexts[part], rewards[part], first_round=start)
-        dual.play(contexts[part], rewards[part], first_round=start)
+        play(auto, contexts[part], rewards[part], first_round=start)
+        play(dual, contexts[part], rewards[part], first_round=start)
     assert type(auto.statistics).__name__ == "PrimalRidge"
     probe = rng.uniform(-1, 1, (3, dim)) / 16
-    a, b = auto.decide(probe, first_round=0), dual.decide(probe, first_round=0)
-    np.testing.assert_allclose(a.width, b.width, rtol=1e-9)
-    np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-11)
+    for ours, other in zip(auto.score(probe), dual.score(probe), strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-9, atol=1e-11)
 
 
 def test_products_of_earlier_rounds_are_not_used_after_a_fit():
-    contexts, rewards = np.random.default_rng(5).random((6, 30)), np.ones(6)
+    contexts, both = np.random.default_rng(5).random((6, 30)), targets(np.full(6, 2.0))
     dual, fresh = DualRidge(1, 30, 1.0), DualRidge(1, 30, 1.0)
-    dual.update(contexts[:2], np.zeros(2, np.int64), rewards[:2])
-    dual.products(contexts)
+    dual.update(contexts[:2], np.zeros(2, np.int64), both[:2])
+    dual.episode(contexts)
     for ridge in (dual, fresh):
-        ridge.fit(contexts, np.zeros(6, np.int64), rewards)
+        ridge.fit(contexts, np.zeros(6, np.int64), both)
     np.testing.assert_allclose(dual.score(contexts), fresh.score(contexts))
 
 
 def test_a_dimension_too_large_for_memory_stays_dual():
     head = make_head({"n_arms": 12, "dim": 150_528, "seed": 0}, "disjoint", "auto", 1.0)
     images = np.random.default_rng(0).integers(0, 256, (4, 150_528), dtype=np.uint8)
-    head.play(images, np.ones((4, 12)), first_round=0)
+    play(head, images, np.ones((4, 12)))
     assert type(head.statistics).__name__ == "DualRidge"
 
 
@@ -216,7 +218,7 @@ class TestLargeBatches:
     def learned(contexts):
         rng = np.random.default_rng(1)
         ridge = PrimalRidge(4, contexts.shape[1], 1.0)
-        ridge.update(contexts[:300], rng.integers(0, 3, 300), rng.random(300))  # the last arm has no round
+        ridge.update(contexts[:300], rng.integers(0, 3, 300), targets(rng.random(300)))  # the last arm has no round
         return ridge
 
     @pytest.mark.parametrize("dim", [16, 40, 200])

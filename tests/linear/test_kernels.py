@@ -71,8 +71,9 @@ def test_gathered_columns_agree_and_indices_are_checked(dtype):
 
 
 @pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("standardise", [True, False])
 @pytest.mark.parametrize("model", ["disjoint", "shared"])
-def test_episodes_agree(model, direct):
+def test_episodes_agree(model, direct, standardise):
     rng = np.random.default_rng(1)
     n, n_arms, dim = 20, 3, 4
     rows = n if model == "disjoint" else n * n_arms
@@ -81,29 +82,35 @@ def test_episodes_agree(model, direct):
     products = np.broadcast_to(z, (heads, rows, dim)).copy()  # A = I
     covariance = np.einsum("hid,jd->hij", products, z)
     variance = np.einsum("hii->ih", covariance).reshape(n, n_arms).copy()
-    rewards, draws = rng.random((n, n_arms)), rng.random((n, 2))
+    rewards, draws, weights = rng.random((n, n_arms)), rng.random((n, 2)), rng.choice([0.0, 1.0, 2.5], n)
     out = []
     for kernels in (kernels_numba, kernels_numpy):
-        mean, var, arms, propensities = np.zeros((n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
+        mean, var, arms, propensities = np.zeros((2, n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
+        running, units = np.zeros(5), np.empty((n, 2))
         kernels.play_episode(
             (covariance if direct else products, z, direct, model == "shared"),
             (mean, var),
             (np.full((n, n_arms), 0.5), np.ones((n, n_arms), bool), 0.1, draws),
-            rewards,
-            (arms, propensities),
+            (rewards, weights),
+            (running, standardise),
+            (arms, propensities, units),
         )
-        out.append((mean, var, arms, propensities))
-    np.testing.assert_array_equal(out[0][2], out[1][2])
-    for i in (0, 1, 3):
-        np.testing.assert_allclose(out[0][i], out[1][i], rtol=1e-9, atol=1e-12)
+        out.append((mean, var, arms, propensities, running, units))
+        received, counted = rewards[np.arange(n), arms], weights > 0
+        centre = np.average(received, weights=weights)
+        np.testing.assert_allclose(running[:2], [weights.sum(), centre])
+        np.testing.assert_allclose(running[2], weights @ (received - centre) ** 2)
+        np.testing.assert_array_equal(running[3:], [received[counted].min(), received[counted].max()])
+    for compiled, plain in zip(*out, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-9, atol=1e-12)
 
 
 def single_round_arrays(n_heads=3, dim=5, pending=4):
     """The arrays of ``PrimalRidge``, each inside a larger one whose margin shows writes beyond it."""
     shapes = {
         "inverse": (n_heads, dim, dim),
-        "theta": (n_heads, dim),
-        "moment": (n_heads, dim),
+        "theta": (n_heads, 2, dim),
+        "moment": (n_heads, 2, dim),
         "pending": (n_heads, pending, dim),
     }
     outer = {name: np.full((shape[0] + 4, *shape[1:]), 7.0) for name, shape in shapes.items()}
@@ -122,24 +129,21 @@ def single_round_arrays(n_heads=3, dim=5, pending=4):
 def test_single_rounds_agree(dim):
     rng = np.random.default_rng(dim)
     results = []
-    rounds = [(rng.normal(size=dim), int(rng.integers(3)), rng.random()) for _ in range(4)]
-    context, available = rng.normal(size=(1, dim)), np.array([[True, False, True]])
+    rounds = [(rng.normal(size=dim), int(rng.integers(3)), rng.random(2)) for _ in range(4)]
+    context = rng.normal(size=(1, dim))
     for kernels in (kernels_numba, kernels_numpy):
         _, arrays = single_round_arrays(dim=dim)
-        variances = [kernels.update_one(*arrays.values(), z, head, reward, 1e12) for z, head, reward in rounds]
+        variances = [kernels.update_one(*arrays.values(), z, head, both, 1e12) for z, head, both in rounds]
         inverse = arrays["inverse"]
         np.testing.assert_array_equal(inverse, inverse.transpose(0, 2, 1))
         results.append([*arrays.values(), variances])
     for compiled, plain in zip(*results, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-10, atol=1e-13)
-    mean, width, arm, propensity = np.empty((1, 3)), np.empty((1, 3)), np.empty(1, np.int64), np.empty(1)
-    theta = arrays["theta"]
-    kernels_numba.decide_one(inverse, theta, context, available, 0.7, 0.2, KEY, 3, mean, width, arm, propensity)
-    np.testing.assert_allclose(mean[0], theta @ context[0], rtol=1e-12)
-    np.testing.assert_allclose(width[0] ** 2, [context[0] @ matrix @ context[0] for matrix in inverse], rtol=1e-12)
-    draws = seeded_draws(KEY, 3)
-    expected = Exploration("ucb", alpha=0.7, epsilon=0.2).choose(mean, width, draws, available=available)
-    np.testing.assert_array_equal(expected, (arm, propensity))
+    mean, bonus, theta = np.empty((1, 3)), np.empty((1, 3)), arrays["theta"]
+    kernels_numba.score_one(inverse, theta, context, 4.0, 10.0, mean, bonus)
+    np.testing.assert_allclose(mean[0], 4.0 + (theta[:, 0] - 4.0 * theta[:, 1]) @ context[0], rtol=1e-12)
+    variances = [context[0] @ matrix @ context[0] for matrix in inverse]
+    np.testing.assert_allclose(bonus[0], 10.0 * np.sqrt(variances), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
@@ -149,11 +153,11 @@ def test_no_index_leads_outside_the_arrays(kernels, head, n_pending):
     arrays["n_pending"][1] = n_pending
     before = {name: array.copy() for name, array in outer.items()}
     with pytest.raises(IndexError):
-        kernels.update_one(*arrays.values(), np.ones(5), head, 1.0, 1e12)
+        kernels.update_one(*arrays.values(), np.ones(5), head, np.ones(2), 1e12)
     if not 0 <= head < 3:
         heads = np.array([0, head])
         with pytest.raises(IndexError):
-            kernels.update_rounds(arrays["inverse"], arrays["theta"], heads, np.ones((2, 5)), np.ones(2))
+            kernels.update_rounds(arrays["inverse"], arrays["theta"], heads, np.ones((2, 5)), np.ones((2, 2)))
     for name, array in outer.items():
         np.testing.assert_array_equal(array, before[name])
 

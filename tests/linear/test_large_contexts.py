@@ -8,16 +8,16 @@ import pytest
 from daband.errors import InvalidInput
 from daband.linear import _primal_ridge as primal_ridge
 from daband.linear._dual_ridge import DualRidge
-from daband.linear._exploration import Exploration
 from daband.linear._primal_ridge import LARGEST_SQUARE, check_norm
 from daband.linear._ridge_head import RidgeHead
+
+from .dense import play, targets
 
 DIM, ROUNDS = 4, 120
 
 
 def make_head(*, form="primal", arms="disjoint", dim=DIM, ridge=1.0):
-    exploration = Exploration("ucb", 0.5)
-    return RidgeHead(n_arms=2, dim=dim, arms=arms, ridge=ridge, exploration=exploration, seed=0, form=form)
+    return RidgeHead(n_arms=2, dim=dim, arms=arms, ridge=ridge, form=form)
 
 
 def exactly(contexts, rewards, probe):
@@ -70,9 +70,9 @@ def test_predictions_are_accurate_up_to_the_limit(kind, square, batch):
     refitted.statistics = refitted.refitted(contexts, np.zeros(ROUNDS, np.int64), rewards)
     mean, width = exactly(contexts, rewards, probe)
     for each in (head, refitted):
-        decision = each.decide(probe, first_round=0)
-        np.testing.assert_allclose(decision.mean[:, 0], mean, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(decision.width[:, 0], width, rtol=1e-6)
+        predicted, bonus = each.score(probe)
+        np.testing.assert_allclose(predicted[:, 0], mean, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(bonus[:, 0], width, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [5, 120])
@@ -91,7 +91,7 @@ def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
     others = others - np.outer(others @ direction, direction)
     moment = others.T @ np.delete(rewards, 500)
     theta = np.linalg.solve(np.eye(dim) + others.T @ others, moment)
-    np.testing.assert_allclose(head.statistics.theta[0], theta, atol=1e-5)
+    np.testing.assert_allclose(head.statistics.coefficients()[0], theta, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["primal", "dual"])
@@ -102,12 +102,12 @@ def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
     head = make_head(form=form, arms=arms)
     shape = (n, DIM) if arms == "disjoint" else (n, 2, DIM)
     contexts, rewards = rng.uniform(-1, 1, shape), rng.random((n, 2))
-    head.play(contexts, rewards, first_round=0)
+    play(head, contexts, rewards)
     before = {name: array.copy() for name, array in head.state().items()}
     contexts[-1] = 1e9
     for call in (
         lambda: head.learn(contexts, np.zeros(n, np.int64), rewards[:, 0]),
-        lambda: head.play(contexts, rewards, first_round=n),
+        lambda: play(head, contexts, rewards, first_round=n),
     ):
         with pytest.raises(InvalidInput, match=r"too large against ridge=1 .* squared norm 4e\+18"):
             call()
@@ -130,11 +130,11 @@ def test_a_failed_factorisation_changes_nothing(monkeypatch):
     monkeypatch.setattr(primal_ridge, "LARGEST_SQUARE", np.inf)
     rng = np.random.default_rng(0)
     statistics = DualRidge(2, 4, 1.0)
-    statistics.update(rng.normal(size=(300, 4)), np.array([0, 1] * 150), rng.random(300))
+    statistics.update(rng.normal(size=(300, 4)), np.array([0, 1] * 150), targets(rng.random(300)))
     before = statistics.state()
     contexts = np.concatenate([rng.normal(size=(299, 4)), np.full((3, 4), 1e9)])
     with pytest.raises(InvalidInput, match="too large against ridge=1 for exact arithmetic"):
-        statistics.update(contexts, np.array([0] * 299 + [1] * 3), np.ones(302))
+        statistics.update(contexts, np.array([0] * 299 + [1] * 3), np.ones((302, 2)))
     after = statistics.state()
     assert before.keys() == after.keys()
     for name, array in before.items():

@@ -9,6 +9,8 @@ import pytest
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums
 
+from .dense import targets
+
 
 def rounds(n, *, dim=6, heads=4, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
@@ -34,17 +36,21 @@ def test_they_are_those_of_dense_algebra(weighted, dtype, order):
     for head in range(4):
         own, w = z[heads == head].astype(np.float64), weights[heads == head]
         np.testing.assert_allclose(sums.gram[head], (own * w[:, None]).T @ own, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(sums.moment[head], (w * rewards[heads == head]) @ own, rtol=0, atol=1e-10)
+        both = targets(rewards[heads == head])
+        np.testing.assert_allclose(sums.moment[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10)
         assert sums.counts[head] == len(own)
+    assert sums.rewards.mean == pytest.approx(np.average(rewards, weights=weights))
+    assert sums.rewards.scale**2 == pytest.approx(np.cov(rewards, aweights=weights, ddof=0))
 
 
 def test_parts_add_up_and_teach_what_the_rounds_teach():
     z, heads, rewards, weights = rounds(1000)
     direct = PrimalRidge(4, 6, 0.5)
-    direct.update(z[:100], heads[:100], rewards[:100])
+    both = targets(rewards)
+    direct.update(z[:100], heads[:100], both[:100])
     by_sums = copy.deepcopy(direct)
-    root = np.sqrt(weights)
-    direct.update((z * root[:, None])[100:], heads[100:], (rewards * root)[100:])
+    root = np.sqrt(weights)[:, None]
+    direct.update((z * root)[100:], heads[100:], (both * root)[100:])
     parts = [
         summed((z[s], heads[s], rewards[s], weights[s])) for s in (slice(100, 500), slice(500, 501), slice(501, 1000))
     ]
@@ -56,7 +62,7 @@ def test_parts_add_up_and_teach_what_the_rounds_teach():
     np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
     np.testing.assert_allclose(by_sums.inverse, direct.inverse, rtol=0, atol=1e-9)
     for statistics in (by_sums, direct):  # and it goes on from there
-        statistics.update(z[:50], heads[:50], rewards[:50])
+        statistics.update(z[:50], heads[:50], both[:50])
     np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
 
 
@@ -71,7 +77,7 @@ def test_heads_without_rounds_stay_as_they_were():
 def test_what_cannot_be_inverted_changes_nothing():
     z, heads, rewards, _ = rounds(40)
     statistics = PrimalRidge(4, 6, 1e-3)
-    statistics.update(z, heads, rewards)
+    statistics.update(z, heads, targets(rewards))
     before = {name: array.copy() for name, array in statistics.state().items()}
     far = np.repeat(z[:1] * 1e6, 40, axis=0) + 1e-3 * z
     with pytest.raises(InvalidInput, match="ill-conditioned"):

@@ -6,13 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from daband.linear._exploration import Exploration
 from daband.linear._ridge_head import RidgeHead
 
 
 def make_head(form="primal", arms="disjoint", dim=12):
-    exploration = Exploration("ucb", 0.5)
-    return RidgeHead(n_arms=4, dim=dim, arms=arms, ridge=1.0, exploration=exploration, seed=0, form=form)
+    return RidgeHead(n_arms=4, dim=dim, arms=arms, ridge=1.0, form=form)
 
 
 @pytest.fixture
@@ -39,8 +37,8 @@ def test_eight_threads_with_a_lock_end_where_one_ends():
         try:
             for part in parts[first::n_threads]:
                 with lock:
-                    decision = shared.decide(contexts[part], first_round=part.start)
-                assert np.isfinite(decision.mean).all()
+                    mean, _ = shared.score(contexts[part])
+                assert np.isfinite(mean).all()
                 with lock:
                     shared.learn(contexts[part], arms[part], rewards[part])
         except BaseException as error:
@@ -74,13 +72,13 @@ def test_a_decision_sees_the_old_statistics_or_the_new_ones():
     wanted = []
     for statistics in choices:
         head.statistics = statistics
-        wanted.append(head.decide(probe, first_round=0))
+        wanted.append(head.score(probe)[0])
     stop, strange = threading.Event(), []
 
     def read():
         while not stop.is_set():
-            mean = head.decide(probe, first_round=0).mean
-            if not any(np.array_equal(mean, decision.mean) for decision in wanted):
+            mean = head.score(probe)[0]
+            if not any(np.array_equal(mean, other) for other in wanted):
                 strange.append(mean)
 
     readers = [threading.Thread(target=read) for _ in range(3)]
@@ -110,6 +108,5 @@ def test_refitting_leaves_the_present_statistics_alone(form, arms):
     other = make_head(form, arms)
     other.learn(contexts[30:], pulled[30:], rewards[30:])
     head.statistics = fresh
-    ours, wanted = head.decide(contexts, first_round=0), other.decide(contexts, first_round=0)
-    np.testing.assert_allclose(ours.mean, wanted.mean, rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(ours.width, wanted.width, rtol=1e-9)
+    for ours, wanted in zip(head.score(contexts), other.score(contexts), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-11)

@@ -14,7 +14,7 @@ from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import LatentSettings
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.neural.learning._settings import EncoderSettings
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 

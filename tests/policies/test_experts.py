@@ -1,14 +1,9 @@
 """Experts beside the network: predictions are mixed by shares; they learn, grow, are saved and exported with it."""
 
-import weakref
-
 import numpy as np
 import pytest
 
 import daband
-from daband.linear._dual_ridge import DualRidge
-from daband.linear._piecewise import Piecewise
-from daband.linear._primal_ridge import PrimalRidge
 
 DIM = 6
 
@@ -30,41 +25,6 @@ def _taught(policy, n=80):
     return contexts, arms, rewards
 
 
-def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
-    alone, beside = _policy(linear_weight=0.0), _policy(linear_weight=0.5)
-    contexts, arms, rewards = _taught(beside)
-    _taught(alone)
-    for policy in (alone, beside):
-        policy.adapt()
-    shares = beside.expert_shares
-    assert alone.expert_shares == {"network": 1.0}
-    assert list(shares) == ["network", "ridge", "piecewise", "constant"]
-    np.testing.assert_allclose(sum(shares.values()), 1.0)
-    alpha = beside._experts[1].head.exploration.alpha
-    settings = {"alpha": alpha, "ridge": beside._experts[1].head.ridge, "transform": daband.Standardise()}
-    ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, **settings, seed=0)
-    ridge.prepare(contexts)
-    ridge.update(contexts, arms, rewards)
-    pieces = Piecewise(daband.Standardise()).fit(contexts)
-    cut = daband.LinUCB(context_shape=(8 * DIM + 1,), n_arms=2, alpha=alpha, ridge=4 * settings["ridge"], seed=0)
-    cut.update(pieces(contexts), arms, rewards)
-    last = daband.Constant(context_shape=(DIM,), n_arms=2, alpha=alpha, seed=0)
-    last.update(contexts, arms, rewards)
-    single = [policy.decide(contexts, rule="ucb") for policy in (alone, ridge, last)]
-    single.insert(2, cut.decide(pieces(contexts), rule="ucb"))
-    both, means = beside.decide(contexts, rule="ucb"), beside.expert_means(contexts)
-    weights, alphas = tuple(shares.values()), (beside.alpha, alpha, alpha, alpha)
-    for one, mean in zip(single, means.values(), strict=True):
-        np.testing.assert_allclose(one.mean, mean, atol=1e-6)
-    mixed = sum(share * one.mean for share, one in zip(weights, single, strict=True))
-    np.testing.assert_allclose(both.mean, mixed, atol=1e-6)
-    # Widths count by shares of their own, which stay: what predicts well need not explore well.
-    exploring = (1 / 3, 2 / 3, 0.0, 0.0)
-    widths = sum(share * a * one.width for share, a, one in zip(exploring, alphas, single, strict=True))
-    np.testing.assert_allclose(beside.alpha * both.width, widths, atol=1e-6)
-    np.testing.assert_array_equal(both.arm, (mixed + widths).argmax(axis=1))
-
-
 @pytest.mark.parametrize("dim", [DIM, 1100])  # wide contexts begin in the dual form
 def test_playing_is_deciding_and_learning_round_by_round(dim):
     played, told = _policy(linear_weight=0.5, dim=dim), _policy(linear_weight=0.5, dim=dim)
@@ -81,9 +41,9 @@ def test_playing_is_deciding_and_learning_round_by_round(dim):
         arms.append(int(told.select(row[None], available=mask).arm[0]))
         told.update(row[None], arms[-1:], rewards[arms[-1:]])
     assert decision.arm.tolist() == arms
-    assert played.expert_shares == pytest.approx(told.expert_shares)
+    assert played.expert_shares == pytest.approx(told.expert_shares, rel=1e-4)
     np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-7)
-    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-7)
+    np.testing.assert_allclose(played.decide(contexts).bonus, told.decide(contexts).bonus, atol=1e-7)
 
 
 @pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])
@@ -267,29 +227,7 @@ def test_arms_can_be_added(arms):
     assert policy.select(contexts(3)).mean.shape == (64, 3)
     policy.update(contexts(3)[:1], [2], [1.0])
     policy.adapt()
-    assert np.isfinite(policy.select(contexts(3)).width).all()
-
-
-def test_where_the_source_counts_for_nothing_steps_draw_from_the_buffers_of_today():
-    """They were known by their address, which later buffers can have again."""
-    recipe = {"base": "small", "learning": {"steps": 2, "linear_weight": 0.3}}
-    policy = daband.DABand(context_shape=(DIM,), n_arms=2, recipe=recipe, arms="shared", device="cpu", seed=0)
-
-    def learn(domain):
-        contexts = np.random.default_rng(0).standard_normal((64, policy.n_arms, DIM))
-        policy.update(contexts, [0, 1] * 32, np.linspace(0, 1, 64), domain=domain)
-        policy.adapt()
-
-    policy.prepare(np.random.default_rng(0).standard_normal((64, 2, DIM)))
-    learn("source")
-    policy.trust_prior(0.0)
-    learn("target")
-    assert policy.buffers is not policy._buffers
-    before = weakref.ref(policy._buffers)
-    policy.add_arm()
-    assert before() is not None  # while it is compared with, nothing else has its address
-    learn("target")
-    assert policy.buffers.rounds[-1] is policy._buffers.rounds[-1]
+    assert np.isfinite(policy.select(contexts(3)).bonus).all()
 
 
 def test_without_a_weight_the_network_acts_alone():
@@ -300,38 +238,6 @@ def test_without_a_weight_the_network_acts_alone():
     assert policy.expert_shares == {"network": 1.0}
     with pytest.raises(daband.InvalidInput, match="linear_weight"):
         _policy(linear_weight=1.0)
-
-
-def test_with_many_features_one_ridge_explores_and_a_larger_one_predicts(tmp_path):
-    policy = _policy(daband.DABand, linear_weight=0.5, dim=1100)
-    contexts, arms, rewards = _rounds(80, dim=1100)
-    policy.prepare(contexts)
-    assert policy.expert_shares == pytest.approx(
-        {"network": 0.15, "ridge": 0.0, "components": 0.1, "shrunk": 0.75, "constant": 0.0}
-    )
-    policy.update(contexts, arms, rewards)
-    experts = {expert.name: expert for expert in policy._acting.experts}
-    widths = dict(zip(experts, policy._acting.mixture().width_shares, strict=True))
-    assert widths["shrunk"] == widths["constant"] == 0.0
-    assert min(widths["network"], widths["ridge"], widths["components"]) > 0.0
-    features = experts["shrunk"].features.encode(contexts, 0)
-    prior_variance = (features**2).sum(axis=1).mean() / experts["shrunk"].head.ridge
-    assert prior_variance == pytest.approx(1.0, rel=0.05)  # that of a prediction, in units of a reward's variance
-    frozen = policy.frozen("source")
-    without = [member for member in frozen.members if not member.has_widths]
-    assert [member.share for member in without] == [policy.expert_shares["shrunk"]]
-    path = tmp_path / "p.daband"
-    daband.export(policy, path, domain="source")
-    deployed = daband.load_deployed(path)
-    assert [deployed.decide(row).arm for row in contexts[:20]] == policy.decide(contexts[:20], "source").arm.tolist()
-
-
-def test_coefficients_in_the_dual_form_are_those_in_the_primal_form():
-    contexts, arms, rewards = _rounds(60, dim=12)
-    dual, primal = DualRidge(2, 12, 0.5), PrimalRidge(2, 12, 0.5)
-    for statistics in (dual, primal):
-        statistics.update(contexts, arms, rewards)
-    np.testing.assert_allclose(dual.theta, primal.theta, atol=1e-8)
 
 
 def _self_trained(kind=daband.DABand, *, dim=80, numbers=80, feedback="one_hot", shift="covariate"):
@@ -436,5 +342,5 @@ def test_greedy_decisions_calculate_no_width(kind, rows):
     greedy = policy.decide(contexts[:rows], rule="greedy")
     np.testing.assert_allclose(greedy.mean, expected.mean, atol=1e-12)
     np.testing.assert_array_equal(greedy.arm, expected.mean.argmax(axis=1))
-    assert not greedy.width.any()
+    assert not greedy.bonus.any()
     assert set(policy.probabilities(contexts[:rows], rule="greedy").ravel()) == {0.0, 1.0}

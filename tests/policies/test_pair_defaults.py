@@ -9,9 +9,8 @@ import daband
 from daband.bench._methods import build_policy, policy_settings
 from daband.domains._registry import load
 from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._callables import from_callable
 from daband.errors import InvalidInput
-from daband.policies._policy import policies
+from daband.policies._registered import policies
 
 PAIR = load("amazon", tiny=True)
 
@@ -24,22 +23,14 @@ def test_every_policy_takes_every_common_setting(name):
 
 
 @pytest.mark.parametrize("name", policies.names())
-def test_feedback_and_reward_range_come_from_the_pair(name):
+def test_feedback_comes_from_the_pair_and_labels_are_not_standardised(name):
     euros = from_arrays(source=(np.eye(4), 17 * np.eye(4) - 5), target=np.eye(4), arms="disjoint")
     made = policies.get(name).for_pair(euros)
-    assert tuple(made.settings()["reward_range"]) == (-5.0, 12.0)
+    assert made.standardise_rewards
     assert made.settings().get("feedback", "bandit") == "bandit"
-    assert policies.get(name).for_pair(PAIR).settings().get("feedback", "one_hot") == "one_hot"
-
-
-def test_rewards_of_unknown_range_are_estimated():
-    pair = from_callable(
-        source=(lambda g, n: g.normal(size=(n, 2)), lambda g, x, arms: 900.0 * x[:, 0]),
-        target=lambda g, n: g.normal(size=(n, 2)),
-        n_arms=2,
-        length=300,
-    )
-    assert daband.LinUCB.for_pair(pair).settings()["reward_range"] == "auto"
+    labelled = policies.get(name).for_pair(PAIR)
+    assert not labelled.standardise_rewards
+    assert labelled.settings().get("feedback", "one_hot") == "one_hot"
 
 
 def test_linear_policies_standardise_vectors_and_leave_images_alone():
@@ -122,34 +113,3 @@ def test_a_class_whose_constructor_hands_settings_on():
         assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
         by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)
-
-
-def _purchases(n, **largest):
-    draw = np.random.default_rng(0)
-    paid = np.where(draw.random(n) < 0.05, draw.lognormal(3.0, 0.5, n), 0.0)  # few buy
-    paid[7] = largest.get("outlier", 0.0)
-    return draw.normal(size=(n, 3)), draw.integers(0, 2, n), paid, np.full(n, 0.5)
-
-
-@pytest.mark.parametrize("order", ["as drawn", "sorted"])
-def test_the_range_of_a_logs_rewards_is_that_of_the_log_and_not_of_its_first_rounds(order):
-    log = _purchases(4000)
-    if order == "sorted":
-        log = tuple(column[np.argsort(log[2], kind="stable")] for column in log)
-    pair = daband.domains.from_log(source=log, target=log[0][:50], n_arms=2)
-    assert pair.reward_range == "auto"
-    for kind in (daband.LinUCB, daband.DABand):
-        policy = kind.for_pair(pair, seed=0)
-        low, high = policy.reward_range
-        assert (low, policy.settings()["reward_range"]) == (0.0, "auto")  # later rewards may lie outside
-        assert np.quantile(log[2][log[2] > 0], 0.8) < high <= log[2].max()
-    policy = daband.LinUCB.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, target=pair.target)
-    assert policy.rounds_learned > 3000
-    assert policy._scale.clipped == 0
-
-
-def test_one_corrupt_reward_of_a_log_does_not_set_its_range():
-    log = _purchases(700, outlier=1e6)
-    pair = daband.domains.from_log(source=log, target=log[0][:50], source_test=None, n_arms=2)
-    assert daband.LinUCB.for_pair(pair, seed=0).reward_range[1] < 200

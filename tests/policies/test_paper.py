@@ -45,14 +45,14 @@ def test_choices_a_b_and_theta(walked):
         b[a] += rewards[i, a] * z[i]
     for a in range(K):
         np.testing.assert_allclose(head.gram(a), A[a], atol=1e-12)
-        np.testing.assert_allclose(head.theta[a], np.linalg.solve(A[a], b[a]), atol=1e-10)
+        np.testing.assert_allclose(head.theta[a, 0], np.linalg.solve(A[a], b[a]), atol=1e-10)
 
 
 def by_hand(walked):
     """Losses of the step, and the encoder behind it."""
     _, start, head, played, source, target, rewards, _ = walked
     encoder, discriminator = start.encoder, start.objective.terms["adversarial"].discriminator
-    theta = functional.normalize(torch.from_numpy(head.theta).float(), dim=1)
+    theta = functional.normalize(torch.from_numpy(head.theta[:, 0]).float(), dim=1)
     arm = torch.from_numpy(played.arm)
     reward = torch.from_numpy(rewards[np.arange(H), played.arm]).float()
     z_source = encoder(torch.from_numpy(source), domain_rows=(H,)).latent

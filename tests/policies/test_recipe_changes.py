@@ -14,7 +14,7 @@ from daband.neural._neural_linucb import DABand, NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
 from daband.neural.encoders._encoder import Features, encoders
 from daband.neural.objectives._objective import Weight
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 
 SHAPE = (3, 28, 28)
 

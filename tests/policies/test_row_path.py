@@ -34,7 +34,7 @@ def path_of(call):
 
 
 # DABand has four experts, each with features and a regression of its own.
-@pytest.mark.parametrize(("method", "most"), [("linucb", 15), ("daband", 34)])
+@pytest.mark.parametrize(("method", "most"), [("linucb", 15), ("daband", 42)])
 def test_a_row_that_is_learned_changes_file_seldom(method, most):
     rng = np.random.default_rng(0)
     contexts = rng.normal(size=(128, 8))

@@ -16,27 +16,15 @@ def make(kind, **settings):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_setting_is_refused_by_the_name_of_the_class(kind):
-    with pytest.raises(TypeError, match=rf"^{kind.__name__} has no setting 'sed'; did you mean 'seed'"):
+def test_an_unknown_setting_is_an_error_of_python(kind):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
         make(kind, sed=1)
-    with pytest.raises(TypeError, match=rf"^{kind.__name__} has no setting 'reveal'; it is called 'feedback' now"):
-        make(kind, reveal="one_hot")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_attributes_that_would_do_nothing_are_refused(kind):
-    policy = make(kind)
-    for name in ("seed", "n_arms", "arms", "context_shape"):
-        with pytest.raises(AttributeError, match=f"{name} of a {kind.__name__} is fixed once it is made"):
-            setattr(policy, name, getattr(policy, name))
-    with pytest.raises(AttributeError, match="no attribute 'epsilonn'"):
-        policy.epsilonn = 0.3
-
-
-@pytest.mark.parametrize("kind", [daband.Constant, daband.Random])
-def test_epsilon_is_refused_where_there_is_none(kind):
-    with pytest.raises(AttributeError, match="epsilon"):
-        make(kind).epsilon = 0.3
+@pytest.mark.parametrize("value", [None, 1, "yes"])
+def test_standardise_rewards_is_true_or_false(value):
+    with pytest.raises(InvalidInput, match="standardise_rewards must be True or False"):
+        make(daband.LinUCB, standardise_rewards=value)
 
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.NeuralLinUCB, daband.DABand])
@@ -69,12 +57,6 @@ def test_numbers_that_no_machine_can_take(kind, settings, message):
 def test_an_alpha_whose_scores_would_overflow(kind):
     with pytest.raises(InvalidInput, match=r"alpha must be at most 1e\+100, got 1e\+308"):
         make(kind, alpha=1e308)
-
-
-@pytest.mark.parametrize("value", [None, "half", True, 2.0, float("nan"), [0.5]])
-def test_a_prior_trust_that_is_none(value):
-    with pytest.raises(InvalidInput, match="prior_trust must be a number from 0 to 1 or 'adaptive'"):
-        make(daband.LinUCB).trust_prior(value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

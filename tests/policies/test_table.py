@@ -11,7 +11,8 @@ from daband._table_transform import TableTransform
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import CheckpointError, InvalidInput
-from daband.policies._policy import policies, read_checkpoint, write_checkpoint
+from daband.policies._checkpoints import read_checkpoint, write_checkpoint
+from daband.policies._registered import policies
 
 pl = pytest.importorskip("polars")
 

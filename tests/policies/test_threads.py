@@ -118,17 +118,17 @@ def test_copies_taken_while_another_thread_learns_are_whole():
 def test_an_arm_added_between_check_and_decision_is_not_offered(arms):
     """``add_arm`` of another thread, at the worst moment: after the contexts were checked."""
     policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, arms=arms, recipe="small")
-    transformed = policy._transform_contexts
+    transformed = policy._images
     contexts = np.ones((4, 3, 3) if arms == "shared" else (4, 3))
 
-    def grow_first(given, domain):
-        policy._transform_contexts = transformed
+    def grow_first(given):
+        policy._images = transformed
         thread = threading.Thread(target=policy.add_arm)
         thread.start()
         thread.join(60)
-        return transformed(given, domain)
+        return transformed(given)
 
-    policy._transform_contexts = grow_first
+    policy._images = grow_first
     decision = policy.select(contexts, available=[True, True, False])
     assert policy.n_arms == 4
     assert decision.arm.shape == (4,)

@@ -53,7 +53,7 @@ def stress(*, calls: int, threads: int = 8, dimension: int = 32, n_arms: int = 1
     alone = daband.LinUCB(context_shape=(dimension,), n_arms=n_arms, seed=0)
     alone.update(contexts, pulled, paid)
     here, there = policy.decide(contexts[:1000]), alone.decide(contexts[:1000])
-    error = max(float(np.abs(here.mean - there.mean).max()), float(np.abs(here.width - there.width).max()))
+    error = max(float(np.abs(here.mean - there.mean).max()), float(np.abs(here.bonus - there.bonus).max()))
     return {
         "calls": float(policy.rounds_decided + 2 * rounds),
         "rounds": float(rounds),

@@ -30,7 +30,7 @@ KINDS = {
     "constant": (daband.Constant, _vector()),
     "constant-shared": (daband.Constant, _vector(arms="shared")),
     "random": (daband.Random, _vector()),
-    "linucb": (daband.LinUCB, _vector(reward_range=(-2.0, 5.0))),
+    "linucb": (daband.LinUCB, _vector()),
     "linucb-greedy": (daband.LinUCB, _vector(explore="greedy", epsilon=0.3)),
     "linucb-thompson": (daband.LinUCB, _vector(explore="thompson", alpha=0.8, epsilon=0.1)),
     "linucb-dual": (daband.LinUCB, _vector(form="dual")),
@@ -39,7 +39,7 @@ KINDS = {
     "linucb-standardise": (daband.LinUCB, _vector(transform=daband.Standardise())),
     "linucb-components": (daband.LinUCB, _vector(transform=daband.Standardise(components=3))),
     "linucb-images": (daband.LinUCB, {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)}),
-    "trees": (daband.Trees, _vector(reward_range=(-2.0, 5.0))),
+    "trees": (daband.Trees, _vector()),
     "trees-shared": (daband.Trees, _vector(arms="shared")),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
@@ -73,9 +73,8 @@ def trained(kind, n=150):
     own, settings = KINDS[kind]
     policy = own(**settings)
     contexts = contexts_of(settings, n, seed=1)
-    low, high = policy.reward_range
     rng = np.random.default_rng(2)
-    rewards = low + (high - low) * rng.random(n)
+    rewards = 7.0 * rng.random(n) - 2.0 if kind in ("linucb", "trees") else rng.random(n)
     policy.prepare(contexts)
     policy.observe_target(contexts[: n // 2])
     ids = [f"patient-{number:05d}" for number in range(n)]

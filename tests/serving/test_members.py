@@ -62,7 +62,7 @@ def test_an_image_has_the_scores_of_its_batch(encoder, dtype, tmp_path):
     assert scorer.reads_images == (encoder == "conv")
     rows = [deployed.decide(row, round_number=at) for at, row in enumerate(contexts)]
     np.testing.assert_allclose([row.mean for row in rows], batch.mean, atol=2e-6)
-    np.testing.assert_allclose([row.width for row in rows], batch.width, atol=2e-6)
+    np.testing.assert_allclose([row.bonus for row in rows], batch.bonus, atol=2e-6)
     assert [row.arm for row in rows] == batch.arm.tolist()
     constant = Member(np.array([[0.3], [0.1], [0.2]]), np.zeros((3, 0, 0)), share=0.5, width_share=0.0, constant=True)
     frozen = replace(deployed.frozen, members=(*deployed.frozen.members, constant))

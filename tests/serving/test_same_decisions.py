@@ -32,7 +32,7 @@ def random_policy(draw):
     low = float(draw.choice([0.0, -3.0, 10.0]))
     image = kind in ("linucb", "nlinucb", "daband") and arms == "disjoint" and draw.random() < 0.6
     shape = (IMAGES if image else VECTORS)[int(draw.integers(len(IMAGES if image else VECTORS)))]
-    shared = {"context_shape": shape, "n_arms": n_arms, "arms": arms, "reward_range": (low, low + 5.0), "seed": seed}
+    shared = {"context_shape": shape, "n_arms": n_arms, "arms": arms, "seed": seed}
     if kind in ("constant", "random"):
         policy = {"constant": daband.Constant, "random": daband.Random}[kind](**shared)
     else:
@@ -101,5 +101,5 @@ def test_the_file_decides_as_the_policy_does(number, tmp_path):
             np.testing.assert_allclose(found, expected.propensity, atol=2e-4, err_msg=told)
         for found in (batch.mean, [one.mean for one in singles]):
             np.testing.assert_allclose(found, expected.mean, rtol=1e-4, atol=1e-4, err_msg=told)
-        for found in (batch.width, [one.width for one in singles]):
-            np.testing.assert_allclose(found, expected.width, rtol=1e-3, atol=1e-4, err_msg=told)
+        for found in (batch.bonus, [one.bonus for one in singles]):
+            np.testing.assert_allclose(found, expected.bonus, rtol=1e-3, atol=1e-4, err_msg=told)

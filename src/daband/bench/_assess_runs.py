@@ -15,7 +15,7 @@ from daband.bench._run import CHOICE_FILE, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.domains._registry import load
 from daband.errors import InvalidInput, NotFitted
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 from daband.trust._assess import assess_each
 from daband.trust._assessment import Assessment, read_assessment
 

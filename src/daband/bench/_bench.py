@@ -68,13 +68,10 @@ def continue_bench(
     folder: str | Path,
     *,
     rounds: int = 1920,
-    prior_trust: float | str | None = None,
     jobs: int = 1,
     on_event: Listener | None = None,
 ) -> list[Record]:
     """Continue every finished run of a bench on target rewards, ``jobs`` at a time; what is done is not repeated.
-
-    ``prior_trust`` is that of ``daband.continue_on_target``.
 
     Writes ``continued.json`` after each: a record per run as ``continue_run`` gives it. ``rounds_file`` names the file,
     relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
@@ -85,7 +82,7 @@ def continue_bench(
     alone = list(places.values()) == [folder]
 
     def read(spec: RunSpec) -> Record | None:
-        return continued_record(places[spec.folder_name], rounds, prior_trust)
+        return continued_record(places[spec.folder_name], rounds)
 
     def write(records: Mapping[str, Record]) -> None:
         if alone:
@@ -100,7 +97,7 @@ def continue_bench(
             content = {"rounds": rounds, "records": listed}
             write_json(folder / "continued.json", content)
 
-    work = partial(_continue_group, places=places, rounds=rounds, prior_trust=prior_trust)
+    work = partial(_continue_group, places=places, rounds=rounds)
     records, failures = _run_all(specs, folder, read, local(jobs, work=work, stacks=False), write, on_event)
     if failures:
         raise BenchError(

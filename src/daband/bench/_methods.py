@@ -11,7 +11,8 @@ from typing import Any
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies._pair_defaults import default_transform, setting_defaults
-from daband.policies._policy import Policy, policies
+from daband.policies._policy import Policy
+from daband.policies._registered import policies
 
 _PCA_SUFFIX = "-p"
 _ALIGNMENTS = ("coral", "subspace")

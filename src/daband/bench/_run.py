@@ -21,7 +21,8 @@ from daband.domains._contract import LoggedDomain, Pair
 from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.evaluation._zero_shot import Evaluation, count_arms, evaluate
-from daband.policies._policy import Policy, load_policy, read_notes
+from daband.policies._checkpoints import load_policy, read_notes
+from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 from daband.training._work_folder import as_json
@@ -223,7 +224,7 @@ def _depends_on_length(policy: dict[str, Any]) -> bool:
     return fitted or any(0 < share < 1 for share in shares)
 
 
-def continued_record(folder: Path, rounds: int, prior_trust: float | str | None) -> Record | None:
+def continued_record(folder: Path, rounds: int) -> Record | None:
     """The record of a run's sequel in the target, None for one that is not done; one of other settings is refused."""
     place = folder / CONTINUED_FOLDER
     if not (place / "done").exists():
@@ -231,14 +232,10 @@ def continued_record(folder: Path, rounds: int, prior_trust: float | str | None)
     record: Record = read_json(place / "result.json")
     if record["rounds_asked"] != rounds:
         raise DataError(f"{place} was continued for {record['rounds_asked']} rounds; remove it to ask for {rounds}")
-    if record.get("prior_trust", 1.0) != prior_trust:
-        raise DataError(f"{place} was continued with another prior_trust; remove it to ask for {prior_trust}")
     return record
 
 
-def continue_run(
-    folder: str | Path, *, rounds: int = 1920, prior_trust: float | str | None = None, progress: Progress | None = None
-) -> Record:
+def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress | None = None) -> Record:
     """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
 
     The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
@@ -264,7 +261,6 @@ def continue_run(
             target=pair.target_labelled,
             rounds=rounds,
             episode_length=length,
-            prior_trust=prior_trust,
             seed=spec.seed,
             directory=place,
             config={"continued_from": spec.config_hash, "rounds": rounds},
@@ -274,7 +270,7 @@ def continue_run(
         zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
         record = {
             "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
-            "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
+            "rounds_asked": rounds, "zero_shot_regret": zero_shot,
             "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
             "continued_regret": continued, "continued_reward": float(run.reward.mean()),
             "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
@@ -283,7 +279,7 @@ def continue_run(
         }  # fmt: skip
         return _finish(place, record)
 
-    return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
+    return _done_once(place, lambda: continued_record(folder, rounds), work)
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:

@@ -23,7 +23,7 @@ from daband.domains._contract import Pair
 from daband.domains._registry import load, pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.evaluation._model_selection import CRITERIA, SourceHistory, criteria
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 
 Grid = Mapping[str, Sequence[Any]]
 

@@ -13,7 +13,6 @@ import functools
 import pickle
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,13 +20,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arguments import RewardRange
 from daband._arrays import AnyArray, FloatArray
 from daband._registry import Checks
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, join_decisions
+from daband.policies._checkpoints import load_policy
 from daband.policies._pair_defaults import setting_defaults
-from daband.policies._policy import Policy, RewardedDecision, load_policy
+from daband.policies._policy import Policy, RewardedDecision
 from daband.policies._ridge import RidgePolicy
 
 POLICY_CHECKS = Checks()
@@ -35,8 +34,8 @@ T = TypeVar("T")
 
 
 MakePolicy: TypeAlias = Callable[..., Policy]
-"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms``, ``seed`` and ``reward_range``, by
-default (0.0, 1.0); the same sizes and seed make the same policy."""
+"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``; the same sizes and seed
+make the same policy."""
 
 SHAPE = (3,)
 N_ARMS = 4
@@ -64,10 +63,10 @@ def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N
     return rng.uniform(-1.0, 1.0, shape)
 
 
-def fresh(make: MakePolicy, arms: str, seed: int = 0, reward_range: RewardRange = (0.0, 1.0)) -> Policy:
+def fresh(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     """A policy that has seen nothing."""
     offered = {"arms": arms} if _offers_shared_arms(make) else {}
-    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, reward_range=reward_range, **offered)
+    return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **offered)
 
 
 def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
@@ -120,9 +119,9 @@ def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
 
 
 def assert_close_predictions(left: Decision, right: Decision, what: str) -> None:
-    """Means and widths of two decisions are equal up to rounding."""
+    """Means and bonuses of two decisions are equal up to rounding."""
     assert_close(left.mean, right.mean, f"means of {what}")
-    assert_close(left.width, right.width, f"widths of {what}")
+    assert_close(left.bonus, right.bonus, f"bonuses of {what}")
 
 
 def assert_close(left: AnyArray, right: AnyArray, what: str) -> None:
@@ -139,11 +138,11 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     assert decision.arm.shape == (7,), decision.arm.shape
     assert decision.arm.dtype == np.int64, decision.arm.dtype
     assert decision.propensity.shape == (7,), decision.propensity.shape
-    assert decision.mean.shape == decision.width.shape == (7, N_ARMS), (decision.mean.shape, decision.width.shape)
+    assert decision.mean.shape == decision.bonus.shape == (7, N_ARMS), (decision.mean.shape, decision.bonus.shape)
     assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
     assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
-    assert np.isfinite([decision.mean, decision.width]).all()
-    assert (decision.width >= 0).all()
+    assert np.isfinite([decision.mean, decision.bonus]).all()
+    assert (decision.bonus >= 0).all()
 
 
 @_of_both_arm_models
@@ -162,21 +161,23 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
 
 
 @_of_both_arm_models
-def check_propensities_weigh_rounds(make: MakePolicy, arms: str) -> None:
-    """Even propensities teach what none teach; every offered way to use uneven ones leaves finite predictions."""
+def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
+    """A round of weight 2 counts as two rounds, one of weight 0 as none, and weights of 1 change nothing."""
     rng = np.random.default_rng(14)
     contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
-    without, even = fresh(make, arms), fresh(make, arms)
-    without.update(contexts, chosen, reward)
-    even.update(contexts, chosen, reward, propensity=np.full(24, 1 / N_ARMS))
-    assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
-    for weighting in even.propensity_weightings:
-        policy = fresh(make, arms)
-        policy.update(contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
-        policy.observe_target(contexts)
-        policy.adapt(steps=2)
-        assert policy.rounds_learned == 24, policy.rounds_learned
-        assert np.isfinite(policy.decide(contexts).mean).all(), weighting
+    weights = np.repeat([1.0, 2.0, 0.0], 8)
+    times = weights.astype(np.int64)
+    weighted, repeated = fresh(make, arms), fresh(make, arms)
+    weighted.update(contexts, chosen, reward, weights=weights)
+    repeated.update(contexts.repeat(times, axis=0), chosen.repeat(times), reward.repeat(times))
+    assert_close(weighted.decide(contexts).mean, repeated.decide(contexts).mean, "means of weighted rounds")
+    assert weighted.rounds_learned == 24, weighted.rounds_learned
+    plain, ones = fresh(make, arms), fresh(make, arms)
+    plain.update(contexts, chosen, reward)
+    ones.update(contexts, chosen, reward, weights=np.ones(24))
+    assert_close_predictions(plain.decide(contexts), ones.decide(contexts), "rounds of weight 1")
+    played = [fresh(make, arms).play(contexts, rng.random((24, N_ARMS)), weights=weights) for _ in range(2)]
+    assert np.isfinite(played[0].mean).all()
 
 
 @_of_both_arm_models
@@ -316,7 +317,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert policy.n_arms == N_ARMS + 1
     after = policy.decide(contexts)
     assert_close(after.mean[:, :N_ARMS], before.mean, "means of the old arms")
-    assert_close(after.width[:, :N_ARMS], before.width, "widths of the old arms")
+    assert_close(after.bonus[:, :N_ARMS], before.bonus, "bonuses of the old arms")
     only = policy.select(contexts, available=[False] * N_ARMS + [True])
     assert (only.arm == N_ARMS).all()
     policy.update(contexts, only.arm, np.ones(8))
@@ -349,15 +350,15 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
     told: list[tuple[str, dict[str, Any]]] = [
         ("contexts", {"contexts": spoiled(nan)}), ("domain", {"domain": "nowhere"}),
         *(("arm", {"arm": arm}) for arm in ([0, 1, N_ARMS], [0, -1, 1], [0, 1], [0.5, 1.0, 1.0])),
-        *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1.5, -0.5)),
-        ("reward", {"reward": [0.0, 1.0]}), ("propensity", {"propensity": [0.5, 1.0]}),
-        *(("propensity", {"propensity": [0.5, propensity, 1.0]}) for propensity in (0.0, 1.5, nan)),
+        *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1e200)),
+        ("reward", {"reward": [0.0, 1.0]}), ("weights", {"weights": [0.5, 1.0]}),
+        *(("weights", {"weights": [0.5, weight, 1.0]}) for weight in (-1.0, np.inf, nan)),
         *(("ids", {"ids": ids}) for ids in ([1, 2], [1.5, 2.5, 3.5])),
     ]  # fmt: skip
     cases: list[tuple[str, Callable[[Policy], object]]] = [
         *((name, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong})) for name, wrong in asked),
         *((name, lambda p, wrong=wrong: p.update(**{**rounds, **wrong})) for name, wrong in told),
-        ("reward", lambda p: p.play(good, np.full((3, N_ARMS), 2.0))),
+        ("reward", lambda p: p.play(good, np.full((3, N_ARMS), nan))),
         ("reward", lambda p: p.play(good, np.full((3, N_ARMS + 1), 0.5))),
         ("contexts", lambda p: p.observe_target(spoiled(nan))),
         ("steps", lambda p: p.adapt(steps=-1)),
@@ -385,73 +386,36 @@ def check_bad_sizes_are_refused(make: MakePolicy) -> None:
                 raise AssertionError(f"{name}={value!r} was accepted")
 
 
-def _expected_rewards(contexts: FloatArray) -> FloatArray:
-    """What every arm pays for contexts (B, 3), (B, K) within [0, 1]: linear, each arm its own direction."""
-    directions = np.random.default_rng(19).uniform(-1.0, 1.0, (N_ARMS, *SHAPE)) / 6
-    return 0.5 + contexts @ directions.T
-
-
-def _play_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
+def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
     rng = np.random.default_rng(20)
-    policy = fresh(make, arms, reward_range=(-factor, factor))
-    policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+    policy = fresh(make, arms)
+    first, second = factor * rng.random((2, 60, N_ARMS)) + offset
+    policy.play(random_contexts(rng, 60, arms), first)
     policy.observe_target(random_contexts(rng, 10, arms))
     policy.adapt(steps=2)
-    return policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+    return policy.play(random_contexts(rng, 60, arms), second)
 
 
 @_of_both_arm_models
-def check_units_of_two_change_no_bit(make: MakePolicy, arms: str) -> None:
-    """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
-    expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
+def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
+    """Rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
+    expected, scaled = (_play_in_units(make, arms, factor=f, offset=b) for f, b in ((1.0, 0.0), (1000.0, 7.0)))
     assert_same(expected.arm, scaled.arm, "arms in another unit")
-    for name in ("mean", "width", "reward"):
-        assert_same(1024.0 * getattr(expected, name), getattr(scaled, name), f"{name} in another unit")
+    assert_close(1000.0 * expected.mean + 7.0, scaled.mean, "means in another unit")
+    assert_close(1000.0 * expected.bonus, scaled.bonus, "bonuses in another unit")
 
 
 @POLICY_CHECKS.add
-def check_affine_units_change_no_regret(make: MakePolicy) -> None:
-    """Another zero and another unit of reward change the mean regret, in units, of five seeds by at most 5%."""
-    regrets = []
-    for factor, offset in ((1.0, 0.0), (17.0, -5.0)):
-        total = 0.0
-        for seed in range(5):
-            rng = np.random.default_rng([13, seed])
-            contexts = random_contexts(rng, 2000, "disjoint")
-            expected = _expected_rewards(contexts)
-            policy = fresh(make, "disjoint", seed, (offset, factor + offset))
-            policy.observe_target(contexts[:10])
-            for start in range(0, 2000, 500):
-                part = slice(start, start + 500)
-                played = policy.play(contexts[part], factor * expected[part] + offset)
-                policy.adapt(steps=2)
-                total += float((expected[part].max(axis=1) - (played.reward - offset) / factor).sum())
-        regrets.append(total / 10_000)
-    text = f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
-    assert abs(regrets[0] - regrets[1]) <= 0.05 * max(regrets), text
-
-
-@POLICY_CHECKS.add
-def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
-    """``reward_range="auto"`` finds the range of the rewards, one outlier aside, and keeps it in the file."""
-    rng = np.random.default_rng(14)
-    contexts = random_contexts(rng, 200, "disjoint")
-    rewards = 300.0 * _expected_rewards(contexts) - 100.0
-    rewards[7] = 1e6
-    policy = fresh(make, "disjoint", reward_range="auto")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the outlier is clipped, and that is told
-        policy.play(contexts[:20], rewards[:20])
-        policy = reload_policy(policy)  # in the middle of what it needs to know the range
-        played = policy.play(contexts[20:], rewards[20:])
-    low, high = policy.reward_range
-    usual = np.delete(rewards, 7, axis=0)
-    smallest, largest = float(usual.min()), float(usual.max())
-    assert smallest <= low < high <= largest, f"rewards of {smallest} to {largest} gave the range {low} to {high}"
-    assert high - low > 0.4 * (largest - smallest), f"rewards of {smallest} to {largest} gave {low} to {high}"
-    assert policy.rounds_learned == 200, policy.rounds_learned
-    assert_same(played.reward, rewards[np.arange(20, 200), played.arm], "rewards in the user's units")
-    assert reload_policy(policy).reward_range == (low, high), "a saved policy forgets the range of its rewards"
+def check_bonus_never_grows(make: MakePolicy) -> None:
+    """With more rounds the bonus, in standard deviations of rewards, of no context and arm grows."""
+    rng = np.random.default_rng(21)
+    policy, probe = fresh(make, "disjoint"), random_contexts(rng, 9, "disjoint")
+    before = np.full((9, N_ARMS), np.inf)
+    for _ in range(6):
+        policy.update(random_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
+        bonus = policy.decide(probe).bonus / policy.reward_moments.scale
+        assert (bonus <= before * (1.0 + 1e-9)).all(), f"a bonus grew from {before} to {bonus}"
+        before = bonus
 
 
 @POLICY_CHECKS.add
@@ -530,43 +494,21 @@ def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
         return
     rng = np.random.default_rng(15)
     contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
-    propensity = rng.uniform(0.1, 1.0, 40)
-    expected.update(contexts, chosen, reward, propensity=propensity)
+    weights = rng.uniform(0.1, 2.0, 40)
+    if not policy.prepared:
+        policy.prepare(contexts)
+        expected.prepare(contexts)
+    expected.update(contexts, chosen, reward, weights=weights)
     blank = policy.without_rounds()
-    if blank.needs_sample:
-        blank.prepare_for_log(contexts, reward)
     whole = blank.empty_sums()
     for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
         sums = blank.empty_sums()
-        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], propensity=propensity[part])
+        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], weights=weights[part])
         whole.merge(sums)
     assert policy.rounds_learned == 0, policy.rounds_learned
     policy.learn_sums(whole, blank)
     assert policy.rounds_learned == 40, policy.rounds_learned
     assert_close_predictions(policy.decide(contexts), expected.decide(contexts), "sums and rounds")
-
-
-@_of_both_arm_models
-def check_the_past_can_be_discounted(make: MakePolicy, arms: str) -> None:
-    """After ``trust_prior``, ``play`` equals rounds, a file continues, and at a factor of 0 the past is forgotten."""
-    if not experienced(make, arms).can_discount:
-        return
-    rng = np.random.default_rng(16)
-    contexts, rewards = random_contexts(rng, 12, arms), rng.random((12, N_ARMS))
-    played, single = experienced(make, arms), experienced(make, arms)
-    for policy in (played, single):
-        policy.trust_prior("adaptive")
-    arms_played = played.play(contexts, rewards, "target").arm
-    for i in range(12):
-        single = reload_policy(single) if i == 6 else single
-        arm = single.select(contexts[i : i + 1], "target").arm
-        assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
-        single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")
-    assert_close(played.decide(contexts, "target").mean, single.decide(contexts, "target").mean, "means")
-    forgetful = experienced(make, arms)
-    forgetful.trust_prior(0.0)
-    means = forgetful.decide(contexts, "target", rule="greedy").mean
-    assert_same(means, np.zeros_like(means), "means of a policy that trusts nothing")
 
 
 def check_policy(make: MakePolicy) -> None:

@@ -47,8 +47,6 @@ def fit_log_command(
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     skip_damaged: options.SkipDamaged = False,
-    half_life: Annotated[float | None, typer.Option(help="Of a new policy: when a round counts half.")] = None,
-    time: Annotated[str | None, typer.Option(help="The column with the time of a round: a number, or a date.")] = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -65,9 +63,7 @@ def fit_log_command(
         _save(_fit_table(log, method, named), out)
         return
     columns = options.log_columns(context)
-    if policy is not None and half_life is not None:
-        raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
-    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
+    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
     with rows_bar(fitted.name) as show:
         daband.fit_log(
             fitted,
@@ -78,7 +74,6 @@ def fit_log_command(
             workers=workers,
             on_damaged=on_damaged,
             directory=state,
-            time=time,
             progress=show,
         )
     _save(fitted, out)
@@ -99,7 +94,6 @@ def learn_command(
         str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
     ] = None,
     context: options.ContextColumns = None,
-    prior_trust: options.TrustInPrior = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
     ] = None,
@@ -134,7 +128,6 @@ def learn_command(
             reward=reward,
             propensity=propensity,
             id=id_column,
-            prior_trust=options.number_or_name(prior_trust),
             on_damaged="skip" if skip_damaged else "refuse",
             progress=count,
         )
@@ -163,17 +156,13 @@ def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
     return fitted
 
 
-def _new(
-    method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str, half_life: float | None
-) -> Policy:
+def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never chosen")
     checked_method(method)
     rounds = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
-    settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms, "reward_range": "auto"}
+    settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms}
     kind = policy_class(method)
-    if half_life is not None:
-        settings["half_life"] = half_life
     if method.endswith("-p"):
         settings["transform"] = daband.PCA(min(64, rounds.context_shape[0]))
     elif kind.scale_matters:

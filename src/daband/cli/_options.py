@@ -51,10 +51,6 @@ SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a
 SomePolicyOrExport = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
 ]
-TrustInPrior = Annotated[
-    str | None,
-    typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
-]
 
 _MOST = 100_000
 _REMEDIES = {
@@ -87,14 +83,6 @@ def error_text(error: DabandError) -> str:
     """Return an error with the remedies that commands offer."""
     remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
     return "; ".join([error.message, *filter(None, remedies)])
-
-
-def number_or_name(text: str | None) -> float | str | None:
-    """A number where the text is one."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def seed_numbers(text: str | None) -> list[int] | None:

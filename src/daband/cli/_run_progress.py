@@ -20,7 +20,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from daband import bench as experiments
-from daband.cli._options import Jobs, TrustInPrior, number_or_name
+from daband.cli._options import Jobs
 from daband.cli._progress_and_tables import console, errors, report_table, say, watch
 
 T = TypeVar("T")
@@ -122,7 +122,6 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
-    prior_trust: TrustInPrior = None,
     jobs: Jobs = 1,
 ) -> None:
     """Go on in the target, now with its rewards: how much is the head start worth?
@@ -132,8 +131,7 @@ def continue_command(
     specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
     try:
         with watch(specs, "target") as drawing, interruptible(drawing) as listener:
-            trust = number_or_name(prior_trust)
-            records = experiments.continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
+            records = experiments.continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
     except experiments.BenchError as error:
         _show_continued(error.records)
         raise

@@ -20,6 +20,7 @@ from daband.evaluation._off_policy_inputs import CheckedLog
 from daband.evaluation._weighted_log import FOLDS
 from daband.linear._doubly_robust import fold_numbers
 from daband.policies._policy import Policy
+from daband.weights import importance
 
 _ADAPT_EVERY = 1024
 """Rounds between two calls of ``adapt``, as in ``learn_log``."""
@@ -97,8 +98,10 @@ def refitted_probabilities(
             policy.prepare(rounds.contexts[learned])
         for start in range(0, len(learned), _ADAPT_EVERY):
             rows = learned[start : start + _ADAPT_EVERY]
-            chances = None if rounds.propensities is None else rounds.propensities[rows]
-            policy.update(rounds.contexts[rows], rounds.arms[rows], rounds.rewards[rows], domain, propensity=chances)
+            weights = None
+            if rounds.propensities is not None:
+                weights = importance(rounds.propensities[rows], policy.n_arms, power=policy.propensity_power)
+            policy.update(rounds.contexts[rows], rounds.arms[rows], rounds.rewards[rows], domain, weights)
             policy.adapt()
         shares[held] = policy.probabilities(rounds.contexts[held], domain, rule=rule)
     return shares

@@ -166,7 +166,7 @@ def _dev(
     judge.fit(np.concatenate([source, target]), from_target)
     probability = judge.predict_proba(judged)
     ratio = len(source) / len(target) * probability[:, 1] / np.maximum(probability[:, 0], 1e-12)
-    low, high = policy.reward_range
+    low, high = policy.reward_moments.observed
     loss = 1.0 - (reward - low) / (high - low)
     share = weight / weight.mean()  # 1 unless the source is a log
     return deep_embedded_risk(loss, ratio * share)
@@ -195,7 +195,7 @@ def _held_out(
 
 def _predict(policy: Policy, contexts: AnyArray) -> FloatArray:
     """Predicted rewards in the target, (N, K), scaled to [0, 1]."""
-    low, high = policy.reward_range
+    low, high = policy.reward_moments.observed
     mean = _in_batches(lambda part: policy.decide(part, "target", rule="greedy").mean, contexts)
     return (mean - low) / (high - low)
 

@@ -11,10 +11,11 @@ import numpy as np
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
-from daband.policies._incoming_rounds import check_arms, check_propensities, check_rewards
+from daband.policies._incoming_rounds import check_arms, check_rewards
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy
+from daband.weights import check_propensities
 
 _BATCH = 1024
 _SUM = 1e-6
@@ -74,8 +75,6 @@ def read_log(log: Log, n_arms: int | None) -> CheckedLog:
         shares = None if propensities is None else check_propensities(propensities, n)
     except InvalidInput as error:
         raise InvalidInput(f"log: {error}") from None
-    if not np.isfinite(given).all():
-        raise InvalidInput(f"log: reward in row {int(np.argmin(np.isfinite(given)))} is not a finite number")
     return CheckedLog(checked, played, given, shares)
 
 

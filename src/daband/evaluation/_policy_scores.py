@@ -93,7 +93,7 @@ def scores_of(
     origin = None
     if len(source.by_name) > 1:
         origin = origins(source, _positions(source, len(rows), seed))
-    low, high = policies[0].reward_range
+    low, high = policies[0].reward_moments.observed
     span = high - low if high > low else 1.0
     columns: dict[str, list[AnyArray]] = {name: [] for name in _PER_POLICY}
     for policy in policies:

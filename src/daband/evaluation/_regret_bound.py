@@ -105,7 +105,7 @@ def observable_bound(
     share = np.asarray(wrong, np.float64)
     chosen = _chosen_mean(source)
     scale = n / m
-    exploration = scale * float(2 * target.width.max(axis=1).sum()) + float(share @ (2 * source.width.max(axis=1)))
+    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(share @ (2 * source.bonus.max(axis=1)))
     return BoundTerms(
         rounds=n,
         source_regret=_known(source_regret),

@@ -8,10 +8,10 @@ from daband.linear._exploration import Decision, Exploration, UniformDraws, fres
 from daband.linear._kernels import draw_key, kernels, uniforms
 from daband.linear._pca import PCA
 from daband.linear._piecewise import Piecewise, PiecewiseStep
-from daband.linear._primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
+from daband.linear._primal_ridge import LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
 from daband.linear._pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
-from daband.linear._reward_model import cross_fitted_rewards
-from daband.linear._ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
+from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge_head import ArmModel, EpisodeScores, RidgeHead, check_head_memory
 from daband.linear._standardise import OutlierWarning, Standardise, StandardiseStep, feature_scale
 from daband.linear._toom_cook import TILE, tile_sums, toom_cook
 from daband.linear._transforms import (
@@ -26,13 +26,12 @@ from daband.linear._transforms import (
 )
 
 __all__ = [
-    "DISCOUNTS", "LARGEST_SQUARE", "PCA", "TILE", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
-    "Exploration", "HeadMixture", "OutlierWarning", "Piecewise", "PiecewiseStep", "PrimalRidge",
-    "PseudoLabelRegression", "RewardModel", "RewardSums", "RidgeHead", "RidgeSums", "Standardise", "StandardiseStep",
+    "LARGEST_SQUARE", "PCA", "TILE", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
+    "Exploration", "OutlierWarning", "Piecewise", "PiecewiseStep", "PrimalRidge", "PseudoLabelRegression",
+    "RewardModel", "RewardMoments", "RewardSums", "RidgeHead", "RidgeSums", "Standardise", "StandardiseStep",
     "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning", "arm_probabilities", "as_transform",
-    "build_transform", "calibrated_scale", "check_head_memory", "count_numbers", "cross_fitted_rewards", "draw_key",
-    "feature_scale", "fit_pseudo_labels",
-    "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores",
-    "revealed_predictions", "ridge_scores", "seeded_draws", "shift_transform", "step_from",
-    "tile_sums", "toom_cook", "transform_settings", "uniforms",
+    "build_transform", "calibrated_scale", "check_head_memory", "count_numbers", "draw_key", "feature_scale",
+    "fit_pseudo_labels", "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores",
+    "revealed_predictions", "ridge_scores", "seeded_draws", "shift_transform", "step_from", "tile_sums", "toom_cook",
+    "transform_settings", "uniforms",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Ridge statistics in the space of rounds, for contexts of more dimensions than there are rounds.
 
 With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
-from v = T X x: its mean is v . (T r), its variance (x.x - v.v) / ridge, and the covariance of two contexts
+from v = T X x: its mean is v . (T [r, 1]), its variance (x.x - v.v) / ridge, and the covariance of two contexts
 (x.y - v_x.v_y) / ridge. T grows by rows; a row once written never changes, so nothing drifts.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
 from daband.errors import InvalidInput
-from daband.linear._primal_ridge import PrimalRidge, check_norm, squared_norms
+from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
 # Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole.
 
@@ -148,13 +148,13 @@ _BLOCK = 256
 
 
 class _InverseFactor:
-    """T = L^-1 of one head, lower triangular, in blocks of rows; and w = T r."""
+    """T = L^-1 of one head, lower triangular, in blocks of rows; and w = T [r, 1]."""
 
     def __init__(self) -> None:
         self.blocks: list[FloatArray] = []
         self.n = 0
         self.members: list[int] = []
-        self.weights = np.zeros(0)
+        self.weights = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
         """V = T k for products k (n, B)."""
@@ -165,14 +165,14 @@ class _InverseFactor:
             out[start:stop] = block[: stop - start, :stop] @ products[:stop]
         return out
 
-    def extension(self, v: FloatArray, inner: FloatArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rows of T and the weights that m more rounds add; nothing changes yet.
 
         v (n, m) is that of their contexts, inner (m, m) their products plus the ridge.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
         left = -corner @ self.transposed_apply(v)
-        return np.concatenate([left, np.tril(corner)], axis=1), corner @ (rewards - v.T @ self.weights)
+        return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
         """Append what ``extension`` returned."""
@@ -213,7 +213,7 @@ class DualRidge:
         self.ridge = ridge
         self.store = ContextStore(dim)
         self._heads: list[int] = []
-        self._rewards: list[float] = []
+        self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
         self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         """Contexts of the last ``products``, the products between them and v of every head, for the next ``update``."""
@@ -229,12 +229,13 @@ class DualRidge:
         """Rounds of each head, (heads,)."""
         return np.array([factor.n for factor in self._factors], np.int64)
 
-    @property
-    def theta(self) -> FloatArray:
-        """The coefficients of every head, (heads, d)."""
+    def coefficients(self, centre: float = 0.0) -> FloatArray:
+        """The coefficients (heads, d) of rewards less ``centre``."""
         contexts = unit_scale(self.store.array())
+        weights = [factor.weights @ np.array([[1.0], [-centre]]) for factor in self._factors]
         rows = [
-            factor.transposed_apply(factor.weights[:, None])[0] @ contexts[factor.members] for factor in self._factors
+            factor.transposed_apply(some)[0] @ contexts[factor.members]
+            for factor, some in zip(self._factors, weights, strict=True)
         ]
         return np.stack(rows)
 
@@ -243,8 +244,8 @@ class DualRidge:
         self._last = None
         self._factors.extend(_InverseFactor() for _ in range(n))
 
-    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+    def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and variances of contexts (B, d), each (B, heads); 0 without widths."""
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
@@ -252,38 +253,33 @@ class DualRidge:
             products = self.store.products(part).T
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.members])
-                mean[start : start + 256, head] = factor.weights @ v
+                mean[start : start + 256, head] = centre + (factor.weights @ (1.0, -centre)) @ v
                 if widths:
                     variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
-    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
-        """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
+    def episode(self, contexts: AnyArray) -> Episode:
+        """What an episode with these contexts (B, d) starts from."""
         between = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
         applied = [factor.apply(stored[factor.members]) for factor in self._factors]
         self._last = (contexts, between, applied)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
-        mean = np.empty((len(contexts), self.n_heads))
+        mean = np.empty((2, len(contexts), self.n_heads))
         for head, (factor, v) in enumerate(zip(self._factors, applied, strict=True)):
             covariance[head] = (between - v.T @ v) / self.ridge
-            mean[:, head] = factor.weights @ v
-        return covariance, mean, True
+            mean[:, :, head] = factor.weights.T @ v
+        variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
+        return Episode(covariance, np.zeros((0, 0)), True, mean, variance)
 
-    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
-        """Means and variances (B, heads) from what ``products`` returned."""
-        assert direct
-        diagonal = np.einsum("hbb->bh", products)
-        return contexts.copy(), np.maximum(np.ascontiguousarray(diagonal), 0.0)
-
-    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
+    def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its targets (B, 2)."""
         check_norm(contexts, self.ridge)
         last, self._last = self._last, None
         before, sizes = len(self.store), [factor.n for factor in self._factors]
         try:
             if last is not None and last[0] is contexts:
-                self._update_block(contexts, heads, rewards, *last[1:])
+                self._update_block(contexts, heads, targets, *last[1:])
                 return
             for start in range(0, len(contexts), _BLOCK):
                 block = slice(start, start + _BLOCK)
@@ -292,7 +288,7 @@ class DualRidge:
                     inner_products(contexts[block], contexts[block]),
                 )
                 applied = [factor.apply(stored[factor.members]) for factor in self._factors]
-                self._update_block(contexts[block], heads[block], rewards[block], between, applied)
+                self._update_block(contexts[block], heads[block], targets[block], between, applied)
         except np.linalg.LinAlgError:
             self._truncate(before, sizes)
             raise InvalidInput(
@@ -300,15 +296,15 @@ class DualRidge:
                 f"norm {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
             ) from None
 
-    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+    def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Drop everything learned and fit these rounds, each counted once."""
         self._truncate(0, [0] * self.n_heads)
-        self.update(contexts, heads, rewards)
+        self.update(contexts, heads, targets)
 
     def to_primal(self) -> PrimalRidge:
         """The same regressions in the space of contexts."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
-        primal.fit(self.store.array(), np.array(self._heads, np.int64), np.array(self._rewards))
+        primal.fit(self.store.array(), np.array(self._heads, np.int64), self._targets)
         return primal
 
     def cost_per_round(self) -> float:
@@ -320,7 +316,7 @@ class DualRidge:
         arrays: dict[str, AnyArray] = {
             "contexts": self.store.array(),
             "heads": np.array(self._heads, np.int64),
-            "rewards": np.array(self._rewards, np.float64),
+            "targets": self._targets,
             "n_heads": np.array([self.n_heads], np.int64),
         }
         for head, factor in enumerate(self._factors):
@@ -335,7 +331,7 @@ class DualRidge:
         heads = restored_array(state, "heads", np.zeros(n, np.int64))
         if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
             raise ValueError(f"the rounds must belong to heads 0..{self.n_heads - 1}")
-        rewards = restored_array(state, "rewards", np.zeros(n))
+        targets = restored_array(state, "targets", np.zeros((n, 2)))
         store = ContextStore(self.dim)
         if n:
             store.append(restored_array(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
@@ -344,17 +340,17 @@ class DualRidge:
             factor = _InverseFactor()
             factor.members = np.flatnonzero(heads == head).tolist()
             factor.n = len(factor.members)
-            factor.weights = restored_array(state, f"weights.{head}", np.zeros(factor.n))
+            factor.weights = restored_array(state, f"weights.{head}", np.zeros((factor.n, 2)))
             factor.blocks = [
                 restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
                 for index in range(-(-factor.n // _BLOCK))
             ]
             factors.append(factor)
-        self._heads, self._rewards, self._last = heads.tolist(), rewards.tolist(), None
+        self._heads, self._targets, self._last = heads.tolist(), targets, None
         self.store, self._factors = store, factors
 
     def _update_block(
-        self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, between: FloatArray, applied: list[FloatArray]
+        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, between: FloatArray, applied: list[FloatArray]
     ) -> None:
         first = len(self.store)
         grown = []
@@ -362,17 +358,17 @@ class DualRidge:
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
             inner = between[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
-            grown.append((factor, factor.extension(applied[head][:, rows], inner, rewards[rows]), first + rows))
+            grown.append((factor, factor.extension(applied[head][:, rows], inner, targets[rows]), first + rows))
         for factor, extension, members in grown:
             factor.extend(*extension, members)
         self.store.append(contexts)
         self._heads.extend(int(head) for head in heads)
-        self._rewards.extend(float(reward) for reward in rewards)
+        self._targets = np.concatenate([self._targets, targets])
 
     def _truncate(self, n: int, sizes: list[int]) -> None:
         """Drop all rounds but the first ``n``, ``sizes`` of them in each head."""
         self._last = None
         for factor, size in zip(self._factors, sizes, strict=True):
             factor.truncate(size)
-        self._heads, self._rewards = self._heads[:n], self._rewards[:n]
+        self._heads, self._targets = self._heads[:n], self._targets[:n]
         self.store.truncate(n)

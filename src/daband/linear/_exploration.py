@@ -1,4 +1,4 @@
-"""How arms are chosen from predicted means and widths, and with which probability: for training and for serving."""
+"""How arms are chosen from predicted means and bonuses, and with which probability: for training and for serving."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ _LARGEST_ALPHA = 1e100
 
 @dataclass(frozen=True)
 class Exploration:
-    """How arms are chosen from predicted means and widths.
+    """How arms are chosen from predicted means and bonuses.
 
-    ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the width times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
+    ``rule`` "ucb" adds ``alpha`` times the bonus to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
+    the bonus times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
     ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
     """
 
@@ -118,7 +118,7 @@ class Exploration:
 
     @property
     def optimism(self) -> float:
-        """The factor of a width in the score of an arm, random draws aside."""
+        """The factor of a bonus in the score of an arm, random draws aside."""
         return self.alpha if self.rule == "ucb" else 0.0
 
     def by_rule(self, rule: str | None) -> Exploration:
@@ -126,38 +126,38 @@ class Exploration:
         return self if rule is None else Exploration(rule, self.alpha)
 
     def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
-        """The factor of each width in the score, (n, K)."""
+        """The factor of each bonus in the score, (n, K)."""
         if self.rule != "thompson":
             return np.full((n, n_arms), self.optimism)
         return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
 
     def choose(
-        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
+        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> tuple[IntArray, FloatArray]:
-        """An arm for each row of means and widths (B, K), and its propensity: (B,) each.
+        """An arm for each row of means and bonuses (B, K), and its propensity: (B,) each.
 
         ``available`` (B, K) has at least one arm a row. Compiled loops are used where they are loaded; without them
         nothing is drawn as long as every row's best arm is certain. The choices are the same.
         """
         loops = sys.modules.get("daband.linear._kernels_numba")  # serving alone loads none
         if loops is None or len(mean) <= _FEW:
-            chosen = self.choose_rows(mean, width, draws, available=available)
+            chosen = self.choose_rows(mean, bonus, draws, available=available)
             return np.array([arm for arm, _ in chosen], np.int64), np.array([propensity for _, propensity in chosen])
         arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
         mask = np.ones(mean.shape, np.bool_) if available is None else available
-        scores = self._scores(mean, width, draws)
+        scores = self._scores(mean, bonus, draws)
         loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
-        return arms, self.propensities(arms, propensities, mean, width, available)
+        return arms, self.propensities(arms, propensities, mean, bonus, available)
 
-    def decide(self, mean: FloatArray, width: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
-        """``choose``, with the means and widths."""
-        return Decision(*self.choose(mean, width, draws, available=available), mean, width)
+    def decide(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
+        """``choose``, with the means and bonuses."""
+        return Decision(*self.choose(mean, bonus, draws, available=available), mean, bonus)
 
     def choose_rows(
-        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
+        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> list[tuple[int, float]]:
         """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
-        scores = self._scores(mean, width, draws)
+        scores = self._scores(mean, bonus, draws)
         n, n_arms = scores.shape
         every, epsilon, drawn = range(n_arms), self.epsilon, None
         chosen: list[tuple[int, float]] = []
@@ -172,37 +172,37 @@ class Exploration:
             chosen.append(drawn_arm(among, tied, epsilon, *drawn[row]))
         if self.rule == "thompson":
             arms = np.array([arm for arm, _ in chosen], np.int64)
-            exact = self.propensities(arms, np.empty(n), mean, width, available)
+            exact = self.propensities(arms, np.empty(n), mean, bonus, available)
             return list(zip(arms.tolist(), exact.tolist(), strict=True))
         return chosen
 
-    def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
+    def _scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
         """What arms are compared by, (B, K)."""
         if self.rule == "thompson":
-            return mean + self.multiplier(len(mean), mean.shape[1], draws) * width
-        return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
+            return mean + self.multiplier(len(mean), mean.shape[1], draws) * bonus
+        return mean + self.alpha * bonus if self.rule == "ucb" and self.alpha else mean
 
     def propensities(
-        self, arms: IntArray, propensities: FloatArray, mean: FloatArray, width: FloatArray, available: Mask
+        self, arms: IntArray, propensities: FloatArray, mean: FloatArray, bonus: FloatArray, available: Mask
     ) -> FloatArray:
         """Those given, (B,); with Thompson's draws the probability that the arm's own was the largest instead."""
         if self.rule != "thompson":
             return propensities
         mask = np.ones(mean.shape, np.bool_) if available is None else available
-        best = probability_of_best(mean, self.alpha * width, mask, arms)
+        best = probability_of_best(mean, self.alpha * bonus, mask, arms)
         return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
 
-    def probabilities(self, mean: FloatArray, width: FloatArray, *, available: Mask = None) -> FloatArray:
+    def probabilities(self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None) -> FloatArray:
         """The probability with which ``choose`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":
             best = np.empty_like(mean)
             for arm in range(mean.shape[1]):
-                best[:, arm] = probability_of_best(mean, self.alpha * width, mask, np.full(len(mean), arm))
+                best[:, arm] = probability_of_best(mean, self.alpha * bonus, mask, np.full(len(mean), arm))
             best = np.where(mask, best, 0.0)
             best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
         else:
-            best = shared_evenly(mean + self.optimism * width, mask)
+            best = shared_evenly(mean + self.optimism * bonus, mask)
         return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
 
@@ -216,7 +216,7 @@ def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at.
+    """Chosen arms (B,), their probabilities (B,), and the means and bonuses (B, K) they were chosen at.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
     >>> decision = policy.select([[1.0]], available=[False, True])
@@ -227,7 +227,7 @@ class Decision:
     arm: IntArray
     propensity: FloatArray
     mean: FloatArray
-    width: FloatArray
+    bonus: FloatArray
 
 
 AnyDecision = TypeVar("AnyDecision", bound=Decision)

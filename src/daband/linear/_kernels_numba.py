@@ -158,14 +158,16 @@ def choose_batch(scores, available, epsilon, draws, arms, probability):
 
 
 @compiled(fastmath=FAST)
-def _rank_one(matrix, theta, z, reward, u, variance):
+def _rank_one(matrix, theta, z, targets, u, variance):
     """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
     d = z.shape[0]
     root = 1.0 / math.sqrt(1.0 + variance)
-    residual = (reward - _dot(theta, z)) * root
+    first = (targets[0] - _dot(theta[0], z)) * root
+    second = (targets[1] - _dot(theta[1], z)) * root
     for i in range(d):
         u[i] *= root
-        theta[i] += residual * u[i]
+        theta[0, i] += first * u[i]
+        theta[1, i] += second * u[i]
     for i in range(d):
         c = u[i]
         row = matrix[i]
@@ -174,11 +176,11 @@ def _rank_one(matrix, theta, z, reward, u, variance):
 
 
 @compiled(fastmath=FAST)
-def update_rounds(inverse, theta, heads, contexts, rewards):
+def update_rounds(inverse, theta, heads, contexts, targets):
     """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
     n_rounds, d = contexts.shape
-    if theta.shape[1] != d or heads.shape[0] != n_rounds or rewards.shape[0] != n_rounds:
-        raise ValueError("contexts, heads, rewards and coefficients differ in length")
+    if theta.shape[2] != d or heads.shape[0] != n_rounds or targets.shape[0] != n_rounds or targets.shape[1] != 2:
+        raise ValueError("contexts, heads, targets and coefficients differ in length")
     for n in range(n_rounds):
         if heads[n] < 0 or heads[n] >= theta.shape[0]:
             raise IndexError("head out of range")
@@ -190,22 +192,22 @@ def update_rounds(inverse, theta, heads, contexts, rewards):
             u[i] = _dot(matrix[i], contexts[n])
         variance = max(_dot(u, contexts[n]), 0.0)
         largest = max(largest, variance)
-        _rank_one(matrix, theta[heads[n]], contexts[n], rewards[n], u, variance)
+        _rank_one(matrix, theta[heads[n]], contexts[n], targets[n], u, variance)
     return largest
 
 
 @compiled(fastmath=FAST)
-def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, targets, largest):
     """One round of one head: Sherman-Morrison and the bookkeeping; returns the variance z'A^-1 z.
 
-    The arrays are those of ``PrimalRidge``; context (d,). ``pending`` must have a free row. A context whose squared
-    norm exceeds ``largest`` changes nothing, and -1 is returned.
+    The arrays are those of ``PrimalRidge``; context (d,), targets (2,). ``pending`` must have a free row. A context
+    whose squared norm exceeds ``largest`` changes nothing, and -1 is returned.
     """
     d = context.shape[0]
     if head < 0 or head >= theta.shape[0]:
         raise IndexError("head out of range")
-    if theta.shape[1] != d:
-        raise ValueError("context and coefficients differ in length")
+    if theta.shape[2] != d or targets.shape[0] != 2:
+        raise ValueError("context, targets and coefficients differ in length")
     filled = n_pending[head]
     if filled < 0 or filled >= pending.shape[1]:
         raise IndexError("no free pending row")
@@ -215,10 +217,11 @@ def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh
     for i in range(d):
         u[i] = _dot(matrix[i], context)
     variance = max(_dot(u, context), 0.0)
-    _rank_one(matrix, theta[head], context, reward, u, variance)
+    _rank_one(matrix, theta[head], context, targets, u, variance)
     sums, row = moment[head], pending[head, filled]
     for j in range(d):
-        sums[j] += reward * context[j]
+        sums[0, j] += targets[0] * context[j]
+        sums[1, j] += targets[1] * context[j]
         row[j] = context[j]
     n_pending[head] = filled + 1
     counts[head] += 1
@@ -251,33 +254,28 @@ def _quadratic(matrix, z):
 
 
 @compiled(fastmath=FAST)
-def decide_one(inverse, theta, context, available, alpha, epsilon, key, round_number, mean, width, arm, propensity):
-    """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice.
-
-    ``alpha`` 0 is greedy.
-    """
+def score_one(inverse, theta, context, centre, scale, mean, bonus):
+    """Predicted rewards and bonuses of one context (1, d) under K heads, written to the last two, (1, K) each."""
     n_arms = theta.shape[0]
     z = context[0]
-    if mean.shape[1] != n_arms or width.shape[1] != n_arms or theta.shape[1] != z.shape[0]:
+    if mean.shape[1] != n_arms or bonus.shape[1] != n_arms or theta.shape[2] != z.shape[0]:
         raise ValueError("contexts, coefficients and results differ in shape")
-    scores = np.empty(n_arms)
-    for position in range(n_arms):
-        # Even rounds read the heads forwards, odd ones backwards: what was read last is still in the cache.
-        a = n_arms - 1 - position if round_number & 1 else position
-        mean[0, a] = _dot(theta[a], z)
-        width[0, a] = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
-        scores[a] = mean[0, a] + alpha * width[0, a]
-    coin, pick = uniform(key, round_number, 0), uniform(key, round_number, 1)
-    arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
+    for a in range(n_arms):
+        mean[0, a] = centre + _dot(theta[a, 0], z)
+        if centre != 0.0:
+            mean[0, a] -= centre * _dot(theta[a, 1], z)
+        bonus[0, a] = scale * math.sqrt(max(_quadratic(inverse[a], z), 0.0))
 
 
 @compiled(fastmath=FAST)
-def play_episode(covariances, predicted, rule, rewards, chosen):
+def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     """Every round of an episode, exactly as if played one by one, without touching the inverses.
 
-    ``predicted``, mean and variance (H, K), hold the values before the episode and are corrected for the rounds still
-    to come; row i ends as the values at which round i was decided. ``rule`` has the factors of widths (H, K), the
-    available arms (H, K), epsilon, and draws (H, 2); ``chosen`` gets the arms (H,) and their probabilities (H,).
+    ``predicted``, means (2, H, K) of rewards and of ones and variances (H, K), hold the values before the episode and
+    are corrected for the rounds still to come; row i ends as the values at which round i was decided. ``rule`` has the
+    factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2). ``rewards`` are (H, K) with
+    weights (H,). ``moments`` are the state of ``RewardMoments``, and whether they are used; the state is updated.
+    ``chosen`` gets the arms (H,), their probabilities (H,), and the centre and scale (H, 2) of each round.
 
     ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
     its head starts from products: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
@@ -285,48 +283,77 @@ def play_episode(covariances, predicted, rule, rewards, chosen):
     where arms are ``shared`` one head and C = H K contexts.
     """
     products, contexts, direct, shared = covariances
-    mean, variance = predicted
+    means, variance = predicted
     multiplier, available, epsilon, draws = rule
-    arms, probability = chosen
+    table, weights = rewards
+    running, standardise = moments
+    arms, probability, units = chosen
+    mean, ones = means[0], means[1]
     n, n_arms = mean.shape
     per_round = n_arms if shared else 1  # contexts of a round
     n_contexts = n * per_round
-    flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
+    flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
     rows = np.empty((n, n_contexts))
-    scale = np.empty(n)
+    gains = np.empty(n)
     scores = np.empty(n_arms)
     for i in range(n):
+        centre, scale = 0.0, 1.0
+        if standardise:
+            centre = running[1]
+            if running[0] > 0.0 and running[3] < running[4]:
+                deviation = math.sqrt(running[2] / running[0])
+                scale = deviation if deviation > 0.0 else 1.0
+        units[i, 0], units[i, 1] = centre, scale
         for a in range(n_arms):
-            scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
+            scores[a] = (mean[i, a] - centre * ones[i, a]) / scale
+            scores[a] += multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
         arm, chosen_with = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
         probability[i] = chosen_with
         head = 0 if shared else arm
         context = i * per_round + arm if shared else i
         first = (i + 1) * per_round
-        row, chosen = rows[i], products[head, context]
+        row, product = rows[i], products[head, context]
         if direct:
             for j in range(first, n_contexts):
-                row[j] = chosen[j]
+                row[j] = product[j]
         else:
             for j in range(first, n_contexts):
-                row[j] = _dot(chosen, contexts[j])
+                row[j] = _dot(product, contexts[j])
         for r in range(i):
             if shared or arms[r] == arm:
                 earlier = rows[r]
-                c = earlier[context] * scale[r]
+                c = earlier[context] * gains[r]
                 for j in range(first, n_contexts):
                     row[j] -= c * earlier[j]
-        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
-        residual = (rewards[i, arm] - mean[i, arm]) * scale[i]
+        gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
+        gains[i] = gain
+        reward = table[i, arm]
+        residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
         if shared:
             for j in range(first, n_contexts):
                 flat_mean[j] += row[j] * residual
-                flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * scale[i], 0.0)
+                flat_ones[j] += row[j] * residual_of_ones
+                flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * gain, 0.0)
         else:
             for j in range(first, n):
                 mean[j, arm] += row[j] * residual
-                variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * scale[i], 0.0)
+                ones[j, arm] += row[j] * residual_of_ones
+                variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * gain, 0.0)
+        if weights[i] > 0.0:
+            add_reward(running, reward, weights[i])
+
+
+@compiled()
+def add_reward(running, reward, weight):
+    """Add a reward to the state of ``RewardMoments``."""
+    before = running[0]
+    total, difference = before + weight, reward - running[1]
+    running[2] += difference * difference * (before * weight / total)
+    running[1] = reward if before == 0.0 else running[1] + difference * (weight / total)
+    running[0] = total
+    running[3] = reward if before == 0.0 else min(running[3], reward)
+    running[4] = reward if before == 0.0 else max(running[4], reward)
 
 
 @compiled()

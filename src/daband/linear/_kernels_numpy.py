@@ -42,30 +42,31 @@ def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: f
 
 
 def _rank_one(
-    matrix: FloatArray, theta: FloatArray, z: FloatArray, reward: float, u: FloatArray, variance: float
+    matrix: FloatArray, theta: FloatArray, z: FloatArray, targets: FloatArray, u: FloatArray, variance: float
 ) -> None:
     """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u."""
-    scaled = u / math.sqrt(1.0 + variance)
-    theta += (reward - theta @ z) / math.sqrt(1.0 + variance) * scaled
+    root = math.sqrt(1.0 + variance)
+    scaled = u / root
+    theta += np.outer((targets - theta @ z) / root, scaled)
     matrix -= np.outer(scaled, scaled)
 
 
 def update_rounds(
-    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, rewards: FloatArray
+    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, targets: FloatArray
 ) -> float:
     """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
     largest = 0.0
-    for head, z, reward in zip(heads, contexts, rewards, strict=True):
+    for head, z, target in zip(heads, contexts, targets, strict=True):
         u = inverse[head] @ z
         variance = max(float(u @ z), 0.0)
         largest = max(largest, variance)
-        _rank_one(inverse[head], theta[head], z, reward, u, variance)
+        _rank_one(inverse[head], theta[head], z, target, u, variance)
     return largest
 
 
-def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, targets, largest):
     """One round of one head: Sherman-Morrison and the bookkeeping; see ``kernels_numba.update_one``."""
     if not 0 <= head < len(theta):
         raise IndexError("head out of range")
@@ -76,8 +77,8 @@ def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh
         return -1.0
     u = inverse[head] @ context
     variance = max(float(u @ context), 0.0)
-    _rank_one(inverse[head], theta[head], context, reward, u, variance)
-    moment[head] += reward * context
+    _rank_one(inverse[head], theta[head], context, targets, u, variance)
+    moment[head] += np.outer(targets, context)
     pending[head, filled] = context
     n_pending[head] = filled + 1
     counts[head] += 1
@@ -85,27 +86,48 @@ def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh
     return variance
 
 
-def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: FloatArray, chosen: Any) -> None:
+def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, moments: Any, chosen: Any) -> None:
     """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
-    (products, contexts, direct, shared), (mean, variance) = covariances, predicted
-    (multiplier, available, epsilon, draws), (arms, probability) = rule, chosen
-    n, n_arms = mean.shape
+    (products, contexts, direct, shared), (means, variance) = covariances, predicted
+    (multiplier, available, epsilon, draws), (table, weights) = rule, rewards
+    (running, standardise), (arms, probability, units) = moments, chosen
+    _, n, n_arms = means.shape
     per_round = n_arms if shared else 1
     rows = np.zeros((n, n * per_round))
-    scale = np.empty(n)
+    gains = np.empty(n)
     for i in range(n):
-        scores = mean[i] + multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
+        centre, scale = (running[1], 1.0) if standardise else (0.0, 1.0)
+        if standardise and running[0] > 0.0 and running[3] < running[4]:
+            scale = math.sqrt(running[2] / running[0]) or 1.0
+        units[i] = centre, scale
+        scores = (means[0, i] - centre * means[1, i]) / scale
+        scores += multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
         arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
         head, context = (0, i * n_arms + arm) if shared else (arm, i)
         later = slice((i + 1) * per_round, n * per_round)
         row = products[head, context, later] if direct else contexts[later] @ products[head, context]
         earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
-        row = rows[i, later] = row - (rows[earlier, context] * scale[earlier]) @ rows[earlier, later]
-        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
-        means, variances = (values.reshape(-1) if shared else values[:, arm] for values in (mean, variance))
-        means[later] += row * (rewards[i, arm] - mean[i, arm]) * scale[i]
-        variances[later] = np.maximum(variances[later] - row**2 * scale[i], 0.0)
+        row = rows[i, later] = row - (rows[earlier, context] * gains[earlier]) @ rows[earlier, later]
+        gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
+        every = [part.reshape(-1) if shared else part[:, arm] for part in (means[0], means[1], variance)]
+        for part, target in zip(every, (table[i, arm], 1.0), strict=False):
+            part[later] += row * ((target - part[context]) * gain)
+        every[2][later] = np.maximum(every[2][later] - row**2 * gain, 0.0)
+        if weights[i] > 0.0:
+            add_reward(running, table[i, arm], weights[i])
+
+
+def add_reward(running: FloatArray, reward: float, weight: float) -> None:
+    """Add a reward to the state of ``RewardMoments``."""
+    before, mean, squares, low, high = running.tolist()
+    total, difference = before + weight, reward - mean
+    squares += difference * difference * (before * weight / total)
+    if before == 0.0:
+        mean = low = high = reward
+    else:
+        mean += difference * (weight / total)
+    running[:] = total, mean, squares, min(low, reward), max(high, reward)
 
 
 def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:

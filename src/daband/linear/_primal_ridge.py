@@ -1,17 +1,22 @@
-"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'r, for one head or for many."""
+"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one head or for many.
+
+Every regression has two right-hand sides, rewards r and ones, hence two columns theta_r and theta_1. With a prior mean
+c the prediction of a context z is ``c + z.(theta_r - c theta_1)``: the ridge regression of r - c, plus c, exactly, for
+a c that may change at any time.
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, thread_scratch, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import _kernels_numpy as kernels_numpy
 from daband.linear._kernels import kernels
+from daband.linear._reward_moments import RewardMoments
 
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
 
@@ -143,7 +148,7 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
     )
 
 
-# What some rounds teach a ridge regression, as sums: Z'Z, Z'r and how many there are.
+# Rounds as sums: Z'Z, Z'[r, 1], how many there are, and the moments of their rewards.
 #
 # Sums of parts add up to those of the whole, in any order and on any machine, which is what learns from logs larger
 # than memory. Everything is summed in double precision, whatever the type of the contexts.
@@ -156,20 +161,23 @@ _APART = 8
 
 
 class RidgeSums:
-    """``gram`` (heads, d, d), ``moment`` (heads, d) and ``counts`` (heads,) of the rounds that were added.
+    """``gram`` (heads, d, d), ``moment`` (heads, 2, d), ``counts`` (heads,) and ``rewards`` of the added rounds.
 
-    Contexts whose columns lie one after the other (Fortran order), as tables give them, are summed fastest.
+    ``moment`` has Z'r and Z'1. Contexts whose columns are stored one after the other (Fortran order), as tables give
+    them, are summed fastest.
     """
 
     def __init__(self, n_heads: int, dim: int) -> None:
         self.dim = dim
         self.gram: FloatArray = np.zeros((n_heads, dim, dim))
-        self.moment: FloatArray = np.zeros((n_heads, dim))
+        self.moment: FloatArray = np.zeros((n_heads, 2, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
+        self.rewards = RewardMoments(standardise=True)
         self._tile = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
+        self.rewards.add(rewards, weights)
         for start in range(0, len(contexts), self._tile):
             tile = slice(start, start + self._tile)
             self._add_tile(contexts[tile], heads[tile], rewards[tile], None if weights is None else weights[tile])
@@ -179,22 +187,24 @@ class RidgeSums:
         self.gram += other.gram
         self.moment += other.moment
         self.counts += other.counts
+        self.rewards.merge(other.rewards)
 
     def state(self) -> dict[str, AnyArray]:
         """The sums as arrays."""
-        return {"gram": self.gram, "moment": self.moment, "counts": self.counts}
+        return {"gram": self.gram, "moment": self.moment, "counts": self.counts, "rewards": self.rewards.state()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
-        for name, array in self.state().items():
-            setattr(self, name, restored_array(state, name, array))
+        """Restore the state."""
+        for name in ("gram", "moment", "counts"):
+            setattr(self, name, restored_array(state, name, getattr(self, name)))
+        self.rewards.restore(state["rewards"])
 
     def __getstate__(self) -> dict[str, AnyArray]:
         return self.state()
 
     def __setstate__(self, state: dict[str, AnyArray]) -> None:
-        RidgeSums.__init__(self, *state["moment"].shape)
-        self.__dict__.update(state)
+        RidgeSums.__init__(self, len(state["moment"]), state["moment"].shape[2])
+        self.restore(state)
 
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
@@ -202,18 +212,19 @@ class RidgeSums:
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
         # A row times the root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = thread_scratch("tile of rounds", (dim + 1, self._tile + _APART))[:, :n]
+        columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _APART))[:, :n]
         # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
         loops = kernels if kernels.is_loaded else kernels_numpy
         loops.gather_columns(contexts.T, order, root, columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
+        columns[dim + 1] = root
         counts = np.bincount(heads, minlength=n_heads)
         stop = np.cumsum(counts)
         for head in np.flatnonzero(counts):
             rows = columns[:, stop[head] - counts[head] : stop[head]]
-            products = rows @ rows.T  # rewards stand in the last row: Z'Z and Z'r in one product
+            products = rows @ rows.T  # rewards and ones are in the last rows: Z'Z and Z'[r, 1] in one product
             self.gram[head] += products[:dim, :dim]
-            self.moment[head] += products[dim, :dim]
+            self.moment[head] += products[dim:, :dim]
         self.counts += counts
 
 
@@ -227,13 +238,26 @@ _SEQUENTIAL_DIM = 96
 """Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products)."""
 
 
+class Episode(NamedTuple):
+    """What the rounds of an episode start from: see ``kernels_numba.play_episode``."""
+
+    products: FloatArray
+    contexts: FloatArray
+    direct: bool
+    mean: FloatArray
+    """Predictions (2, B, heads) of rewards and of ones."""
+    variance: FloatArray
+    """(B, heads)."""
+
+
 class PrimalRidge:
     """``n_heads`` ridge regressions of dimension ``dim``; every update changes the inverses.
 
-    ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, d) the coefficients, ``counts`` (heads,) the
-    rounds learned. Rounding errors of rank-one updates add up. So A itself is kept as well (summed in blocks, which
-    keeps its own error small), and after ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. That
-    costs an eighth of dim^2 multiplications an update, a small part of the update itself.
+    ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, 2, d) the coefficients of rewards and of ones,
+    ``counts`` (heads,) the rounds learned. Targets (B, 2) of rounds are their rewards and ones. Rounding errors of
+    rank-one updates add up. So A itself is kept as well (summed in blocks, which keeps its own error small), and after
+    ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. That costs an eighth of dim^2
+    multiplications an update, a small part of the update itself.
 
     Updates change the arrays in place: readers and writers must not overlap. Statistics that replace others while these
     are still read are built with ``fit`` on a new object.
@@ -262,9 +286,9 @@ class PrimalRidge:
         """The arrays of ``n`` heads, by the names of attributes."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
-            "counts": np.zeros(n, np.int64), "theta": np.zeros((n, dim)),
+            "counts": np.zeros(n, np.int64), "theta": np.zeros((n, 2, dim)),
             "inverse": np.tile(eye / self.ridge, (n, 1, 1)), "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
-            "_moment": np.zeros((n, dim)), "_pending": np.zeros((n, _PENDING, dim)),
+            "_moment": np.zeros((n, 2, dim)), "_pending": np.zeros((n, _PENDING, dim)),
             "_n_pending": np.zeros(n, np.int64), "_since_refresh": np.zeros(n, np.int64),
         }  # fmt: skip
 
@@ -283,48 +307,50 @@ class PrimalRidge:
         rows = self._pending[head, : self._n_pending[head]]
         return self._gram[head] + rows.T @ rows
 
-    def score(self, contexts: AnyArray, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads); 0 without widths."""
+    def coefficients(self, centre: float = 0.0) -> FloatArray:
+        """The coefficients (heads, d) of rewards less ``centre``."""
+        return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
+
+    def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads); 0 without widths."""
         usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if widths else None
-        return ridge_scores(self.theta, inverse, contexts if usual else unit_scale(contexts), kernels)
+        z = contexts if usual else unit_scale(contexts)
+        mean, variance = ridge_scores(self.coefficients(centre), inverse, z, kernels)
+        return mean + centre if centre else mean, variance
 
-    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
-        """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""
+    def episode(self, contexts: AnyArray) -> Episode:
+        """What an episode with these contexts (B, d) starts from."""
         z = unit_scale(contexts)
-        return np.matmul(z, self.inverse), z, False
+        products = np.matmul(z, self.inverse)
+        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), kernels.diagonal(products, z))
 
-    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
-        """Means and variances (B, heads) from what ``products`` returned."""
-        assert not direct
-        return contexts @ self.theta.T, kernels.diagonal(products, contexts)
-
-    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
+    def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its targets (B, 2)."""
         usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         z = contexts if usual else unit_scale(contexts)
         if len(z) == 1:
-            self._update_one(z[0], int(heads[0]), float(rewards[0]))
+            self._update_one(z[0], int(heads[0]), targets[0])
             return
         check_norm(z, self.ridge)
         if self.dim > _SEQUENTIAL_DIM:
             for head in np.unique(heads):
                 rows = heads == head
-                self._update_head(int(head), z[rows], rewards[rows])
+                self._update_head(int(head), z[rows], targets[rows])
             return
-        largest = kernels.update_rounds(self.inverse, self.theta, heads, z, rewards)
+        largest = kernels.update_rounds(self.inverse, self.theta, heads, z, targets)
         for head in np.unique(heads):
             rows = heads == head
-            self._record(int(head), z[rows], rewards[rows])
+            self._record(int(head), z[rows], targets[rows])
             if largest > _LARGE_VARIANCE:
                 self._invert(int(head))
 
-    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+    def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Drop everything learned and fit these rounds, each counted once."""
         z = unit_scale(contexts)
         self._set_heads(self.n_heads)
         for head in range(self.n_heads):
-            self._sum_and_invert(head, z[heads == head], rewards[heads == head])
+            self._sum_and_invert(head, z[heads == head], targets[heads == head])
 
     def add_sums(self, sums: RidgeSums) -> None:
         """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
@@ -339,24 +365,6 @@ class PrimalRidge:
                     f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
                     "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
                 )
-
-    def discounted(self, discount: float, *, plus: PrimalRidge | None = None) -> PrimalRidge:
-        """A copy whose rounds count ``discount`` times each, and with the rounds of ``plus``, each once."""
-        if discount == 1.0 and plus is None:
-            return copy.deepcopy(self)
-        other = PrimalRidge(self.n_heads, self.dim, self.ridge)
-        for head in range(self.n_heads):
-            penalty = self.ridge * np.eye(self.dim)
-            other._gram[head] = penalty + discount * (self.gram(head) - penalty)
-            other._moment[head] = discount * self._moment[head]
-            other.counts[head] = round(discount * float(self.counts[head]))
-            if plus is not None:
-                other._gram[head] += plus.gram(head) - penalty
-                other._moment[head] += plus._moment[head]
-                other.counts[head] += plus.counts[head]
-            if not other._invert(head):
-                raise InvalidInput("the statistics are too ill-conditioned to be discounted; raise the ridge")
-        return other
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""
@@ -373,10 +381,10 @@ class PrimalRidge:
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 
-    def _update_one(self, z: FloatArray, head: int, reward: float) -> None:
+    def _update_one(self, z: FloatArray, head: int, targets: FloatArray) -> None:
         """One round in one compiled call; what is due once in a while only follows it."""
         if self._n_pending[head] == _PENDING:
-            self._sum(head, np.zeros((0, self.dim)), np.zeros(0))
+            self._sum(head, np.zeros((0, self.dim)), np.zeros((0, 2)))
         variance = kernels.update_one(
             self.inverse,
             self.theta,
@@ -387,7 +395,7 @@ class PrimalRidge:
             self._since_refresh,
             z,
             head,
-            reward,
+            targets,
             LARGEST_SQUARE * self.ridge,
         )
         if variance < 0.0:
@@ -395,7 +403,7 @@ class PrimalRidge:
         if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
             self._invert(head)
 
-    def _update_head(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+    def _update_head(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Woodbury's identity for the rows of one head, or a new inverse where that is cheaper or more accurate."""
         inverse = self.inverse[head]
         if 2 * len(z) < self.dim:
@@ -404,40 +412,40 @@ class PrimalRidge:
             if inner.diagonal().max() <= _LARGE_VARIANCE:
                 whiten = np.linalg.inv(np.linalg.cholesky(inner))
                 root = whiten @ u
-                self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
+                self.theta[head] += (whiten @ (targets - z @ self.theta[head].T)).T @ root
                 inverse -= root.T @ root  # a matrix times its own transpose: exactly symmetric
-                self._record(head, z, rewards)
+                self._record(head, z, targets)
                 return
-        self._sum_and_invert(head, z, rewards)
+        self._sum_and_invert(head, z, targets)
 
-    def _record(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+    def _record(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Count rows that the inverse already holds, and add them to A and Z'r."""
         n = len(z)
         filled = int(self._n_pending[head])
         if filled + n <= _PENDING:
             self._pending[head, filled : filled + n] = z
             self._n_pending[head] = filled + n
-            self._moment[head] += rewards @ z
+            self._moment[head] += targets.T @ z
             self.counts[head] += n
         else:
-            self._sum(head, z, rewards)
+            self._sum(head, z, targets)
         self._since_refresh[head] += n
         if self._since_refresh[head] >= self.refresh_after:
             self._invert(head)
 
-    def _sum(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+    def _sum(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Add the pending rows and these to A, Z'r and the count."""
         rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
         self._gram[head] += rows.T @ rows
         self._n_pending[head] = 0
-        self._moment[head] += rewards @ z
+        self._moment[head] += targets.T @ z
         self.counts[head] += len(z)
 
-    def _sum_and_invert(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+    def _sum_and_invert(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Learn rows by inverting A; where A is too ill-conditioned for that, by one rank-one update per row."""
-        self._sum(head, z, rewards)
+        self._sum(head, z, targets)
         if not self._invert(head):
-            kernels.update_rounds(self.inverse, self.theta, np.full(len(z), head), z, rewards)
+            kernels.update_rounds(self.inverse, self.theta, np.full(len(z), head), z, targets)
 
     def _invert(self, head: int) -> bool:
         """Compute A^-1 and theta from A; where that is less accurate than what is there, keep it and return False.
@@ -456,95 +464,5 @@ class PrimalRidge:
         if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _LARGEST_CONDITION:
             return False
         self.inverse[head] = 0.5 * (inverse + inverse.T) * both
-        self.theta[head] = self.inverse[head] @ self._moment[head]
+        self.theta[head] = self._moment[head] @ self.inverse[head]
         return True
-
-
-# Prior trust: how much statistics of the source count once rewards arrive in the target.
-#
-# Statistics of the source are a prior for the target. Where the hand-over was good they are worth as many rounds as
-# they rest on; where it was bad, as many rounds have to be played before the target's rewards outweigh them.
-# Warm-start bandits (Zhang et al. 2019; Oetomo et al. 2023) therefore discount them, and choose the discount by what
-# is observed.
-#
-# Here several regressions run beside each other. All learn every target round; they differ in the discount g of the
-# source: A = ridge I + g Z_s'Z_s + Z_t'Z_t. Each predicts the reward of every round before it learns it, and the one
-# with the smallest sum of squared errors so far acts. Full trust acts at first, and another takes its place only when
-# it is ahead by ``MARGIN``.
-
-
-DISCOUNTS = (1.0, 0.1, 0.01, 0.0)
-"""From full trust in the source to none."""
-MARGIN = 1.0
-"""By how much the acting regression's squared errors must exceed another's before that takes over: rewards lie in
-[0, 1], so these are a few rounds in which it was certain and wrong. Without a margin luck would decide at first."""
-
-
-class PriorTrust:
-    """Regressions with different discounts of ``prior``, and which of them acts.
-
-    Args:
-        prior: the source's statistics; not changed.
-        discounts: how much of them each regression starts with, full trust first.
-    """
-
-    def __init__(self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS) -> None:
-        self.discounts = discounts
-        self.candidates = [prior.discounted(discount) for discount in discounts]
-        self.losses: FloatArray = np.zeros(len(discounts))
-        """The sum of squared errors of each, of predictions before learning."""
-        self.acting = 0
-        """Which of them acts."""
-
-    @property
-    def statistics(self) -> PrimalRidge:
-        """What decisions rest on now."""
-        return self.candidates[self.acting]
-
-    @property
-    def discount(self) -> float:
-        """How much of the source counts now."""
-        return self.discounts[self.acting]
-
-    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Learn rounds (B, d) one after the other: predict, compare, learn."""
-        for z, head, reward in zip(np.asarray(contexts, np.float64), heads, rewards, strict=True):
-            for place, candidate in enumerate(self.candidates):
-                self.losses[place] += (float(z @ candidate.theta[head]) - reward) ** 2
-                candidate.update(z[None], np.array([head]), np.array([reward]))
-            best = int(np.argmin(self.losses))
-            if self.losses[best] + MARGIN < self.losses[self.acting]:
-                self.acting = best
-
-    def refit(self, prior: PrimalRidge, target: PrimalRidge) -> None:
-        """Start anew from statistics of the source and of the target's rounds alone; errors so far still count."""
-        self.candidates = [prior.discounted(discount, plus=target) for discount in self.discounts]
-
-    def add_heads(self, n: int) -> None:
-        """Append ``n`` heads without rounds."""
-        for candidate in self.candidates:
-            candidate.add_heads(n)
-
-    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
-        arrays: dict[str, AnyArray] = {
-            "discounts": np.array(self.discounts),
-            "losses": self.losses,
-            "acting": np.array([self.acting], np.int64),
-        }
-        for place, candidate in enumerate(self.candidates):
-            arrays |= {f"{place}.{name}": array for name, array in candidate.state(rounds=rounds).items()}
-        return arrays
-
-    @classmethod
-    def restored(cls, state: dict[str, AnyArray], like: PrimalRidge) -> PriorTrust:
-        """What ``state`` returned; ``like`` has the sizes and the ridge."""
-        discounts = tuple(float(discount) for discount in state["discounts"])
-        trust = cls(PrimalRidge(like.n_heads, like.dim, like.ridge), discounts)
-        trust.losses = restored_array(state, "losses", trust.losses)
-        trust.acting = int(state["acting"][0])
-        if not 0 <= trust.acting < len(discounts):
-            raise ValueError(f"acting must lie in 0..{len(discounts) - 1}")
-        for place, candidate in enumerate(trust.candidates):
-            candidate.restore(below(f"{place}.", state))
-        return trust

@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband._arguments import RewardRange, one_of
+from daband._arguments import one_of
 from daband._arrays import (
     AnyArray,
     BoolArray,
@@ -54,12 +54,12 @@ from daband._shift import Shift, ShiftLike
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.linear._arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear._expert_shares import ExpertShares, revealed_predictions
-from daband.linear._exploration import Decision, Exploration, join_decisions
+from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
 from daband.linear._pca import PCA
 from daband.linear._piecewise import Piecewise
-from daband.linear._primal_ridge import PrimalRidge, RidgeSums
+from daband.linear._primal_ridge import PrimalRidge, RidgeSums, mixed_scores
 from daband.linear._pseudo_labels import PseudoLabelRegression, count_numbers, fit_pseudo_labels
-from daband.linear._ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
+from daband.linear._ridge_head import ArmModel, EpisodeScores, RidgeHead, check_head_memory
 from daband.linear._standardise import Standardise
 from daband.linear._transforms import shift_transform
 from daband.neural._devices import device_named
@@ -71,9 +71,9 @@ from daband.neural.learning._replay_buffer import ContextBuffer, ReplayBuffers, 
 from daband.neural.learning._settings import EncoderSettings, Recipe
 from daband.neural.learning._step_runners import encode_ahead, start_steps
 from daband.neural.objectives._term import FEEDBACKS
-from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._pair_defaults import standardised_alpha, standardised_ridge
-from daband.policies._policy import Policy, exploration_setting, policies
+from daband.policies._policy import Policy, exploration_setting, transformed_contexts
+from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 from daband.serving._monitor import MOST_CONTEXTS
@@ -198,7 +198,9 @@ class Expert:
     prior: float
     """Its share in predictions before the first round."""
     exploring: float
-    """Its share in widths, which stays."""
+    """Its share in bonuses, which stays."""
+    alpha: float | None = None
+    """The largest alpha of its bonus; None: the policy's."""
 
     @property
     def ready(self) -> bool:
@@ -223,20 +225,21 @@ class Acting:
     pseudo: PseudoLabelRegression | None = None
     """What is added in a target to the experts' predictions, which then count less."""
 
-    def mixture(self) -> HeadMixture:
-        """The heads, mixed by the shares."""
-        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares, self.exploring)
+    def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]], alpha: float) -> tuple[FloatArray, FloatArray]:
+        """Means and bonuses (B, K) from those of each expert."""
+        return mixed_scores(scores, self.shares, self.bonus_shares(alpha))
 
-    def mixture_for(self, features: Sequence[FloatArray], *, in_target: bool) -> HeadMixture:
-        """The heads for contexts with these features, of each expert its own, with what is added in a target."""
-        mixture = self.mixture()
-        if not in_target:
-            return mixture
+    def bonus_shares(self, alpha: float) -> list[float]:
+        """What each expert's bonus counts, in units of the policy's alpha."""
+        ratios = [expert.alpha / alpha if expert.alpha is not None and alpha > 0 else 1.0 for expert in self.experts]
+        return [share * min(ratio, 1.0) for share, ratio in zip(self.exploring, ratios, strict=True)]
+
+    def added(self, mean: FloatArray, features: Sequence[FloatArray]) -> FloatArray:
+        """Predictions in a target, with what is added there."""
         if self.pseudo is None:
-            return replace(mixture, offset=self.offset)
-        share, added = self.pseudo.share, features[self.labelled] @ self.pseudo.theta.T
-        added = added if self.offset is None else added + self.offset
-        return replace(mixture, shares=tuple(share * one for one in self.shares), offset=share * added)
+            return mean if self.offset is None else mean + self.offset
+        mean = mean + features[self.labelled] @ self.pseudo.theta.T
+        return self.pseudo.share * (mean if self.offset is None else mean + self.offset)
 
     @property
     def labelled(self) -> int:
@@ -269,14 +272,12 @@ class NeuralLinUCB(Policy):
         arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn evenly instead.
-        reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
+        standardise_rewards: as in ``LinUCB``; by default True, unless ``feedback`` is "one_hot".
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
         shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
-        half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
-            the heads, and is half as likely to be drawn by a gradient step.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
@@ -308,23 +309,21 @@ class NeuralLinUCB(Policy):
         arms: ArmModel = "disjoint",
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
-        reward_range: RewardRange = (0.0, 1.0),
+        standardise_rewards: bool | None = None,
         transform: Any = None,
         device: str = "auto",
         seed: int = 0,
         shift: ShiftLike = None,
-        half_life: float | None = None,
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            reward_range=reward_range,
+            standardise_rewards=feedback != "one_hot" if standardise_rewards is None else standardise_rewards,
             transform=transform,
             seed=seed,
             shift=shift,
-            half_life=half_life,
             domains=domains,
         )
         one_of("feedback", feedback, FEEDBACKS)
@@ -357,13 +356,13 @@ class NeuralLinUCB(Policy):
             module=encoder if isinstance(encoder, nn.Module) else None,
             domains=self.domains,
         )
-        exploration = Exploration(
+        self.exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
             checked_number("epsilon", epsilon),
         )
         ridge = checked_number("ridge", ridge)
-        self._experts = self._make_experts(arms, ridge, exploration)
+        self._experts = self._make_experts(arms, ridge)
         self._steps = self.recipe.learning.steps
         """Gradient steps of one ``adapt``; ``plan`` takes more where a run has few episodes."""
         self._steps_given = changes_setting(recipe, "learning", "steps")
@@ -376,7 +375,6 @@ class NeuralLinUCB(Policy):
         self._pseudo: PseudoLabelRegression | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
-        self._counted: tuple[ReplayBuffers, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -394,21 +392,12 @@ class NeuralLinUCB(Policy):
             settings.setdefault("transform", None)
         return super().for_pair(pair, **settings)
 
-    def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
-        def head(dim: int, exploration: Exploration, form: str, ridge: float) -> RidgeHead:
-            return RidgeHead(
-                n_arms=self.n_arms,
-                dim=dim,
-                arms=arms,
-                ridge=ridge,
-                exploration=exploration,
-                seed=self.seed,
-                form=form,
-                fades=self.half_life is not None,
-            )
+    def _make_experts(self, arms: ArmModel, ridge: float) -> tuple[Expert, ...]:
+        def head(dim: int, form: str, ridge: float) -> RidgeHead:
+            return RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form=form)
 
         latent = self._learner.encoder.dimension
-        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0, 1.0)
+        network = Expert("network", self._learner.acting_copy(), head(latent, "primal", ridge), 1.0, 1.0)
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
         shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
@@ -433,9 +422,9 @@ class NeuralLinUCB(Policy):
             }
         if arms == "disjoint":
             parts["constant"] = (ContextFeatures(shape, constant=True), ridge, 0.0, 0.0)
-        narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
+        narrower = standardised_alpha(every.dimension)
         others = [
-            Expert(name, part, head(part.dimension, narrower, "auto", penalty), prior, exploring)
+            Expert(name, part, head(part.dimension, "auto", penalty), prior, exploring, narrower)
             for name, (part, penalty, prior, exploring) in parts.items()
         ]
         return replace(network, prior=1.0 - sum(other.prior for other in others), exploring=1 / 3), *others
@@ -447,37 +436,18 @@ class NeuralLinUCB(Policy):
         """How many rounds each regression of the network's head holds: (K,), or (1,) with shared arms."""
         return self._head.statistics.counts
 
-    @property
-    def exploration(self) -> Exploration:
-        """How arms are chosen from predicted means and widths."""
-        return self._head.exploration
-
-    @exploration.setter
-    def exploration(self, exploration: Exploration) -> None:
-        with self._locks.write, self._locks.state:
-            for expert in self._experts:
-                alpha = exploration.alpha
-                if isinstance(expert.features, ContextFeatures):
-                    alpha = min(alpha, standardised_alpha(self._experts[1].head.dim))
-                expert.head.exploration = replace(exploration, alpha=alpha)
-
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
-        checked, where = self._check_contexts(contexts), self._index(domain)
-        return self._encode(self._acting.experts[0], self._transform_contexts(checked, where), where)
+        transformed, where = transformed_contexts(self, contexts, domain), self.domains.index(domain)
+        return self._encode(self._acting.experts[0], self._images(transformed), where)
 
     def settings(self) -> dict[str, Any]:
-        exploration = self._head.exploration
+        exploration = self.exploration
         return {
             **super().settings(), "recipe": self.recipe.settings(), "feedback": self.feedback,
             "alpha": exploration.alpha, "ridge": self._head.ridge, "explore": exploration.rule,
             "epsilon": exploration.epsilon, "device": self.device_setting,
         }  # fmt: skip
-
-    def timed_parts(self) -> list[tuple[str, object, str]]:
-        heads = ("_decide_by_heads", "_learn_by_heads", "_play_block", "_fit_head")
-        parts = {"_take_steps": "step", "_encode": "features", **dict.fromkeys(heads, "head")}
-        return [(part, self, method) for method, part in parts.items()]
 
     @property
     def learner(self) -> Learner:
@@ -486,22 +456,16 @@ class NeuralLinUCB(Policy):
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from: only the target's, if the source does not count any more."""
-        trust, first = self._head.trust, self.domains.first_target
-        alone = trust is not None and not trust.discount > 0.0 and any(map(len, self._buffers.rounds[first:]))
-        if not alone:
-            return self._buffers
-        kept = self._counted
-        if kept is None or kept[0] is not self._buffers:  # the same object while nothing changes
-            empty = self._make_buffers(self.n_arms)
-            rounds = (*empty.rounds[:first], *self._buffers.rounds[first:])
-            kept = self._counted = self._buffers, replace(empty, rounds=rounds)
-        return kept[1]
+        """The replay buffers that steps draw from."""
+        return self._buffers
 
     @property
     def alignment(self) -> str:
         behind_transform = self.transform is not None and not self._learner.uses_target
-        line = super().alignment if behind_transform else self._learner.alignment
+        line = "nothing is aligned: a number means the same in every domain"
+        if self.shift.stated and any(self.shift.own_statistics(math.prod(self.context_shape))):
+            line = f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
+        line = line if behind_transform else self._learner.alignment
         line += "; predictions follow the arms' frequencies estimated there" if self._offset is not None else ""
         return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
 
@@ -534,13 +498,12 @@ class NeuralLinUCB(Policy):
 
     def expert_means(self, contexts: AnyArray, domain: str | None = None) -> dict[str, FloatArray]:
         """The rewards that each expert predicts, by its name, (B, K) in the user's units."""
-        checked, where, _ = self._check_request(contexts, domain, None)
-        transformed, means = self._transform_contexts(checked, where), {}
+        where = self.domains.index(self.domain if domain is None else domain)
+        transformed, means = self._images(transformed_contexts(self, contexts, domain)), {}
         for expert in self._acting.experts:
             features = self._encode(expert, transformed, where)
             with self._locks.state:
-                mean, variance = expert.head.score(features, widths=False)
-            means[expert.name] = self._scale.predictions(mean, variance)[0]
+                means[expert.name] = expert.head.score(features, centre=self.reward_moments.centre, bonuses=False)[0]
         return means
 
     # Deciding and learning.
@@ -560,9 +523,8 @@ class NeuralLinUCB(Policy):
         experts = tuple(expert for expert in self._experts if expert.ready)
         self._acting = Acting(experts, predicting, widening, self._offset, self._pseudo)
 
-    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
-        transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
-        return transformed if self._layout is None else channels_first(transformed, self._layout)
+    def _images(self, contexts: AnyArray) -> AnyArray:
+        return contexts if self._layout is None else channels_first(contexts, self._layout)
 
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
         """The features of contexts for an expert's head: (B, d), or (B, K, d) with shared arms."""
@@ -570,45 +532,34 @@ class NeuralLinUCB(Policy):
             return expert.features.encode(contexts, domain)
         return expert.features.encode(np.asarray(contexts), domain)
 
-    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
-        return self._decide_by_heads(*self._mixture(contexts, domain), available, first_round, rule)
-
-    def _mixture(self, contexts: AnyArray, domain: int) -> tuple[HeadMixture, Features]:
-        """What decides on contexts of a domain, and their features, of each expert its own."""
-        acting = self._acting  # once: its parts belong together
+    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        acting, contexts = self._acting, self._images(contexts)  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        return acting.mixture_for(features, in_target=self.domains.is_target(domain)), features
+        mean, bonus = self._score_by_heads(acting, features, bonuses)
+        return (acting.added(mean, features) if self.domains.is_target(domain) else mean), bonus
 
-    def _decide_by_heads(
-        self, mixture: HeadMixture, features: Features, available: Mask, first_round: int, rule: str | None
-    ) -> Decision:
-        mixture, available = self._match_arms(mixture, features[0], available)
+    def _score_by_heads(self, acting: Acting, features: Features, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        moments, both = self.reward_moments, zip(acting.experts, features, strict=True)
+        centre, scale = moments.centre, moments.scale
         with self._locks.state:
-            return mixture.decide(features, first_round=first_round, available=available, rule=rule)
-
-    def _match_arms(
-        self, mixture: HeadMixture, features: FloatArray, available: Mask
-    ) -> tuple[HeadMixture, BoolArray | None]:
-        """Heads and mask for contexts checked before another thread added an arm, which is not offered here."""
-        if self.arms == "shared" and features.shape[1] != mixture.n_arms:
-            mixture = mixture.with_arms(features.shape[1])
-        elif self.arms == "disjoint" and available is not None and available.shape[1] < mixture.n_arms:
-            available = np.pad(available, ((0, 0), (0, mixture.n_arms - available.shape[1])))
-        return mixture, available
+            scores = [expert.head.score(part, centre=centre, scale=scale, bonuses=bonuses) for expert, part in both]
+        return acting.mix(scores, self.exploration.alpha)
 
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         in_target = self.domains.is_target(domain)
         pseudo = acting.pseudo if in_target else None
         part = 1.0 if pseudo is None else pseudo.share
-        for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
+        moments = self.reward_moments
+        shares = acting.bonus_shares(self.exploration.alpha)
+        for place, (expert, width) in enumerate(zip(acting.experts, shares, strict=True)):
             share = part * acting.shares[place]
             labelled = pseudo is not None and place == acting.labelled
             if share == 0.0 and width == 0.0 and not labelled:
                 continue
-            theta, inverse = expert.head.frozen(widths=width > 0)
+            theta, inverse = expert.head.frozen(moments, widths=width > 0)
             if pseudo is not None and labelled:  # two regressions on the same features are one
-                theta, share = share * theta + part * pseudo.theta, 1.0
+                theta, share = share * theta + part * pseudo.theta / moments.scale, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -622,7 +573,9 @@ class NeuralLinUCB(Policy):
                 members.append(replace(member, constant=expert.features.constant))
         if acting.offset is not None and in_target:
             nothing = np.zeros((self.n_arms, 0, 0))
-            members.append(Member(acting.offset[:, None].copy(), nothing, share=part, width_share=0.0, constant=True))
+            members.append(
+                Member(acting.offset[:, None] / moments.scale, nothing, share=part, width_share=0.0, constant=True)
+            )
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer: ContextBuffer = self._buffers.rounds[domain]
@@ -631,20 +584,14 @@ class NeuralLinUCB(Policy):
             reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
             tuple(members),
-            self._head.exploration,
             self.counts.copy(),
             layout=self._layout,
             reference=reference,
             seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
         )
 
-    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
-        mixture, features = self._mixture(contexts, domain)
-        mixture, available = self._match_arms(mixture, features[0], available)
-        with self._locks.state:
-            return mixture.probabilities(features, available=available, rule=rule)
-
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+        contexts = self._images(contexts)
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
@@ -652,23 +599,23 @@ class NeuralLinUCB(Policy):
         predicted = None
         in_source = domain < self.domains.first_target
         if self._learner.gated and in_source:
-            predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
+            predicted = self._score_by_heads(self._acting, features, bonuses=False)[0]
         self._learn_by_heads(features, arms, rewards, weights, new)
-        self._remember(PlayedRounds(contexts, arms, rewards, domain, weights), predicted)
+        self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
         self, features: Features, arms: IntArray, rewards: FloatArray, weights: Weights, new: OfRounds
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
-        experts = self._acting.experts
+        experts, centre = self._acting.experts, self.reward_moments.centre
         with self._locks.state:
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
                 if self._counts_every_arm:
-                    means = np.stack([expert.head.score(part[new], widths=False)[0] for expert, part in both], axis=2)
-                    noted = revealed_predictions(means, arms[new], rewards[new])
+                    scores = [expert.head.score(part[new], centre=centre, bonuses=False)[0] for expert, part in both]
+                    noted = revealed_predictions(np.stack(scores, axis=2), arms[new], rewards[new])
                 else:
-                    predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
+                    predicted = [expert.head.predict(part[new], arms[new], centre=centre) for expert, part in both]
                     noted = np.stack(predicted, axis=1), rewards[new]
                 if self._shares.add(*noted):
                     self._publish()
@@ -676,82 +623,77 @@ class NeuralLinUCB(Policy):
                 expert.head.learn(part, arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
         added = self._acting.offset is not None or self._acting.pseudo is not None
-        if added and self.domains.is_target(domain):
-            return super()._play(contexts, rewards, domain, available, first_round)
-        self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
+        alone = len(experts) == 1
+        blocked = self.arms == "disjoint" and weights is None
+        if (added and self.domains.is_target(domain)) or not (alone or blocked):
+            return super()._play(contexts, rewards, domain, available, first_round, weights)
+        contexts = self._images(contexts)
+        self._warn_of_large_pixels(contexts)
         features = [self._encode(expert, contexts, domain) for expert in experts]
-        if len(experts) == 1:
+        if alone:
             with self._locks.state:
-                decision = self._head.play(features[0], rewards, first_round=first_round, available=available)
+                decision = self._head.play(
+                    features[0],
+                    rewards,
+                    exploration=self.exploration,
+                    draws=lambda row: seeded_draws(self._key, first_round + row),
+                    moments=self.reward_moments,
+                    available=available,
+                    weights=weights,
+                )
         else:
             new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
-            blocked = self.arms == "disjoint" and all(expert.head.trust is None for expert in experts)
-            play, length = (self._play_block, _PLAYED_TOGETHER) if blocked else (self._play_round, 1)
             parts = []
-            for start in range(0, len(contexts), length):
-                part = slice(start, start + length)
+            for start in range(0, len(contexts), _PLAYED_TOGETHER):
+                part = slice(start, start + _PLAYED_TOGETHER)
                 rows, mask = [column[part] for column in features], None if available is None else available[part]
                 is_new = None if new is None else new[part]
-                parts += play(rows, rewards[part], mask, is_new, first_round + start)
+                parts += self._play_block(rows, rewards[part], mask, is_new, first_round + start)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
-        self._remember(PlayedRounds(contexts, decision.arm, played, domain, None), decision.mean)
+        self._remember(contexts, decision.arm, played, domain, weights, decision.mean)
         return decision
-
-    def _play_round(
-        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int
-    ) -> list[Decision]:
-        decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
-        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], None, new)
-        return [decision]
 
     def _play_block(
         self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int
     ) -> list[Decision]:
-        """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
-        experts = self._acting.experts
+        """Decide and learn each of these rounds in turn, with one update of every head after the last."""
+        experts, moments, exploration = self._acting.experts, self.reward_moments, self.exploration
         with self._locks.state:
             scores = EpisodeScores([expert.head for expert in experts], features)
-        mixture, decisions = self._acting.mixture(), []
+        acting, decisions = self._acting, []
         for row in range(len(rewards)):
-            one = slice(row, row + 1)
-            mixed = mixture.mix(list(zip(scores.mean[:, one], scores.variance[:, one], strict=True)))
-            mask = None if available is None else available[one]
-            decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
-            arm = int(decisions[-1].arm[0])
+            one, centre, scale = slice(row, row + 1), moments.centre, moments.scale
+            means, widths = scores.score(row, centre=centre)
+            mean, width = acting.mix(list(zip(means[:, None], widths[:, None], strict=True)), exploration.alpha)
+            mask, draws = None if available is None else available[one], seeded_draws(self._key, first_round + row)
+            chosen, propensity = exploration.choose((mean - centre) / scale, width, draws, available=mask)
+            decisions.append(Decision(chosen, propensity, mean, scale * width))
+            arm = int(chosen[0])
             if new is not None and new[row]:
-                means = scores.mean[:, one].transpose(1, 2, 0)
-                noted = means[:, arm], rewards[one, arm]
+                noted = means[:, arm][None], rewards[one, arm]
                 if self._counts_every_arm:
-                    noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
+                    noted = revealed_predictions(means.T[None], chosen, rewards[one, arm])
                 if self._shares.add(*noted):
                     self._publish()
-                    mixture = self._acting.mixture()
+                    acting = self._acting
             scores.learn(row, arm, float(rewards[row, arm]))
+            moments.add(rewards[one, arm])
         arms = np.concatenate([decision.arm for decision in decisions])
         with self._locks.state:
             for expert, part in zip(experts, features, strict=True):
                 expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms])
         return decisions
-
-    @property
-    def propensity_weightings(self) -> tuple[str, ...]:
-        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
-        return ("flattened", "importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
-
-    def _check_unit_rewards(self, rewards: FloatArray) -> None:
-        if self.feedback != "one_hot" or np.isin(rewards, (0.0, 1.0)).all():
-            return
-        low, high = self.reward_range
-        wrong = rewards[(rewards != 0.0) & (rewards != 1.0)][0] * (high - low) + low
-        raise InvalidInput(
-            f"feedback='one_hot' means that one arm has reward {high:g} and all others {low:g}, got a reward of "
-            f"{wrong:g}; use feedback='bandit', where a reward tells of the chosen arm alone"
-        )
 
     @property
     def prepared(self) -> bool:
@@ -760,35 +702,17 @@ class NeuralLinUCB(Policy):
         return super().prepared and not waiting
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        contexts = [self._images(batch) for batch in contexts]
         for expert in self._experts:
             if isinstance(expert.features, ContextFeatures):
                 expert.features.fit(*contexts)
         self._publish()
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
+        contexts = self._images(contexts)
         self._warn_of_large_pixels(contexts)
         if self._learner.stores_target or self.self_trains:
             self._buffers.unlabelled[domain - self.domains.first_target].add(contexts)
-
-    @property
-    def can_discount(self) -> bool:
-        return self._head.can_discount and self.half_life is None
-
-    def _fade(self, factor: float) -> None:
-        with self._locks.state:
-            for expert in self._experts:
-                expert.head.fade(factor)
-        for buffer in self._buffers.rounds:
-            buffer.fade(factor)
-
-    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
-        with self._locks.state:
-            experts = [replace(expert, head=copy.copy(expert.head)) for expert in self._experts]
-            for expert in experts:
-                if expert.head.can_discount:  # statistics too large to be kept several times go on as they are
-                    expert.head.trust_prior(discounts)
-            self._experts = tuple(experts)
-            self._publish()
 
     def _grow(self) -> None:
         if self.arms == "shared":
@@ -803,9 +727,16 @@ class NeuralLinUCB(Policy):
         self._experts = tuple(experts)
         self._publish()
 
-    def _remember(self, rounds: PlayedRounds, predicted: FloatArray | None) -> None:
+    def _remember(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: int,
+        weights: Weights,
+        predicted: FloatArray | None,
+    ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
-        contexts, arms, rewards, domain, weights, _ = rounds
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
         if self._pseudo is not None and self.domains.is_target(domain):  # rewards are there, and say more
             self._pseudo = None
@@ -842,7 +773,7 @@ class NeuralLinUCB(Policy):
     def _read_expected(self) -> dict[int, AnyArray]:
         read, self._expected = self._expected, None
         try:
-            return {} if read is None else {self._index(name): self._check_contexts(part) for part, name in read()}
+            return {} if read is None else {self.domains.index(name): np.asarray(part) for part, name in read()}
         except Exception:  # whoever asks for the contexts gets it
             return {}
 
@@ -878,19 +809,14 @@ class NeuralLinUCB(Policy):
             )
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
-        alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, prior=self._prior)
+        alpha = self.exploration.alpha
+        self._learner.take_head(statistics.coefficients(), statistics.inverse, alpha=alpha, prior=self._prior)
         return steps
 
     def start_refit(self) -> StartedRefit:
         """The network as it acts from now on; where a refit is due, a GPU begins with its sums."""
         network, sums = replace(self._experts[0], features=self._learner.acting_copy()), None
-        if (
-            self._refit_is_due()
-            and self._device.type == "cuda"
-            and self.arms == "disjoint"
-            and self._head.trust is None
-        ):
+        if self._refit_is_due() and self._device.type == "cuda" and self.arms == "disjoint":
             sums = self._start_sums(network)
         return StartedRefit(network, sums)
 
@@ -941,14 +867,7 @@ class NeuralLinUCB(Policy):
         rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
         self._refitted_at = self._buffers.rounds_seen
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        if head.trust is None:
-            head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
-            return head
-        head.trust = copy.copy(head.trust)
-        first = self.domains.first_target
-        by_role = (zip(*rounds[:first], strict=True), zip(*rounds[first:], strict=True))
-        head.trust.refit(*(self._fit_head(*(np.concatenate(column) for column in columns)) for columns in by_role))
-        head.statistics = head.trust.statistics
+        head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
         return head
 
     def _start_sums(self, network: Expert) -> Callable[[], RidgeSums]:
@@ -968,8 +887,8 @@ class NeuralLinUCB(Policy):
             sums = RidgeSums(n_heads, dim)
             for total, counts in parts:
                 numbers = total.cpu().numpy()
-                sums.gram += numbers[:, :, :-1]
-                sums.moment += numbers[:, :, -1]
+                sums.gram += numbers[:, :, :-2]
+                sums.moment += numbers[:, :, -2:].transpose(0, 2, 1)
                 sums.counts += counts.cpu().numpy()
             return sums
 
@@ -1058,7 +977,7 @@ class NeuralLinUCB(Policy):
         """The rewards that all experts predict together, (B, K), without an offset."""
         acting = self._acting
         features = [self._encode(expert, contexts.cpu().numpy(), domain) for expert in acting.experts]
-        return acting.mixture().score(features, widths=False)[0]
+        return self._score_by_heads(acting, features, bonuses=False)[0]
 
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
@@ -1213,11 +1132,11 @@ def sums_on_device(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What ``RidgeSums.add`` sums over float64 rounds (n, d), on their device, in products for all heads at once.
 
-    Returns Z'Z with Z'r as its last column, (heads, d, d + 1), and counts (heads,).
+    Returns Z'Z with Z'r and Z'1 as its last columns, (heads, d, d + 2), and counts (heads,).
     """
     dim, heads = latents.shape[1], torch.arange(n_heads, device=latents.device)
-    total = torch.zeros(n_heads, dim, dim + 1, dtype=torch.float64, device=latents.device)
-    counted = torch.cat([latents, rewards[:, None]], dim=1) * weights[:, None]
+    total = torch.zeros(n_heads, dim, dim + 2, dtype=torch.float64, device=latents.device)
+    counted = torch.cat([latents, rewards[:, None], torch.ones_like(rewards[:, None])], dim=1) * weights[:, None]
     at_once = max(1, _NUMBERS_AT_ONCE // (n_heads * dim))
     for some in torch.split(torch.arange(len(latents), device=latents.device), at_once):
         of_head = (arms[some] == heads[:, None]).double()

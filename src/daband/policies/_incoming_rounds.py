@@ -1,25 +1,25 @@
-"""Rounds as users give them: checked, recognised by ids, weighted by propensities, kept until they can be scaled."""
+"""Rounds as users give them: checked, and recognised by their ids."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from numbers import Real
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from daband._arguments import whole
-from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy, unit_scale
+from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
-from daband.linear._primal_ridge import DISCOUNTS
 
 LARGEST_NORM = 1e7
 """Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
 LARGEST_RAW_NORM = 1e60
 """The same for contexts that a transform scales: squares of larger numbers overflow."""
+LARGEST_REWARD = 1e100
+"""Rewards of a larger size are rejected: their squares would overflow in sums."""
+LARGEST_WEIGHT = 1e9
+"""Weights of rounds are at most this large: more would leave nothing of the ridge penalty in double precision."""
 _SMALL_INTEGERS = (np.uint8, np.bool_)
 """Contexts of these types are images, or flags: never too large."""
 _LARGEST_SEED = 2**62
@@ -59,44 +59,42 @@ def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     return arms
 
 
-def check_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
-    """The discounts that are meant: one, or all where the best is to be found."""
-    if prior_trust == "adaptive":
-        return DISCOUNTS
-    if isinstance(prior_trust, bool) or not isinstance(prior_trust, Real) or not 0.0 <= prior_trust <= 1.0:
-        raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
-    return (float(prior_trust),)
-
-
-def check_propensities(propensity: ArrayLike, n: int) -> FloatArray:
-    """Propensities (n,), each in (0, 1]."""
-    array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
-    if array.shape != (n,):
-        raise InvalidInput(f"propensity must have shape ({n},), got {array.shape}")
-    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InvalidInput(
-            f"propensity must lie in (0, 1]: it is the probability with which the arm was chosen; row {row} has "
-            f"{array[row]:g}"
-        )
-    return array
-
-
 def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
+    """Rewards of this shape, finite and at most 1e100 in size."""
     rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if rewards.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
+    if rewards.size == 1 and abs(rewards.item()) <= LARGEST_REWARD:  # a loop of single rounds needs no reductions
+        return rewards
+    wrong = ~(np.abs(rewards) <= LARGEST_REWARD)  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argwhere(wrong)[0, 0])
+        raise InvalidInput(
+            f"reward has a value that is NaN, infinite or above {LARGEST_REWARD:g} in size, first in row {row}; leave "
+            "out rounds without a reward"
+        )
     return rewards
+
+
+def check_weights(weights: ArrayLike | None, n: int) -> Weights:
+    """Weights (n,) of rounds, finite, at least 0 and at most 1e9; None stays None."""
+    if weights is None:
+        return None
+    array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)
+    if array.shape != (n,):
+        raise InvalidInput(f"weights must have shape ({n},), got {array.shape}")
+    wrong = ~((array >= 0.0) & (array <= LARGEST_WEIGHT))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(f"weights must lie in [0, {LARGEST_WEIGHT:g}], row {row} has {array[row]:g}")
+    return array
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a context: whole numbers >= 1, at least one."""
-    try:
-        dims = tuple(shape)
-    except TypeError:
-        raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}") from None
+    if isinstance(shape, str | bytes | bytearray) or not isinstance(shape, Iterable):
+        raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}")
+    dims = tuple(shape)
     if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
         raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {shape!r}")
     return tuple(int(dim) for dim in dims)
@@ -195,132 +193,3 @@ class RoundIds:
         """Restore what ``state`` returned."""
         text, numbers = state["json"].tobytes(), state["integers"]
         self._ids = dict.fromkeys(json.loads(text) if text else numbers.tolist())
-
-
-# Rounds that wait until the range of their rewards is known: what ``reward_range="auto"`` keeps back at first.
-
-
-class PlayedRounds(NamedTuple):
-    """A batch of rounds in one domain that were checked."""
-
-    contexts: AnyArray
-    arms: IntArray
-    rewards: FloatArray
-    """In the user's units."""
-    domain: int
-    weights: Weights = None
-    times: FloatArray | None = None
-    """When each was played."""
-
-    def only(self, which: BoolArray) -> PlayedRounds:
-        """Those of the rounds that are marked, as copies."""
-        kept: list[Any] = [part[which] if isinstance(part, np.ndarray) else part for part in self]
-        return PlayedRounds(*kept)
-
-
-class PendingRounds(list[PlayedRounds]):
-    """Batches of rounds in the order they came."""
-
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds there are."""
-        return sum(len(batch.arms) for batch in self)
-
-    def state(self) -> dict[str, AnyArray]:
-        """All rounds as arrays; nothing where there are none."""
-        if not self:
-            return {}
-        contexts = [batch.contexts for batch in self]
-        if len({part.dtype for part in contexts}) > 1:
-            contexts = [unit_scale(part) for part in contexts]
-        weights = {}
-        if any(batch.weights is not None for batch in self):
-            parts = [np.ones(len(batch.arms)) if batch.weights is None else batch.weights for batch in self]
-            weights = {"weights": np.concatenate(parts)}
-        return {
-            **weights,
-            "contexts": np.concatenate(contexts),
-            "arms": np.concatenate([batch.arms for batch in self]),
-            "rewards": np.concatenate([batch.rewards for batch in self]),
-            "domain": np.concatenate([np.full(len(batch.arms), batch.domain, np.int64) for batch in self]),
-            "ends": np.cumsum([len(batch.arms) for batch in self]),
-        }
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned. Files of older versions do not say where a batch ends: domains do there."""
-        self.clear()
-        if not state:
-            return
-        # Files of older versions have one source and one target, and say whether a round is the target's.
-        domains = state["domain"] if "domain" in state else state["in_target"].astype(np.int64)
-        ends = state.get("ends", np.append(np.flatnonzero(np.diff(domains)) + 1, len(domains)))
-        edges = [0, *ends.tolist()]
-        columns = [state["contexts"], state["arms"], state["rewards"], state.get("weights")]
-        for start, stop in pairwise(edges):
-            contexts, arms, rewards, weights = (None if one is None else one[start:stop].copy() for one in columns)
-            self.append(PlayedRounds(contexts, arms, rewards, int(domains[start]), weights))  # type: ignore[arg-type]
-
-
-# How the propensities of a log enter learning: as weights of rounds, or in pseudo-rewards of every arm.
-#
-# A logging policy that prefers some arms in some contexts leaves a sample of each arm's rewards that is not a sample of
-# all contexts. A regression that cannot represent the rewards exactly then fits them where the arm was chosen often.
-# Weights of one over the propensity undo that, at the price of more variance. Flattened weights, a power of those, are
-# between the two (Shimodaira: "Improving predictive inference under covariate shift", 2000).
-
-
-WEIGHTINGS = ("flattened", "importance", "doubly_robust", "none")
-"""What ``propensity_weighting`` may be. The first that a policy offers is its default."""
-
-LARGEST_WEIGHT = 10.0
-"""Weights are cut off here: rounds of an arm that the log hardly ever chose would decide everything."""
-
-
-def round_weights(propensities: FloatArray, n_arms: int, *, weighting: str) -> FloatArray | None:
-    """The weight of each round (B,), from the probability with which its arm was chosen (B,).
-
-    With "importance" it is ``1 / (n_arms * propensity)``, as in Vowpal Wabbit's ``mtr``, and at most 10; with
-    "flattened" the fourth root of ``1 / (n_arms * propensity)``; with "none" there is none. Rounds of a log that chose
-    arms evenly have a weight of 1: learning with weights is then learning without them. A weight depends on its own
-    round alone, so that the statistics of the parts of a log add up to those of the whole.
-    """
-    if weighting == "none":
-        return None
-    if weighting not in ("flattened", "importance"):
-        raise InvalidInput(f"propensity_weighting={weighting!r} is not by weights of rounds")
-    weights: FloatArray = 1.0 / (n_arms * propensities)
-    return np.minimum(weights if weighting == "importance" else np.sqrt(np.sqrt(weights)), LARGEST_WEIGHT)
-
-
-def pseudo_rewards(
-    predicted: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, *, largest: float
-) -> FloatArray:
-    """Doubly robust rewards of every arm (B, K), unbiased where propensities or predictions are right.
-
-    Args:
-        predicted: rewards that a model predicts which did not see these rounds, (B, K).
-        arms: the arm that was played in each round, (B,).
-        rewards: its reward, (B,).
-        propensities: the probability with which it was chosen, (B,).
-        largest: the largest ``1 / propensity``; larger ones are cut off.
-    """
-    rows = np.arange(len(arms))
-    filled = predicted.copy()
-    filled[rows, arms] += (rewards - predicted[rows, arms]) * np.minimum(1.0 / propensities, largest)
-    return filled
-
-
-def resolve_weighting(weighting: str | None, offered: tuple[str, ...], policy: str) -> str:
-    """The weighting to use: the one asked for, or the first that the policy offers."""
-    if weighting is None:
-        return offered[0]
-    if weighting not in WEIGHTINGS:
-        raise InvalidInput(
-            f"propensity_weighting must be one of {', '.join(repr(name) for name in WEIGHTINGS)}, got {weighting!r}"
-        )
-    if weighting not in offered:
-        raise InvalidInput(
-            f"propensity_weighting={weighting!r} is not offered by {policy}, which has "
-            f"{', '.join(repr(name) for name in offered)}"
-        )
-    return weighting

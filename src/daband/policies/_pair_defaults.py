@@ -13,16 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daband._domain_names import DomainNames
 from daband._shift import ShiftLike, as_shift
 from daband.errors import InvalidInput, did_you_mean
 from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
 _P = TypeVar("_P")
-_OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
-_DRAWN_REWARDS = 4096
-"""Rewards of a log from which ``reward_range="auto"`` is estimated: of 32 few may be purchases."""
+_OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback")
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
 
@@ -39,9 +36,8 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     arguments["shift"] = getattr(pair, "shift", None)
-    domains = getattr(pair, "domains", None)
-    if domains not in (None, DomainNames()):
-        arguments["domains"] = domains
+    arguments["standardise_rewards"] = pair.feedback != "one_hot"  # whose rewards are 0 and 1
+    arguments["domains"] = getattr(pair, "domains", None)
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
     arguments |= settings
@@ -52,11 +48,6 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
             arguments["alpha"] = standardised_alpha(n_features)
             arguments.setdefault("ridge", standardised_ridge(n_features))
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
-    if policy.estimates_reward_range and hasattr(getattr(pair, "source", None), "read_log"):  # type: ignore[attr-defined]
-        drawn = pair.source.order(0, min(len(pair.source), _DRAWN_REWARDS), seed=0)
-        policy._scale.estimate(pair.source.read_log(np.sort(drawn))[1])  # type: ignore[attr-defined]
-    if "domains" in arguments and "domains" not in offered:
-        policy.domains = arguments["domains"]  # type: ignore[attr-defined]
     if getattr(pair, "table", None) is not None:
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]

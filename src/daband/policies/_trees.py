@@ -10,19 +10,19 @@ with too few rounds for a tree has its mean reward, which is right at every mome
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, below, checked_number, unit_scale
+from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
-from daband.linear._exploration import Decision, Exploration, seeded_draws
-from daband.linear._kernels import draw_key
-from daband.policies._incoming_rounds import WEIGHTINGS
-from daband.policies._policy import Policy, exploration_setting, policies
+from daband.linear._exploration import Exploration
+from daband.policies._policy import Policy, exploration_setting
+from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
@@ -41,9 +41,9 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 class Trees(Policy):
     """Gradient-boosted trees for each arm, behind the same interface as the other policies.
 
-    The score of an arm is its predicted reward and, with ``explore="ucb"``, ``alpha / sqrt(1 + n)`` after n rounds of
-    it; with probability ``epsilon`` the arm is drawn uniformly. Of more than 131,072 rounds a sample is kept that does
-    not depend on their order. Arms number at most 128.
+    The score of an arm is its predicted reward and, with ``explore="ucb"``, ``alpha / sqrt(1 + n)`` standard deviations
+    of rewards after n rounds of it; with probability ``epsilon`` the arm is drawn uniformly. Of more than 131,072
+    rounds a sample is kept that does not depend on their order. There are at most 128 arms.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
     >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
@@ -67,26 +67,27 @@ class Trees(Policy):
         explore: str = "ucb",
         alpha: float = Exploration.alpha,
         epsilon: float = 0.1,
-        reward_range: RewardRange = (0.0, 1.0),
+        standardise_rewards: bool = True,
         transform: Any = None,
         shift: ShiftLike = None,
         seed: int = 0,
+        domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            reward_range=reward_range,
+            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
             seed=seed,
+            domains=domains,
         )
         if self.n_arms > _MOST_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MOST_ARMS} for trees, got {self.n_arms}")
-        self.exploration = Exploration(explore, alpha, epsilon)
-        self._key = draw_key(self.seed)
-        models, inputs = (self.n_arms if arms == "disjoint" else 1), self.feature_shape[0] if transform else 0
-        self._inputs = inputs or self._dimensions
+        models = self.n_arms if arms == "disjoint" else 1
+        self._inputs = math.prod(self.feature_shape)
         self._rounds: IntArray = np.zeros(models, np.int64)
         self._sums: FloatArray = np.zeros((2, models))
         """The weights of each model's rounds, and the sums of their weighted rewards."""
@@ -101,34 +102,24 @@ class Trees(Policy):
     # Decisions.
 
     def _network(self) -> TreeNetwork:
-        """What predicts now: trees, and the mean reward of arms that have none."""
-        means = (0.5 + self._sums[1]) / (1.0 + self._sums[0])
+        """Return what predicts now: trees, and the mean reward of arms without trees, shrunk towards that of all."""
+        means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
         base = np.where(self._planted["roots"].any(axis=1), self._planted["base"], means)
         return TreeNetwork({"kind": "trees", "inputs": self._inputs}, {**self._planted, "base": base})
 
-    def _score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        predicted = self._network()(contexts.reshape(-1, self._inputs))[:, :-1].reshape(len(contexts), self.n_arms)
-        width = np.sqrt(1.0 / (1.0 + self._rounds))
-        return predicted, np.broadcast_to(width, predicted.shape).copy()
-
-    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
-        draws = seeded_draws(self._key, first_round)
-        return self.exploration.by_rule(rule).decide(*self._score(contexts), draws, available)
-
-    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
-        return self.exploration.by_rule(rule).probabilities(*self._score(contexts), available=available)
+    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        predicted = self._network()(contexts.reshape(-1, self._inputs))[:, :-1].reshape(len(contexts), -1)
+        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._rounds))
+        return predicted, np.broadcast_to(bonus, predicted.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        models = len(self._rounds)
+        models, moments = len(self._rounds), self.reward_moments
         theta, inverse = np.eye(models, models + 1), np.zeros((models, models + 1, models + 1))
+        theta[:, -1] = -moments.centre
         inverse[:, -1, -1] = 1.0 / (1.0 + self._rounds)
-        return FrozenParts((Member(theta, inverse, network=self._network()),), self.exploration, self._rounds.copy())
+        return FrozenParts((Member(theta / moments.scale, inverse, network=self._network()),), self._rounds.copy())
 
     # Learning.
-
-    @property
-    def propensity_weightings(self) -> tuple[str, ...]:
-        return tuple(name for name in WEIGHTINGS if name != "doubly_robust")
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         counted = np.ones(len(arms)) if weights is None else weights

@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from daband.errors import InvalidInput
-from daband.policies._policy import read_checkpoint
+from daband.policies._checkpoints import read_checkpoint
 from daband.service._app import create_app
 from daband.service._settings import Limits, Settings
 

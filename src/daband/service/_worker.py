@@ -22,7 +22,8 @@ import orjson
 import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
-from daband.policies._policy import Policy, load_policy
+from daband.policies._checkpoints import load_policy
+from daband.policies._policy import Policy
 from daband.service._decider import model_from
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._logged_rows import can_read, read_rows
@@ -30,6 +31,7 @@ from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.service._watched_numbers import Watch
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
+from daband.weights import importance
 
 _log = logging.getLogger("daband.service")
 _PAUSE = 0.5  # seconds between two looks at a log without news
@@ -122,12 +124,13 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
         if not group:
             continue
         contexts = deployed.reader.read(read_rows(str(row.event.context) for row in group)).contexts
+        chances = [row.event.propensity for row in group]
         policy.update(
             contexts,
             [row.event.arm for row in group],
             [row.reward for row in group],
             deployed.domain,
-            propensity=None if online else [row.event.propensity for row in group],
+            weights=None if online else importance(chances, policy.n_arms, power=policy.propensity_power),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)

@@ -79,7 +79,7 @@ def about(deployed: DeployedPolicy) -> dict[str, Any]:
     """What a file holds, as JSON can."""
     return {
         "policy": deployed.policy, "domain": deployed.domain, "columns": deployed.columns,
-        "context_shape": deployed.context_shape, "arms": deployed.arm_names, "reward_range": deployed.reward_range,
+        "context_shape": deployed.context_shape, "arms": deployed.arm_names,
         "rounds_learned": deployed.rounds_learned, "assessment": deployed.assessment, "version": deployed.version,
         "versions": deployed.versions,
     }  # fmt: skip

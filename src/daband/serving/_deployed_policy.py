@@ -27,7 +27,7 @@ FORMAT = FileFormat(
     version=EXPORT_VERSION,
     oldest=EXPORT_VERSION,
     remedy="export it again",
-    required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_range", "table", "versions"),
+    required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_unit", "table", "versions"),
 )
 
 
@@ -42,8 +42,8 @@ class DeployedDecision(NamedTuple):
     """The probability with which that arm was chosen."""
     mean: FloatArray
     """Predicted rewards of all arms, (K,), in the user's units."""
-    width: FloatArray
-    """Their uncertainty, (K,), before ``alpha`` scales it."""
+    bonus: FloatArray
+    """Confidence bonuses, (K,), in the same unit, before ``alpha`` scales them."""
     warnings: tuple[Any, ...]
     """What was odd about the row: a ``RowWarning`` each."""
 
@@ -54,7 +54,7 @@ class DeployedDecision(NamedTuple):
             "arm_name": self.arm_name,
             "propensity": self.propensity,
             "mean": self.mean.tolist(),
-            "width": self.width.tolist(),
+            "bonus": self.bonus.tolist(),
             "warnings": [asdict(warning) for warning in self.warnings if isinstance(warning, RowWarning)],
         }
 
@@ -100,11 +100,6 @@ class DeployedPolicy:
     def n_arms(self) -> int:
         """How many arms there are."""
         return self.frozen.n_arms
-
-    @property
-    def reward_range(self) -> tuple[float, float]:
-        """The smallest and largest reward."""
-        return self.frozen.reward_range
 
     @property
     def rounds_learned(self) -> int:

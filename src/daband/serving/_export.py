@@ -59,10 +59,9 @@ def export(
 
     The file is loaded, and compared with the policy on a few contexts, before this function returns.
 
-    The file holds what decisions need: no context, no reward, no round id. But statistics of few rounds tell of each:
-    those of an arm that was chosen once give its context and its reward back to the last digit, and with
-    ``reward_range="auto"`` the smallest and the largest reward stand in the header. Where rounds are confidential,
-    ask for ``least_rounds``, and give the range of rewards.
+    The file holds what decisions need: no context, no round id. But statistics of few rounds can reveal individual
+    rounds: those of an arm that was chosen once give its context and its reward back to the last digit. The header has
+    rounded bounds of the learned rewards. If rounds are confidential, ask for ``least_rounds``.
 
     Args:
         policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
@@ -147,7 +146,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
     found = deployed.decide(rows)
-    wanted, got = (one.mean + optimism * one.width if optimism else one.mean for one in (expected, found))
+    wanted, got = (one.mean + optimism * one.bonus if optimism else one.mean for one in (expected, found))
     if wanted.shape == got.shape:
         apart, largest = float(np.abs(wanted - got).max()), float(np.abs(wanted).max())
         if apart <= _ROUNDING * largest:

@@ -40,7 +40,6 @@ class FrozenParts(NamedTuple):
     """What a policy's ``_freeze`` returns: the part of a ``FrozenPolicy`` that differs from policy to policy."""
 
     members: tuple[Member, ...]
-    exploration: Exploration
     counts: IntArray | None = None
     layout: ImageLayout | None = None
     reference: AnyArray | None = None
@@ -65,7 +64,10 @@ class FrozenPolicy:
     arms: str
     """"disjoint", or "shared" where a row has one context per arm."""
     n_arms: int
-    reward_range: tuple[float, float]
+    reward_unit: tuple[float, float]
+    """Members predict rewards less the first number, divided by the second."""
+    observed_rewards: tuple[float, float]
+    """Rounded bounds of the learned rewards; (0, 1) for labels."""
     largest_norm: float
     """Contexts of a larger norm are refused."""
     rounds_learned: int
@@ -82,8 +84,6 @@ class FrozenPolicy:
     """Contexts of the domain that the policy keeps; ``export`` counts them and writes none."""
     seen_target: bool = False
     """Whether the policy has seen contexts of a target; it is not written."""
-    range_estimated: bool = False
-    """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
 
     def __post_init__(self) -> None:
         draw_key(self.seed)  # refuses what is no seed
@@ -91,9 +91,11 @@ class FrozenPolicy:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
         if self.arms not in ("disjoint", "shared"):
             raise ValueError(f"arms are {self.arms!r}")
-        low, high = self.reward_range
+        if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
+            raise ValueError(f"reward_unit is {self.reward_unit}")
+        low, high = self.observed_rewards
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"reward_range is {self.reward_range}")
+            raise ValueError(f"observed_rewards is {self.observed_rewards}")
         if not self.largest_norm > 0 or math.isinf(self.largest_norm) or self.rounds_learned < 0:
             raise ValueError(f"largest_norm is {self.largest_norm}, rounds_learned {self.rounds_learned}")
         shape = self.context_shape
@@ -118,7 +120,7 @@ class FrozenPolicy:
         return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and widths (n, K) of contexts (n, *row_shape), on the scale of rewards in [0, 1]."""
+        """Predicted rewards and widths (n, K) of contexts (n, *row_shape), in ``reward_unit``."""
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
@@ -189,18 +191,18 @@ class FrozenPolicy:
 
     def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and widths in the user's units."""
-        low, high = self.reward_range
-        if low == 0.0 and high == 1.0:
+        centre, scale = self.reward_unit
+        if centre == 0.0 and scale == 1.0:
             return mean, width
-        return low + (high - low) * mean, (high - low) * width
+        return centre + scale * mean, scale * width
 
     def header(self) -> dict[str, Any]:
         """What a file says of it, as JSON can hold it."""
         return {
             **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
             "context_shape": list(self.context_shape),
-            "reward_range": [float(bound) for bound in self.reward_range],
-            "range_estimated": self.range_estimated,
+            "reward_unit": list(self.reward_unit),
+            "observed_rewards": list(self.observed_rewards),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
             "transform": None if self.transform is None else self.transform.settings(),
@@ -256,12 +258,13 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
     if encoder is not None:
         raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
-    low, high = header["reward_range"]
+    centre, scale = header["reward_unit"]
+    low, high = header["observed_rewards"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
-        reward_range=(float(low), float(high)),
-        range_estimated=bool(header.get("range_estimated", False)),  # files before 0.3 do not say
+        reward_unit=(float(centre), float(scale)),
+        observed_rewards=(float(low), float(high)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),

@@ -41,13 +41,14 @@ from daband.domains.readers._parquet_log import ParquetLog, open_log, refuse_nul
 from daband.domains.readers._reading import LogColumns, LogPart, PlainLog, part_digests, part_name, read_frames
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
-from daband.policies._incoming_rounds import check_prior_trust
-from daband.policies._policy import Policy, read_checkpoint
+from daband.policies._checkpoints import read_checkpoint
+from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 from daband.training._log_sums import sums_in_turn, sums_on_ray
 from daband.training._stop_signals import stop_signals_deferred
 from daband.training._trainer import check_unlabelled
 from daband.training._work_folder import Folder
+from daband.weights import importance
 
 Progress = Callable[[dict[str, float]], None]
 
@@ -74,11 +75,9 @@ def fit_log(
     engine: str = "local",
     workers: int | None = None,
     ray_address: str = "local",
-    propensity_weighting: str | None = None,
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
-    time: str | None = None,
     progress: Progress | None = None,
 ) -> Policy:
     """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
@@ -96,15 +95,11 @@ def fit_log(
         workers: workers of a local Ray cluster; one per core by default.
         ray_address: "local" starts a cluster on this machine; else one that Ray understands, e.g. "auto". Its machines
             must see the files under the same names.
-        propensity_weighting: as in ``update``.
         on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, with an error that names it; or
             "skip" it with a warning, and learn from the others.
         adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
         directory: keep there how far the run has come. Called again with the same settings, a run that was killed goes
             on at the first part that is not learned; files that have come to the log since are learned as well.
-        time: the column that says when a round was played, for a policy with a ``half_life``: a number in its unit, or
-            a date, which counts days. By default rounds follow one another as in the log. With a half-life rounds are
-            learned in their order, in one process.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -124,12 +119,10 @@ def fit_log(
         engine=engine,
         workers=workers,
         ray_address=ray_address,
-        propensity_weighting=propensity_weighting,
         on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
         progress=progress,
-        time=time,
     )
     return _fit(policy, log, settings)
 
@@ -144,12 +137,9 @@ def learn_log(
     reward: str = "reward",
     propensity: str = "propensity",
     id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
-    prior_trust: float | str | None = None,
-    propensity_weighting: str | None = None,
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
-    time: str | None = None,
     progress: Progress | None = None,
 ) -> Policy:
     """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
@@ -171,13 +161,9 @@ def learn_log(
         propensity: the column with its propensity.
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
             a file may come again with rewards that were late.
-        prior_trust: how much a round of the source counts against one of the target, as in ``continue_on_target``. It
-            is fixed with the first log of the target.
-        propensity_weighting: as in ``update``.
         on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
         adapt_every: rounds between two calls of ``adapt``.
         directory: keep there how far it has come, as ``fit_log`` does.
-        time: as of ``fit_log``.
         progress: as of ``fit_log``.
 
     >>> import polars as pl
@@ -189,26 +175,15 @@ def learn_log(
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    first = not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
-    if prior_trust is None:
-        prior_trust = "adaptive" if first and policy.rounds_learned and policy.can_discount else 1.0
-    elif not first:
-        raise InvalidInput("prior_trust is fixed with the first log of the target, which the policy has learned before")
-    check_prior_trust(prior_trust)
-    if prior_trust != 1.0:
-        policy.require_discounts()
     settings = _FitSettings(
         domain="target",
         columns=columns,
         table=table,
-        propensity_weighting=propensity_weighting,
         on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
         progress=progress,
         id=id,
-        time=time,
-        prior_trust=prior_trust,
     )
     with TemporaryDirectory(prefix="daband-") as place:
         before = policy.log_parts
@@ -224,7 +199,7 @@ def learn_log(
             with plain.errors_name_originals():
                 _fit(policy, plain.files, replace(settings, original=plain.original))
     if policy.log_parts != before:
-        policy.log_parts |= {f"version/{policy.version + 1}"}
+        policy.version += 1
     return policy
 
 
@@ -239,14 +214,11 @@ class _FitSettings:
     engine: str = "local"
     workers: int | None = None
     ray_address: str = "local"
-    propensity_weighting: str | None
     on_damaged: str
     adapt_every: int
     directory: str | Path | None
     progress: Progress | None
     id: str | None = None
-    time: str | None = None
-    prior_trust: float | str = 1.0
     original: Callable[[str], str] = str
     """A message with the names of the user's files in the place of copies."""
 
@@ -265,18 +237,14 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     whole("adapt_every", settings.adapt_every, least=1)
     if settings.workers is not None:
         whole("workers", settings.workers, least=1)
-    if settings.time is not None and policy.half_life is None:
-        raise InvalidInput(f"time={settings.time!r} is of use to a policy with a half_life, and this one has none")
-    roles = {role: name for role, name in (("id", settings.id), ("time", settings.time)) if name is not None}
+    roles = {} if settings.id is None else {"id": settings.id}
     opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged, roles=roles)
     config = {
         "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
-        "domain": settings.domain, "propensity_weighting": settings.propensity_weighting,
+        "domain": settings.domain,
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
     }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
-    by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
-    by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     for path, reason in opened.damaged.items():
         _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=3)
     if engine == "ray" and not by_sums:
@@ -311,9 +279,8 @@ class _LogRun:
     def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""
         settings = self.settings
-        weighting = settings.propensity_weighting
-        policy.check_sum_weighting(weighting)
         blank = policy.without_rounds()
+        blank.deploy(settings.domain)
         parts = self.log.parts()
         learned = self._learned(parts)
         if not learned:  # else the policy was prepared when it learned them
@@ -321,9 +288,8 @@ class _LogRun:
             if saved is not None:
                 blank.restore(saved)
             else:
-                if blank.needs_sample:
-                    first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
-                    blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
+                if not blank.prepared:
+                    blank.prepare(self.log.sample(_SAMPLE_ROWS))
                 self._write_policy("prepared", blank)
         sums = blank.empty_sums()
         # Sums of the parts that the policy does not know already have a file of their own.
@@ -333,11 +299,9 @@ class _LogRun:
             sums.restore(before)
         todo = self._start(parts)
         if settings.engine == "ray":
-            outcomes = sums_on_ray(
-                blank, self.log, todo, weighting, address=settings.ray_address, workers=settings.workers
-            )
+            outcomes = sums_on_ray(blank, self.log, todo, address=settings.ray_address, workers=settings.workers)
         else:
-            outcomes = sums_in_turn(blank, self.log, todo, weighting)
+            outcomes = sums_in_turn(blank, self.log, todo)
         write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
@@ -360,8 +324,6 @@ class _LogRun:
             unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
         todo = self._start(parts)
-        if saved is None and todo and self.settings.prior_trust != 1.0:
-            policy.trust_prior(self.settings.prior_trust)
 
         def learn(part: LogPart, _: object) -> None:
             self._update(part, target)
@@ -413,7 +375,7 @@ class _LogRun:
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
-        ids, times = _column_of(part, settings.id), _column_of(part, settings.time)
+        ids = _column_of(part, settings.id)
         for batch in self.log.batches(part, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
@@ -421,11 +383,9 @@ class _LogRun:
                 batch.arms,
                 batch.rewards,
                 settings.domain,
+                weights=importance(batch.propensities, policy.n_arms, power=policy.propensity_power),
                 ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
                 on_duplicate="skip",
-                propensity=batch.propensities,
-                propensity_weighting=settings.propensity_weighting,
-                time=None if settings.time is None else list(itertools.islice(times, len(batch))),
             )
             if target is not None:
                 first = learned % target.rounds_available

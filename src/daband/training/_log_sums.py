@@ -22,6 +22,7 @@ from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._ridge import RidgePolicy
+from daband.weights import importance
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -33,9 +34,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 """More are of no use: files cannot be read faster."""
 
 
-def sums_of_part(
-    policy: RidgePolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
-) -> RidgeSums:
+def sums_of_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, *, threads: int = 1) -> RidgeSums:
     """What one part of a log teaches; ``policy`` stays as it is.
 
     Every batch is summed by itself, and the sums are added up in order: ``threads`` change nothing but the time.
@@ -43,9 +42,9 @@ def sums_of_part(
 
     def summed(batch: LoggedRounds) -> RidgeSums:
         sums = policy.empty_sums()
-        logged: dict[str, Any] = {"propensity": batch.propensities, "propensity_weighting": weighting}
+        weights = importance(batch.propensities, policy.n_arms, power=policy.propensity_power)
         try:
-            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, **logged)
+            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, weights=weights)
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums
@@ -72,14 +71,14 @@ def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) 
 
 
 def sums_in_turn(
-    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart]
 ) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
     inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
 
     def outcome(part: LogPart) -> RidgeSums | DataError:
         try:
-            return sums_of_part(policy, log, part, weighting, threads=inside)
+            return sums_of_part(policy, log, part, threads=inside)
         except DataError as error:
             return error
 
@@ -91,7 +90,6 @@ def sums_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
-    weighting: str | None,
     *,
     address: str,
     workers: int | None,
@@ -102,7 +100,7 @@ def sums_on_ray(
         return
     with connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
         task = ray.remote(num_cpus=1, max_retries=0)(_work)
-        shared = ray.put((policy, log, weighting))
+        shared = ray.put((policy, log))
         ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting: dict[int, Any] = {}
 
@@ -133,6 +131,5 @@ def sums_on_ray(
             cancel_tasks(ray, waiting.values())
 
 
-def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
-    policy, log, weighting = shared
-    return sums_of_part(policy, log, part, weighting)
+def _work(shared: tuple[RidgePolicy, ParquetLog], part: LogPart) -> RidgeSums:
+    return sums_of_part(*shared, part)

@@ -15,7 +15,6 @@ from daband._arguments import whole
 from daband._arrays import one_blas_thread, processors
 from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
-from daband.policies._incoming_rounds import check_prior_trust
 from daband.policies._policy import Policy
 from daband.training._stop_signals import stop_signals_deferred
 from daband.training._trainer import (
@@ -47,7 +46,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     episodes: int | None = None,
     episode_length: int = 64,
     seed: int | None = None,
-    propensity_weighting: str | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
@@ -64,7 +62,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
             (a log once), and ``Run.note`` says so.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
         directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
             settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
             more ``episodes`` a finished run is extended, to what as many at once would have given (but a transform
@@ -85,7 +82,6 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         episodes=episodes,
         episode_length=episode_length,
         seed=seed,
-        propensity_weighting=propensity_weighting,
         directory=directory,
         config=config,
         save_every=save_every,
@@ -118,7 +114,6 @@ def continue_on_target(
     target: LabelledDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
-    prior_trust: float | str | None = None,
     seed: int | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
@@ -127,9 +122,8 @@ def continue_on_target(
 ) -> Run:
     """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
 
-    The policy updates by its own rule. What it learned in the source counts as ``prior_trust`` says. Fewer than
-    ``rounds`` rounds are played where the target has fewer contexts; the last episode may be shorter than
-    ``episode_length``.
+    The policy updates by its own rule; a target round counts as much as a source round. Fewer than ``rounds`` rounds
+    are played if the target has fewer contexts; the last episode may be shorter than ``episode_length``.
 
     Args:
         policy: changed in place.
@@ -137,9 +131,6 @@ def continue_on_target(
             log of rounds that were played there (``learn_log`` takes files of any size).
         rounds: how many rounds at most.
         episode_length: rounds of an episode; the policy adapts after each.
-        prior_trust: how much a round of the source counts against one of the target: a factor from 0 to 1, or
-            "adaptive", the best of several as target rewards tell (``Policy.trust_prior``), so that a bad hand-over
-            recovers. By default "adaptive" where the policy has learned something and offers it, else 1.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the phase there, as ``train`` does.
         config: more settings to write down in the folder's ``config.json``.
@@ -161,23 +152,18 @@ def continue_on_target(
         )
     rounds = min(rounds, target.rounds_available)
     check_domains(policy, target, None, what="target")
-    if prior_trust is None:
-        prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
-    check_prior_trust(prior_trust)
-    if prior_trust != 1.0:
-        policy.require_discounts()
     episodes = math.ceil(rounds / episode_length)
     settings = TrainSettings(
         episodes=episodes,
         episode_length=episode_length,
         seed=seed,
         directory=directory,
-        config={**(config or {}), "prior_trust": prior_trust},
+        config=config,
         save_every=save_every,
         progress=progress,
     )
     order = settings.order_seed(policy)
-    return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
+    return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds))
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:

@@ -31,9 +31,10 @@ from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._regret_bound import LiveBound
 from daband.linear._exploration import Decision, join_decisions
-from daband.policies._incoming_rounds import resolve_weighting
-from daband.policies._policy import Policy, RewardedDecision, read_checkpoint
+from daband.policies._checkpoints import read_checkpoint
+from daband.policies._policy import Policy, RewardedDecision
 from daband.training._work_folder import Folder, as_json
+from daband.weights import importance
 
 LabelledDomain = RewardDomain | LoggedDomain
 """A domain whose rounds are rewarded as they are played, or a log of such rounds."""
@@ -54,7 +55,6 @@ class TrainSettings:
     episodes: int | None = None
     episode_length: int = 64
     seed: int | None = None
-    propensity_weighting: str | None = None
     directory: str | Path | None = None
     config: Mapping[str, Any] | None = None
     save_every: float = 30.0
@@ -185,8 +185,6 @@ class Phase:
     settings: TrainSettings = field(default_factory=TrainSettings)
     rounds: int | None = None
     note: str = ""
-    prior_trust: float | str = 1.0
-    """How much what the policy has learned before counts from the first round on (``Policy.trust_prior``)."""
 
     @property
     def episode_length(self) -> int:
@@ -213,11 +211,9 @@ class Phase:
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        weighting = self.settings.propensity_weighting
         training = {
             "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
             "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
-            **({"propensity_weighting": weighting} if weighting else {}),
         }  # fmt: skip
         policy = {**self.policy.settings(), "name": self.policy.name}
         return {"policy": policy, **(self.settings.config or {}), "training": training}
@@ -246,8 +242,6 @@ class Trainer:
         try:
             if self.folder is not None:
                 self._claim(self.folder)
-            if phase.prior_trust != 1.0:  # only now: a folder that is refused must leave the policy as it was
-                policy.trust_prior(phase.prior_trust)
             if self.folder is not None:
                 self.history = self._resume(self.folder)
             if not policy.prepared:
@@ -286,9 +280,7 @@ class Trainer:
         self._since, self._beside = self._since if since is None else since, beside
         rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
         self._coming = None
-        in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
-        played = _play_episode(self.phase, rounds, self.history)
-        self._played = played if in_units else None
+        self._played = _play_episode(self.phase, rounds, self.history)
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
 
@@ -301,7 +293,8 @@ class Trainer:
             unlabelled = [(part, name or "target") for name, part in self._unlabelled]
             return [*((part.contexts, name or self.phase.domain_name) for name, part in rounds), *unlabelled]
 
-        self.policy.expect(read)
+        if self.policy.encodes_ahead:
+            self.policy.expect(read)  # type: ignore[attr-defined]
 
     def close(self, measured: dict[str, float]) -> None:
         """Write down the episode with what ``adapt`` measured."""
@@ -416,7 +409,7 @@ def _bound_so_far(
     last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     live = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last)
     target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
-    low, high = policy.reward_range
+    low, high = policy.reward_moments.observed
     return live.add(
         source=_unit_scale(played, low, high),
         reward=(played.reward - low) / (high - low),
@@ -427,20 +420,20 @@ def _bound_so_far(
 
 
 def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
-    """Decisions whose means and widths are in the user's units, with both scaled as if rewards lay in [0, 1]."""
-    return replace(decision, mean=(decision.mean - low) / (high - low), width=decision.width / (high - low))
+    """Decisions whose means and bonuses are in the user's units, with both scaled as if rewards lay in [0, 1]."""
+    return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
 
 
 def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
     """Play the rounds of every domain in turn, those without a name in the phase's."""
-    policy, weighting = phase.policy, phase.settings.propensity_weighting
+    policy = phase.policy
     played: list[RewardedDecision] = []
     columns = []
     for name, rounds in episode:
         domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            logged: dict[str, Any] = {"propensity": rounds.propensities, "propensity_weighting": weighting}
-            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, **logged)
+            weights = importance(rounds.propensities, policy.n_arms, power=policy.propensity_power)
+            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, domain)
@@ -497,11 +490,6 @@ def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None
             + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, so that contexts "
             "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
-    weighting = settings.propensity_weighting
-    if weighting is not None:
-        resolve_weighting(weighting, policy.propensity_weightings, policy.name)
-        if not isinstance(source, LoggedDomain):
-            raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
     return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
 
 

@@ -14,7 +14,7 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, R
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._policy_scores import Scores, in_domains, scores_of
-from daband.policies._policy import Policy
+from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import (
     ASSUMPTIONS,
     ONE_ADAPTED_METHOD,
@@ -133,7 +133,7 @@ def assess_each(
         target_contexts,
         shift=stated,
         rule=rule,
-        reward_range=members[0].reward_range,
+        reward_range=members[0].reward_moments.observed,
         origin=scores.origin,
         names=policy_names,
     )
@@ -144,7 +144,7 @@ def assess_each(
         estimate = estimate_target(scores, explanations, member=index, outside=outside, stated=stated.stated)
         assessments.append(
             _write(
-                members[0].reward_range,
+                members[0].reward_moments.observed,
                 scores.of([index]),
                 estimate,
                 explanations,
@@ -260,8 +260,8 @@ def _shift_and_support(
         seen = raw
         if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
             # The user said that these numbers are in other units: what counts is where the policy sees them.
-            (transformed,) = in_domains(lambda rows, name: [policy.transformed(rows, name)], source, origin)
-            seen = projected(transformed), projected(policy.transformed(target, "target"))
+            (transformed,) = in_domains(lambda rows, name: [transformed_contexts(policy, rows, name)], source, origin)
+            seen = projected(transformed), projected(transformed_contexts(policy, target, "target"))
         return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
 
     def flat(rows: AnyArray, domain: str) -> list[AnyArray]:
@@ -338,10 +338,6 @@ def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
                 raise InvalidInput(
                     f"policies[{index}] has {what}={value!r}, policies[0] has {first!r}; give policies for one problem"
                 )
-        if not policy.knows_reward_range:
-            raise NotFitted(
-                f"policies[{index}] does not know the range of rewards yet (reward_range='auto'): train it first"
-            )
         if policy.rounds_learned == 0 and policy.learns_by_gradients:
             raise NotFitted(f"policies[{index}] has learned from no round yet: train it first")
     return members

@@ -184,7 +184,7 @@ class ContextReader:
 
 def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntArray, FloatArray]:
     """The arm of each context, (N,), and its ``certainty`` (N,)."""
-    low, high = policy.reward_range
+    low, high = policy.reward_moments.observed
     arms, means = [], []
     for start in range(0, len(contexts), _BATCH):
         batch = contexts.read(np.arange(start, min(start + _BATCH, len(contexts))))
@@ -336,13 +336,13 @@ def audit(
     if len(arm_names) not in (0, policy.n_arms):
         raise InvalidInput(f"arm_names has {len(arm_names)} names for {policy.n_arms} arms")
     arms, by_policy = decisions(policy, contexts, rule)
-    low, high = policy.reward_range
+    low, high = policy.reward_moments.observed
     predicted = predictions(by_policy, assessment, len(contexts), low, high)
     plan = (plan_draws if anytime else plan_strata)(predicted, budget=budget, seed=seed)
     settings = {
         "format": _FORMAT, "budget": budget, "confidence": confidence, "rule": rule, "seed": seed,
         "anytime": plan.anytime, "contexts": len(contexts), "estimated_range": [low, high],
-        "reward_range": "auto" if policy.estimates_reward_range else [low, high],
+        "reward_range": "auto" if policy.standardise_rewards else [low, high],
     }  # fmt: skip
     settings["predicted"] = low + (high - low) * float(predicted.mean())
     with nullcontext() if directory is None else Folder(directory, what=_WHAT) as folder:
@@ -579,8 +579,6 @@ def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) ->
         raise InvalidInput("audit needs somebody to answer: ask=, or a directory= for questions.csv")
     between_0_and_1("confidence", confidence)
     one_of("rule", rule, ("ucb", "greedy"))
-    if not policy.knows_reward_range:
-        raise InvalidInput("the policy has not seen enough rewards to know their range; train it before an audit")
 
 
 def _check_stop(anytime: Any, stop: Any) -> None:

@@ -34,8 +34,6 @@ def test_one_run(small, tmp_path):
         assert record["total_regret"] == pytest.approx(record["zero_shot_regret"] + record["continued_regret"])
     with pytest.raises(DataError, match="remove it"):
         continue_run(folders[0], rounds=41)
-    with pytest.raises(DataError, match="another prior_trust"):
-        continue_run(folders[0], rounds=40, prior_trust=0.5)
     with pytest.raises(DataError, match="no finished run"):
         finished_runs(tmp_path / "nowhere")
 

@@ -16,7 +16,7 @@ from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ContextBuffer, ReplayBuffers
 from daband.neural.learning._settings import ReplaySettings
 from daband.neural.learning._step_runners import take_steps
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 from tests.neural.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)

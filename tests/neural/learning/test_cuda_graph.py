@@ -74,7 +74,7 @@ def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
 
 
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):
-    from daband.policies._policy import load_policy
+    from daband.policies._checkpoints import load_policy
 
     policy, _ = trained(cuda_graph=True)
     policy.save(tmp_path / "p.safetensors")

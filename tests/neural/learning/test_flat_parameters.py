@@ -8,7 +8,7 @@ from torch.nn import functional
 from daband.neural._neural_linucb import DABand
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import build_encoder
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 
 SHAPE = (3, 20, 20)
 

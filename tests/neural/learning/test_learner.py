@@ -15,7 +15,7 @@ from daband.neural.learning._settings import EncoderSettings, LearningSettings
 from daband.neural.learning._step_runners import StepRunner
 from daband.neural.objectives._objective import Weight
 from daband.neural.objectives._term import Term, terms
-from daband.policies._policy import load_policy
+from daband.policies._checkpoints import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 

@@ -1,0 +1,107 @@
+"""Running moments of the learned rewards: the zero and the unit that predictions are made in.
+
+A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Both follow
+the rewards themselves: the prior mean is their mean, the unit their standard deviation. Rewards ``a r + b`` with a > 0
+therefore lead to the decisions that rewards r lead to. The moments do not depend on the order of rounds, except for
+rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from daband._arrays import AnyArray, FloatArray, Weights, restored_array
+
+
+class RewardMoments:
+    """The weighted count, mean and variance of rewards, and the smallest and largest of them.
+
+    Args:
+        standardise: use them; otherwise the prior mean is 0 and the unit is 1.
+
+    >>> from daband.linear._reward_moments import RewardMoments
+    >>> import numpy as np
+    >>> moments = RewardMoments(standardise=True)
+    >>> moments.centre, moments.scale
+    (0.0, 1.0)
+    >>> moments.add(np.array([10.0, 30.0]))
+    >>> moments.centre, moments.scale
+    (20.0, 10.0)
+    """
+
+    __slots__ = ("_squares", "count", "high", "low", "mean", "standardise")
+
+    def __init__(self, *, standardise: bool) -> None:
+        self.standardise = standardise
+        self.count = 0.0
+        self.mean = 0.0
+        self._squares = 0.0
+        self.low = math.inf
+        self.high = -math.inf
+
+    @property
+    def centre(self) -> float:
+        """The prior mean of a reward."""
+        return self.mean if self.standardise else 0.0
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of rewards; 1 before rewards differ."""
+        if not self.standardise or not self.low < self.high:
+            return 1.0
+        return math.sqrt(self._squares / self.count) or 1.0
+
+    @property
+    def observed(self) -> tuple[float, float]:
+        """The smallest and the largest reward, (0, 1) where rewards are not standardised or do not differ."""
+        return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
+
+    @property
+    def rounded_bounds(self) -> tuple[float, float]:
+        """``observed``, rounded outwards to about a sixteenth of the range: an exported file holds no single reward."""
+        low, high = self.observed
+        step = 2.0 ** math.floor(math.log2((high - low) / 16.0))
+        return step * math.floor(low / step), step * math.ceil(high / step)
+
+    def add(self, rewards: FloatArray, weights: Weights = None) -> None:
+        """Add rewards (B,), each counted by its weight (B,); None: each once."""
+        if len(rewards) == 1:
+            reward = rewards.item()
+            self._combine(1.0 if weights is None else weights.item(), reward, 0.0, reward, reward)
+            return
+        if weights is not None:
+            rewards, weights = rewards[weights > 0], weights[weights > 0]
+        if len(rewards):
+            count = float(len(rewards) if weights is None else weights.sum())
+            low = float(rewards.min())  # sums of differences lose no digits to a common offset
+            mean = low + float(np.average(rewards - low, weights=weights))
+            squares = float(np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights))
+            self._combine(count, mean, squares, low, float(rewards.max()))
+
+    def merge(self, other: RewardMoments) -> None:
+        """Add the rewards that ``other`` has seen."""
+        self._combine(other.count, other.mean, other._squares, other.low, other.high)
+
+    def _combine(self, count: float, mean: float, squares: float, low: float, high: float) -> None:
+        if not count > 0.0:
+            return
+        total, difference = self.count + count, mean - self.mean
+        self._squares += squares + difference * difference * (self.count * count / total)
+        self.mean = mean if self.count == 0.0 else self.mean + difference * (count / total)
+        self.count = total
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def state(self) -> FloatArray:
+        """Count, mean, sum of squared differences, smallest and largest reward; kernels continue from this array."""
+        low, high = (self.low, self.high) if self.count else (0.0, 0.0)
+        return np.array([self.count, self.mean, self._squares, low, high])
+
+    def restore(self, state: AnyArray) -> None:
+        """Restore the state."""
+        count, mean, squares, low, high = (float(x) for x in restored_array({"rewards": state}, "rewards", np.empty(5)))
+        if count < 0.0 or squares < 0.0 or not low <= high:
+            raise ValueError(f"rewards have count {count}, squares {squares}, and lie between {low} and {high}")
+        self.count, self.mean, self._squares = count, mean, squares
+        self.low, self.high = (low, high) if count else (math.inf, -math.inf)

@@ -1,0 +1,178 @@
+"""The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
+
+The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold the learned state. See
+``daband._tensor_files`` for the digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from daband._arrays import AnyArray, below, restored_array
+from daband._domain_names import DomainNames
+from daband._table_transform import TableTransform
+from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
+from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.linear._transforms import build_transform
+from daband.policies._incoming_rounds import RoundIds
+from daband.policies._registered import policies
+
+if TYPE_CHECKING:
+    from daband.policies._policy import Policy
+
+CHECKPOINT_VERSION = 3
+_FORMAT = FileFormat(
+    name="daband-policy",
+    what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
+    version=CHECKPOINT_VERSION,
+    oldest=CHECKPOINT_VERSION,
+    remedy="train and save it again",
+    required=("settings", "notes"),
+)
+
+
+class SavedPolicy(NamedTuple):
+    """The content of a file: the policy's settings, its arrays by name, and the caller's notes."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, AnyArray]
+    notes: dict[str, str]
+
+
+def check_notes(notes: Any) -> dict[str, str]:
+    """Return the caller's notes, texts by name; None is no note."""
+    if notes is None:
+        return {}
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
+    return dict(notes)
+
+
+def write_checkpoint(path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any) -> None:
+    """Write a whole file or nothing."""
+    write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
+
+
+def read_checkpoint(path: str | Path) -> SavedPolicy:
+    """Return settings, arrays and notes of a saved policy, each bit as it was written."""
+    header, arrays = read_tensor_file(path, _FORMAT)
+    settings = header["settings"]
+    if not isinstance(settings, dict) or not isinstance(settings.get("policy"), str):
+        raise CheckpointError(f"{path} does not hold the settings of a policy, but {settings!r}")
+    try:
+        return SavedPolicy(settings, arrays, check_notes(header["notes"]))
+    except InvalidInput as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def read_notes(path: str | Path) -> dict[str, str]:
+    """Return the caller's notes in a saved policy's header."""
+    return check_notes(read_tensor_header(path, _FORMAT)["notes"])
+
+
+def save_policy(policy: Policy, path: str | Path, notes: Any, *, replay: bool) -> None:
+    """Write a policy to a file, all or nothing."""
+    settings = {**policy.settings(), "policy": policy.name}
+    if policy.table is not None:
+        settings["table"] = policy.table.state()
+    if policy.arm_names is not None:
+        settings["arm_names"] = list(policy.arm_names)
+    write_checkpoint(path, settings, policy_arrays(policy, replay=replay), notes)
+
+
+def policy_arrays(policy: Policy, *, replay: bool = True) -> dict[str, AnyArray]:
+    """Return everything that changes while a policy learns, as arrays by name."""
+    arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
+    arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
+    arrays["domain"] = np.array([policy._domain], np.int64)
+    arrays["rewards"] = policy.reward_moments.state()
+    ids = policy._ids if replay else RoundIds(policy._ids.window)
+    arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
+    if policy.log_parts:
+        arrays["log_parts"] = np.frombuffer("\n".join(sorted(policy.log_parts)).encode(), np.uint8)
+    if policy.transform is not None:
+        arrays.update({f"transform/{name}": array for name, array in policy.transform.state().items()})
+    return arrays
+
+
+def restore_arrays(policy: Policy, arrays: Mapping[str, AnyArray]) -> None:
+    """Bring a policy to the state that ``policy_arrays`` returned; an error may leave it half restored."""
+    if policy.transform is not None:
+        policy.transform.restore(below("transform/", arrays))
+    rounds = restored_array(dict(arrays), "rounds", np.zeros(3, np.int64))
+    if (rounds < 0).any():
+        raise ValueError(f"rounds must not be negative, got {rounds.tolist()}")
+    policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in rounds)
+    policy._domain = range(len(policy.domains))[int(arrays["domain"][0])]
+    policy.reward_moments.restore(arrays["rewards"])
+    policy._ids.restore(below("ids/", arrays))
+    policy.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
+    policy._restore(below("policy/", arrays))
+
+
+def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
+    """Return a policy from what ``settings()`` returned, with "policy", its registered name, "table" and "arm_names".
+
+    ``encoder`` is the module of a policy with a custom one, ``transform`` the object of another library.
+    """
+    arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
+    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    arm_names = arguments.pop("arm_names", None)
+    arguments["context_shape"] = tuple(arguments["context_shape"])
+    if "transform" in arguments:
+        arguments["transform"] = build_transform(arguments["transform"], transform)
+    if "domains" in arguments:
+        arguments["domains"] = DomainNames(**arguments["domains"])
+    policy: Policy = kind(**arguments)
+    if table is not None:
+        policy.table = TableTransform.from_state(table)
+    policy.arm_names = arm_names
+    return policy
+
+
+def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
+    """Return the policy that was saved at ``path``; it continues where it stopped, to the last bit.
+
+    A file that is damaged, truncated, of another format or not a policy at all is a ``CheckpointError`` that names it.
+    A policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
+    whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
+    ``state`` and ``restore``. ``device`` is where the policy computes from now on, by default where it did.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> policy.save("policy.safetensors")
+    >>> again = daband.load("policy.safetensors")
+    >>> again.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
+    True
+    """
+    saved = read_checkpoint(path)
+    settings, name = saved.settings, saved.settings["policy"]
+    module = _custom_module(settings)
+    if encoder is None and module is not None:
+        raise InvalidInput(
+            f"{path} was saved with a custom encoder ({module}), of which a file holds the weights only; pass the "
+            "module: daband.load(path, encoder=module)"
+        )
+    try:
+        if device is not None and "device" in settings:
+            settings["device"] = device
+        policy = build(settings, encoder=encoder, transform=transform)
+        policy.restore(saved.arrays)
+    except (InvalidInput, DataError) as error:
+        mine = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"
+        hint = "" if policies.is_registered(name) else mine
+        raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
+        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+    return policy
+
+
+def _custom_module(settings: dict[str, Any]) -> str | None:
+    """Return the class name of a policy's custom encoder; None if it has none."""
+    found: Any = settings
+    for name in ("recipe", "encoder", "options", "module"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return None if found is None else str(found)

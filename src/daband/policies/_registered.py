@@ -1,0 +1,18 @@
+"""The registry of policies: ``@policies.register("mine")`` makes a class known by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daband._registry import Registry
+
+
+class _PolicyRegistry(Registry[Any]):
+    """Registered policy classes; each learns its own name."""
+
+    def add(self, name: str, member: Any) -> None:
+        super().add(name, member)
+        member.name = name
+
+
+policies: Registry[Any] = _PolicyRegistry("policy", "daband.policies")

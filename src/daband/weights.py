@@ -1,0 +1,90 @@
+"""Weights of rounds for ``policy.update(..., weights=...)``: by age, by logging propensity, by source.
+
+A round of weight 2 counts as two rounds. Each function returns an array (n,); products of them combine several reasons.
+
+>>> import numpy as np
+>>> age = daband.weights.recency(time=[0.0, 30.0, 60.0], half_life=30.0)
+>>> source = daband.weights.by_source(["de", "fr", "de"], {"fr": 0.5})
+>>> (age * source).tolist()
+[0.25, 0.25, 1.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from daband._arguments import finite, whole
+from daband._arrays import ArrayLike, FloatArray, as_numpy
+from daband.errors import InvalidInput
+
+__all__ = ["by_source", "importance", "recency"]
+
+
+def recency(time: ArrayLike, half_life: float, now: float | None = None) -> FloatArray:
+    """Return the weight of rounds by their age: 1 at ``now``, half of it one half-life before.
+
+    Args:
+        time: when each round was played, (n,), in any unit.
+        half_life: the age at which a round counts half, in the same unit.
+        now: the time from which age is measured, by default the latest of ``time``. A policy that learns batch after
+            batch should be given one fixed ``now`` for all of them: later rounds then have weights above 1.
+    """
+    times = np.asarray(as_numpy(time, "time"), np.float64)
+    if times.ndim != 1 or not np.isfinite(times).all():
+        raise InvalidInput(f"time must be finite numbers of shape (n,), got shape {times.shape}")
+    if not finite("half_life", half_life) > 0:
+        raise InvalidInput(f"half_life must be a number > 0, got {half_life!r}")
+    latest = max(times.tolist(), default=0.0) if now is None else finite("now", now)
+    return np.exp2((times - latest) / half_life)
+
+
+def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, largest: float = 10.0) -> FloatArray:
+    """Return weights that undo the preferences of a logging policy: ``(1 / (n_arms * propensity)) ** power``.
+
+    A logging policy that prefers some arms in some contexts leaves a sample of each arm's rewards that is not a sample
+    of all contexts. These weights undo that, at the price of more variance; a power between 0 and 1 is a compromise
+    (Shimodaira, "Improving predictive inference under covariate shift", 2000). Rounds of a log that chose arms
+    uniformly have weight 1.
+
+    Args:
+        propensity: the probability with which each logged arm was chosen, (n,), in (0, 1].
+        n_arms: the number of arms.
+        power: 1 for full importance weights, 0 for none. ``daband.train`` and ``daband.fit_log`` use 0.25 for
+            regressions, which was best by measurement.
+        largest: the largest weight; larger ones are cut off, as a few rounds would decide everything.
+    """
+    propensities = check_propensities(propensity)
+    if not 0.0 <= finite("power", power) <= 1.0 or not finite("largest", largest) > 0:
+        raise InvalidInput(f"power must lie in [0, 1] and largest be above 0, got {power!r} and {largest!r}")
+    weights: FloatArray = (1.0 / (whole("n_arms", n_arms, least=1) * propensities)) ** power
+    return np.minimum(weights, largest)
+
+
+def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) -> FloatArray:
+    """Return the weight of each round's source, 1 for a source that ``weights`` does not name.
+
+    Args:
+        names: the source of each round, (n,).
+        weights: the weight of a source's rounds, by its name, at least 0.
+    """
+    for name, weight in weights.items():
+        if finite(f"the weight of {name!r}", weight) < 0:
+            raise InvalidInput(f"the weight of {name!r} must be at least 0, got {weight!r}")
+    return np.array([float(weights.get(str(name), 1.0)) for name in names], np.float64)
+
+
+def check_propensities(propensity: ArrayLike, n: int | None = None) -> FloatArray:
+    """Return propensities as an array (n,), each in (0, 1]."""
+    array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
+    if array.ndim != 1 or n not in (None, len(array)):
+        raise InvalidInput(f"propensity must have shape ({'n' if n is None else n},), got {array.shape}")
+    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(
+            f"propensity must lie in (0, 1]: it is the probability with which the arm was chosen; row {row} has "
+            f"{array[row]:g}"
+        )
+    return array

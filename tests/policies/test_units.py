@@ -1,0 +1,83 @@
+"""The unit of rewards, and their zero, change no decision."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import daband
+from daband.linear._reward_moments import RewardMoments
+
+LINEAR = [daband.LinUCB, daband.Constant, daband.Trees]
+
+
+def learned(kind, factor, offset, *, order=None, **settings):
+    rng = np.random.default_rng(0)
+    policy = kind(context_shape=(3,), n_arms=3, seed=0, **settings)
+    contexts, arms = rng.normal(size=(400, 3)), rng.integers(0, 3, 400)
+    rewards = factor * (contexts[np.arange(400), arms] + 0.3 * rng.normal(size=400)) + offset
+    order = np.arange(400) if order is None else order
+    policy.update(contexts[order], arms[order], rewards[order])
+    policy.adapt()
+    return policy
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+@given(factor=st.sampled_from([1e-9, 0.37, 17.0, 1e6]), offset=st.sampled_from([0.0, -5.0, 1e4]))
+def test_predictions_follow_the_unit_and_decisions_stay(kind, factor, offset):
+    contexts = np.random.default_rng(1).normal(size=(50, 3))
+    if offset and factor < 1e-3:
+        offset *= factor  # an offset a trillion times the signal leaves no digits of it
+    expected, scaled = learned(kind, 1.0, 0.0).select(contexts), learned(kind, factor, offset).select(contexts)
+    np.testing.assert_array_equal(scaled.arm, expected.arm)
+    unit = 1e-6 * factor * (1.0 + abs(offset / factor) * 1e-6)
+    np.testing.assert_allclose(scaled.mean, factor * expected.mean + offset, atol=unit)
+    np.testing.assert_allclose(scaled.bonus, factor * expected.bonus, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+def test_the_order_of_rounds_does_not_matter(kind):
+    contexts = np.random.default_rng(1).normal(size=(50, 3))
+    order = np.random.default_rng(2).permutation(400)
+    first, second = (learned(kind, 100.0, 7.0, order=some).decide(contexts) for some in (None, order))
+    np.testing.assert_allclose(first.mean, second.mean, atol=1e-6)
+    np.testing.assert_allclose(first.bonus, second.bonus, rtol=1e-9)
+
+
+def test_an_arm_without_rounds_has_the_mean_reward_and_the_largest_bonus():
+    policy = learned(daband.LinUCB, 10.0, 500.0)
+    policy.add_arm()
+    decision = policy.decide(np.random.default_rng(1).normal(size=(20, 3)))
+    np.testing.assert_allclose(decision.mean[:, 3], policy.reward_moments.mean)
+    assert (decision.bonus[:, 3:] > decision.bonus[:, :3]).all()
+
+
+def test_without_standardising_predictions_shrink_to_0_and_bonuses_have_the_unit_1():
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2, standardise_rewards=False)
+    policy.update([[1.0], [1.0]], [0, 0], [300.0, 330.0])
+    decision = policy.decide([[1.0]])
+    np.testing.assert_allclose(decision.mean, [[210.0, 0.0]])
+    np.testing.assert_allclose(decision.bonus, [[1 / np.sqrt(3), 1.0]])
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.0, 10.0)), min_size=1, max_size=30), st.integers(0, 30))
+def test_moments_of_parts_are_those_of_the_whole(rounds, cut):
+    rewards, weights = np.array(rounds).T
+    together, parts, single = (RewardMoments(standardise=True) for _ in range(3))
+    together.add(rewards, weights)
+    parts.add(rewards[cut:], weights[cut:])
+    other = RewardMoments(standardise=True)
+    other.add(rewards[:cut], weights[:cut])
+    parts.merge(other)
+    for reward, weight in zip(rewards, weights, strict=True):
+        single.add(np.array([reward]), np.array([weight]))
+    counted = weights > 0
+    if not counted.any():
+        assert (together.centre, together.scale) == (0.0, 1.0)
+        return
+    mean = np.average(rewards, weights=weights)
+    scale = np.sqrt(np.average((rewards - mean) ** 2, weights=weights)) if np.ptp(rewards[counted]) > 0 else 1.0
+    for moments in (together, parts, single):
+        np.testing.assert_allclose(moments.centre, mean, rtol=1e-9, atol=1e-6)
+        np.testing.assert_allclose(moments.scale, scale, rtol=1e-6, atol=1e-6)
+        assert (moments.low, moments.high) == (rewards[counted].min(), rewards[counted].max())
