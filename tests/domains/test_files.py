@@ -590,7 +590,7 @@ def test_arms_of_like_names_are_not_mixed_up(tmp_path, names, log, counts):
     policy.arm_names = names
     rows = pl.DataFrame({"x": np.linspace(0.0, 1.0, 150), "arm": log, "propensity": 0.5, "reward": 1.0})
     rows.write_csv(tmp_path / "log.csv")
-    daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+    daband.learn_log(policy, tmp_path / "log.csv")
     assert policy.counts.tolist() == counts
 
 
@@ -600,10 +600,10 @@ def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
     rows = pl.DataFrame({"x": 0.5, "arm": ["true", "True"] * 20, "propensity": 0.5, "reward": 1.0})
     rows.write_csv(tmp_path / "log.csv")
     with pytest.raises(daband.DataError, match="True may be 'true' or 'True', which are two arms; rename one"):
-        daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+        daband.learn_log(policy, tmp_path / "log.csv")
     rows.with_columns(arm=pl.lit("treu")).write_csv(tmp_path / "log.csv")
     with pytest.raises(daband.DataError, match=r"'treu' .* which is not an arm; did you mean 'true'\? \(true, True\)"):
-        daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+        daband.learn_log(policy, tmp_path / "log.csv")
 
 
 @pytest.mark.parametrize(
@@ -639,5 +639,5 @@ def test_a_policy_learns_from_the_log_that_it_wrote(tmp_path, labels):
     log = old.drop("offer").with_columns(arm=pl.Series(decision.arm_name), propensity=0.5, reward=1.0)
     log.write_csv(tmp_path / "log.csv")
     before = policy.counts.copy()
-    daband.learn_log(policy, tmp_path / "log.csv", prior_trust=1.0)
+    daband.learn_log(policy, tmp_path / "log.csv")
     assert (policy.counts - before).tolist() == np.bincount(decision.arm).tolist()

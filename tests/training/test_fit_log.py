@@ -518,3 +518,28 @@ def test_a_frame_in_the_place_of_a_log_is_named_by_its_type():
     """Before: the error printed all its rows."""
     with pytest.raises(daband.InvalidInput, match=r"got DataFrame; write the frame to a file first$"):
         daband.learn_log(daband.LinUCB(context_shape=(1,), n_arms=2), pl.DataFrame({"arm": [0]}))
+
+
+def test_a_column_of_weights_counts_rounds(tmp_path):
+    tables = [frame(100, seed=n).with_columns(w=np.random.default_rng(n).uniform(0, 3, 100)) for n in range(3)]
+    folder = write(tmp_path / "log", *tables)
+    table = pl.concat(tables)
+    x, arms, rewards, _ = columns(table)
+    expected = linucb()
+    expected.update(x.astype(np.float64), arms, rewards, weights=table["w"].to_numpy())
+    summed = daband.fit_log(linucb(), folder, weights="w")
+    np.testing.assert_allclose(theta(summed), theta(expected), atol=1e-9)
+    numbered = write(
+        tmp_path / "ids", *(one.with_columns(n=pl.int_range(100) + 100 * i) for i, one in enumerate(tables))
+    )
+    streamed = daband.learn_log(linucb(), numbered, weights="w", id="n")
+    np.testing.assert_allclose(theta(streamed), theta(expected), atol=1e-9)
+    with pytest.raises(daband.InvalidInput, match="weights names the column 'v'"):
+        daband.fit_log(linucb(), folder, weights="v")
+    for wrong in (-1.0, None):
+        bad = write(tmp_path / "bad", tables[0].with_columns(w=pl.Series([wrong] + [1.0] * 99)))
+        for learn in (daband.fit_log, daband.learn_log):
+            policy = linucb()
+            with pytest.raises(DataError, match=r"0\.parquet.* 'w'"):
+                learn(policy, bad, weights="w")
+            assert policy.rounds_learned == 0

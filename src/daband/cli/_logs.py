@@ -46,6 +46,7 @@ def fit_log_command(
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
+    weights: options.WeightColumn = None,
     skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
@@ -57,8 +58,8 @@ def fit_log_command(
     check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
     if arm is not None:
-        if policy is not None or context is not None:
-            raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
+        if (policy, context, weights) != (None, None, None):
+            raise InvalidInput("--arm makes a new policy of a table: leave --policy, --context and --weights out")
         named = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
         _save(_fit_table(log, method, named), out)
         return
@@ -74,6 +75,7 @@ def fit_log_command(
             workers=workers,
             on_damaged=on_damaged,
             directory=state,
+            weights=weights,
             progress=show,
         )
     _save(fitted, out)
@@ -94,6 +96,7 @@ def learn_command(
         str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
     ] = None,
     context: options.ContextColumns = None,
+    weights: options.WeightColumn = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
     ] = None,
@@ -128,6 +131,7 @@ def learn_command(
             reward=reward,
             propensity=propensity,
             id=id_column,
+            weights=weights,
             on_damaged="skip" if skip_damaged else "refuse",
             progress=count,
         )

@@ -45,6 +45,9 @@ PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column 
 ContextColumns = Annotated[
     str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
 ]
+WeightColumn = Annotated[
+    str | None, typer.Option(help="The column with the weight of a round; by default weights follow from propensities.")
+]
 SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
 SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
 SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]

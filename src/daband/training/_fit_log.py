@@ -19,7 +19,7 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -33,22 +33,20 @@ from daband._arguments import one_of, whole
 from daband._arrays import AnyArray
 from daband._domain_names import DomainNames
 from daband._files import read_npz, write_npz
-from daband._lazy_polars import pl
 from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_log import ParquetLog, open_log, refuse_nulls
-from daband.domains.readers._reading import LogColumns, LogPart, PlainLog, part_digests, part_name, read_frames
+from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._reading import LogColumns, LogPart, PlainLog, part_digests, part_name
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.training._log_sums import sums_in_turn, sums_on_ray
+from daband.training._log_sums import column_values, sums_in_turn, sums_on_ray, weighted_batches
 from daband.training._stop_signals import stop_signals_deferred
 from daband.training._trainer import check_unlabelled
 from daband.training._work_folder import Folder
-from daband.weights import importance
 
 Progress = Callable[[dict[str, float]], None]
 
@@ -75,6 +73,7 @@ def fit_log(
     engine: str = "local",
     workers: int | None = None,
     ray_address: str = "local",
+    weights: str | None = None,
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
@@ -95,6 +94,8 @@ def fit_log(
         workers: workers of a local Ray cluster; one per core by default.
         ray_address: "local" starts a cluster on this machine; else one that Ray understands, e.g. "auto". Its machines
             must see the files under the same names.
+        weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By default weights
+            follow from propensities (``daband.weights.importance``).
         on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, with an error that names it; or
             "skip" it with a warning, and learn from the others.
         adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
@@ -119,6 +120,7 @@ def fit_log(
         engine=engine,
         workers=workers,
         ray_address=ray_address,
+        weights=weights,
         on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
@@ -137,6 +139,7 @@ def learn_log(
     reward: str = "reward",
     propensity: str = "propensity",
     id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
+    weights: str | None = None,
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
@@ -161,6 +164,7 @@ def learn_log(
         propensity: the column with its propensity.
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
             a file may come again with rewards that were late.
+        weights: as in ``fit_log``.
         on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
         adapt_every: rounds between two calls of ``adapt``.
         directory: keep there how far it has come, as ``fit_log`` does.
@@ -184,6 +188,7 @@ def learn_log(
         directory=directory,
         progress=progress,
         id=id,
+        weights=weights,
     )
     with TemporaryDirectory(prefix="daband-") as place:
         before = policy.log_parts
@@ -219,6 +224,7 @@ class _FitSettings:
     directory: str | Path | None
     progress: Progress | None
     id: str | None = None
+    weights: str | None = None
     original: Callable[[str], str] = str
     """A message with the names of the user's files in the place of copies."""
 
@@ -237,7 +243,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     whole("adapt_every", settings.adapt_every, least=1)
     if settings.workers is not None:
         whole("workers", settings.workers, least=1)
-    roles = {} if settings.id is None else {"id": settings.id}
+    roles = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
     opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged, roles=roles)
     config = {
         "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
@@ -299,9 +305,11 @@ class _LogRun:
             sums.restore(before)
         todo = self._start(parts)
         if settings.engine == "ray":
-            outcomes = sums_on_ray(blank, self.log, todo, address=settings.ray_address, workers=settings.workers)
+            outcomes = sums_on_ray(
+                blank, self.log, todo, settings.weights, address=settings.ray_address, workers=settings.workers
+            )
         else:
-            outcomes = sums_in_turn(blank, self.log, todo)
+            outcomes = sums_in_turn(blank, self.log, todo, settings.weights)
         write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
@@ -366,7 +374,7 @@ class _LogRun:
         """Every part, with the error that its rows give: what is damaged must not be half learned."""
         for part in parts:
             try:
-                for _ in self.log.batches(part):
+                for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
                     pass
                 outcome = None
             except DataError as error:
@@ -375,15 +383,15 @@ class _LogRun:
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
-        ids = _column_of(part, settings.id)
-        for batch in self.log.batches(part, settings.adapt_every):
+        ids = column_values(part, settings.id)
+        for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
                 batch.contexts,
                 batch.arms,
                 batch.rewards,
                 settings.domain,
-                weights=importance(batch.propensities, policy.n_arms, power=policy.propensity_power),
+                weights=weights,
                 ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
                 on_duplicate="skip",
             )
@@ -480,15 +488,3 @@ def _warn(message: str, *, stacklevel: int) -> None:
 
 def _mark(log: ParquetLog, part: LogPart) -> str:
     return next(file.mark for file in log.files if file.path == part.path)
-
-
-def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
-    """The values of a column, ids or times of a part's rounds; dates become days."""
-    if column is None:
-        return
-    for frame in read_frames(part, [column], _STREAM_PART_ROWS):
-        refuse_nulls(frame, [column], part.path)
-        values = frame[column]
-        if values.dtype.is_temporal():
-            values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
-        yield from values.to_list()

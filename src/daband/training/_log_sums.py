@@ -8,19 +8,22 @@ them up as one process would.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import one_blas_thread
+from daband._arrays import FloatArray, one_blas_thread
 from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.domains._contract import LoggedRounds
-from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import LogPart
+from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog, refuse_nulls
+from daband.domains.readers._reading import LogPart, read_frames
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
+from daband.policies._incoming_rounds import check_weights
+from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 from daband.weights import importance
 
@@ -34,15 +37,43 @@ _THREADS = min(4, os.cpu_count() or 1)
 """More are of no use: files cannot be read faster."""
 
 
-def sums_of_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, *, threads: int = 1) -> RidgeSums:
-    """What one part of a log teaches; ``policy`` stays as it is.
+def column_values(part: LogPart, column: str | None) -> Iterator[Any]:
+    """Yield the values of a column, in the order of the part's rounds; nothing without a column."""
+    if column is None:
+        return
+    for frame in read_frames(part, [column], BATCH_ROWS):
+        refuse_nulls(frame, [column], part.path)
+        yield from frame[column].to_list()
+
+
+def weighted_batches(
+    policy: Policy, log: ParquetLog, part: LogPart, column: str | None, rows: int = BATCH_ROWS
+) -> Iterator[tuple[LoggedRounds, FloatArray]]:
+    """Yield the rounds of a part with their weights: from a column, or by their propensities."""
+    values = column_values(part, column)
+    for batch in log.batches(part, rows):
+        if column is None:
+            yield batch, importance(batch.propensities, policy.n_arms, power=policy.propensity_power)
+            continue
+        try:
+            weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))
+            assert weights is not None
+        except InvalidInput as error:
+            raise DataError(f"{part.label} has no weights in column {column!r}: {error}") from None
+        yield batch, weights
+
+
+def sums_of_part(
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, column: str | None, *, threads: int = 1
+) -> RidgeSums:
+    """Return the sums over the rounds of one part of a log; ``column`` has their weights, and ``policy`` is unchanged.
 
     Every batch is summed by itself, and the sums are added up in order: ``threads`` change nothing but the time.
     """
 
-    def summed(batch: LoggedRounds) -> RidgeSums:
+    def summed(rounds: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
         sums = policy.empty_sums()
-        weights = importance(batch.propensities, policy.n_arms, power=policy.propensity_power)
+        batch, weights = rounds
         try:
             policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, weights=weights)
         except InvalidInput as error:
@@ -50,7 +81,7 @@ def sums_of_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, *, threads
         return sums
 
     total = policy.empty_sums()
-    batches = log.batches(part)
+    batches = weighted_batches(policy, log, part, column)
     every = map(summed, batches) if threads == 1 else (sums for _, sums in _in_order(summed, batches, threads=threads))
     for sums in every:
         total.merge(sums)
@@ -71,14 +102,14 @@ def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) 
 
 
 def sums_in_turn(
-    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart]
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
     inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
 
     def outcome(part: LogPart) -> RidgeSums | DataError:
         try:
-            return sums_of_part(policy, log, part, threads=inside)
+            return sums_of_part(policy, log, part, column, threads=inside)
         except DataError as error:
             return error
 
@@ -90,6 +121,7 @@ def sums_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
+    column: str | None,
     *,
     address: str,
     workers: int | None,
@@ -100,7 +132,7 @@ def sums_on_ray(
         return
     with connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
         task = ray.remote(num_cpus=1, max_retries=0)(_work)
-        shared = ray.put((policy, log))
+        shared = ray.put((policy, log, column))
         ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting: dict[int, Any] = {}
 
@@ -131,5 +163,6 @@ def sums_on_ray(
             cancel_tasks(ray, waiting.values())
 
 
-def _work(shared: tuple[RidgePolicy, ParquetLog], part: LogPart) -> RidgeSums:
-    return sums_of_part(*shared, part)
+def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+    policy, log, column = shared
+    return sums_of_part(policy, log, part, column)

@@ -427,12 +427,19 @@ def open_log(
     the rule ``images``. ``roles`` are columns that are not contexts, e.g. {"id": "customer"}.
     """
     shared = policy.arms == "shared"
+    path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
+    for role, column in (roles or {}).items():
+        schema = read_footer(path)[0]
+        if column not in schema:
+            hint = did_you_mean(column, schema)
+            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
     if not isinstance(log, ParquetLog):
         transform: TableTransform | ImagePaths | None = table
         if columns is None and table is None:
-            transform = policy.table or _image_paths(log, policy, images)
+            transform = policy.table or _image_paths(path, policy, images)
         if columns is None and transform is None and roles:
-            columns = _columns_without(log, roles)
+            usual = resolve_columns(None, read_footer(path)[0], path)
+            columns = replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))
         if columns is None and transform is not None:
             names = transform.names if isinstance(transform, TableTransform) else (FILE_COLUMN,)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
@@ -455,16 +462,13 @@ def open_log(
     return log
 
 
-def _image_paths(
-    log: str | Path | Sequence[str | Path], policy: ReadsLogs, images: ImageRule | None
-) -> ImagePaths | None:
+def _image_paths(path: Path, policy: ReadsLogs, images: ImageRule | None) -> ImagePaths | None:
     """Return what reads the images of a log with a column of paths, if the policy takes images; else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or policy.arms == "shared":
         return None
-    path = next((path for path in log_files(log) if path.is_file()), None)
     try:
-        schema = {} if path is None else read_footer(path)[0]
+        schema = read_footer(path)[0]
     except UnusableFile:  # a log without a column of paths reports it
         return None
     if schema.get(FILE_COLUMN) != pl.String:
@@ -472,14 +476,3 @@ def _image_paths(
     side = policy.context_shape[-1]
     resized = policy.context_shape == (3, side, side)  # as the images of a user's folders are
     return ImagePaths(policy.context_shape, images or (ImageRule(layout, side, side) if resized else ImageRule(layout)))
-
-
-def _columns_without(log: str | Path | Sequence[str | Path], roles: Mapping[str, str]) -> Columns:
-    """Return the default columns without those that have another role."""
-    path = log_files(log)[0]
-    usual = resolve_columns(None, read_footer(path)[0], path)
-    for role, column in roles.items():
-        if column not in usual.context:
-            hint = did_you_mean(column, usual.context)
-            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
-    return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))
