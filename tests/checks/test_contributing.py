@@ -1,0 +1,27 @@
+"""The policy that CONTRIBUTING shows works as it stands."""
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+
+import daband
+from daband.checks import check_policy
+from daband.policies import policies
+
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+def test_the_policy_of_contributing_passes_every_check(monkeypatch, tmp_path):
+    section = PAGE.read_text().partition("## A new policy")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.setattr(policies, "_members", dict(policies._members))  # so that no other test finds it
+    (tmp_path / "contributed_policy.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("contributed_policy").Mine
+    check_policy(mine)
+    pair = daband.domains.load("synthetic", tiny=True)
+    policy = mine.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
+    assert np.ptp(policy.decide(np.zeros((1, *pair.context_shape)), rule="greedy").mean) > 0
