@@ -256,7 +256,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
-        kinds = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
+        kinds: dict[str, Callable[..., Network]] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
         return kinds[settings["kind"]](settings, arrays)
     try:
         for name in () if torch_loaders else sys.modules["daband"].PLUGINS:
