@@ -56,13 +56,13 @@ SomePolicyOrExport = Annotated[
 ]
 
 _MOST = 100_000
+# The remedies that commands offer, by the argument of the function.
 _REMEDIES = {
     "on_damaged": "--skip-damaged leaves it out",
     "columns": "name the context columns with --context",
     "arm": "if it has another name, give --arm, --reward or --propensity",
     "before": "",
 }
-"""The remedies that commands offer, by the argument of the function."""
 
 
 def stem(name: str) -> str:

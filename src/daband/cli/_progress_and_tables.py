@@ -24,8 +24,7 @@ from daband.cli._options import spans
 if TYPE_CHECKING:
     from daband.bench.report import _document as document
 
-console = Console()
-"""Where commands print; it writes to what ``sys.stdout`` is at the time."""
+console = Console()  # where commands print; it writes to what ``sys.stdout`` is at the time
 errors = Console(stderr=True)
 
 
@@ -77,8 +76,7 @@ def warnings_on() -> Iterator[None]:
         yield
 
 
-_QUIET = 60.0
-"""Seconds between two lines of one run in a log."""
+_QUIET = 60.0  # seconds between two lines of one run in a log
 
 
 def _ended(record: Mapping[str, Any]) -> str:

@@ -194,8 +194,7 @@ def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
 
 
 _AUDIT_BUDGET = 100
-_QUIET_SHARE, _QUIET_SECONDS = 0.1, 60.0
-"""In a log a line is printed after every so much of the work, and of time."""
+_QUIET_SHARE, _QUIET_SECONDS = 0.1, 60.0  # in a log a line is printed after every so much of the work, and of time
 
 
 def choose_command(

@@ -21,16 +21,16 @@ from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read rows from standard input until it ends; returns the exit code."""
+    """Decide on the rows of standard input, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m daband.serving",
         description="Decide on rows of JSON, one a line: a mapping from column to value, an array of numbers, or the "
         "path of an image file.",
     )
-    parser.add_argument("file", help="what daband.export or `daband export` wrote")
-    parser.add_argument("--among", help="the arms that may be chosen, names or numbers, e.g. a,b")
-    parser.add_argument("--strict", action="store_true", help="make warnings of a row errors")
-    parser.add_argument("--about", action="store_true", help="say what the file holds, and leave")
+    parser.add_argument("file", help="a file that daband.export or `daband export` wrote")
+    parser.add_argument("--among", help="the arms that may be chosen, by name or number, e.g. a,b")
+    parser.add_argument("--strict", action="store_true", help="treat warnings on a row as errors")
+    parser.add_argument("--about", action="store_true", help="print what the file holds, and exit")
     asked = parser.parse_args(arguments)
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):  # JSON is UTF-8, whatever the locale
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     among = None if asked.among is None else [_arm(name, deployed) for name in asked.among.split(",")]
     try:
         if among is not None:
-            deployed.arm_mask(None, among, 1)  # else every line would say the same
+            deployed.arm_mask(None, among, 1)  # an error here is printed once, not for every line
         return _decide_lines(deployed, among, strict=asked.strict)
     except InvalidInput as error:
         sys.stderr.write(f"Error: --{error}\n")
         return 2
-    except BrokenPipeError:  # whoever read the answers has left
+    except BrokenPipeError:  # the reader of the answers has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -76,7 +76,7 @@ def _decide_lines(deployed: DeployedPolicy, among: list[str | int] | None, *, st
 
 
 def about(deployed: DeployedPolicy) -> dict[str, Any]:
-    """What a file holds, as JSON can."""
+    """Return what a file holds, as JSON can hold it."""
     return {
         "policy": deployed.policy, "domain": deployed.domain, "columns": deployed.columns,
         "context_shape": deployed.context_shape, "arms": deployed.arm_names,

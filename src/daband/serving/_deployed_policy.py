@@ -1,4 +1,4 @@
-"""A policy that only decides: loaded from one file, never changed, shared by any number of threads and processes."""
+"""A policy that only decides. It is loaded from one file, never changes, and may be shared by threads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from daband.serving._frozen_policy import FrozenPolicy, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-EXPORT_VERSION = 5
-"""The version of the format that is written and read."""
+EXPORT_VERSION = 5  # the version of the format that is written and read
 _MAX_ROUND = (1 << 63) - 1
 FORMAT = FileFormat(
     name="daband-deployed",
@@ -32,7 +31,7 @@ FORMAT = FileFormat(
 
 
 class DeployedDecision(NamedTuple):
-    """What ``decide`` returns. For a batch of n rows every field has a leading n, and ``warnings`` one tuple a row."""
+    """The result of ``decide``. For a batch of n rows, fields have a leading n and ``warnings`` a tuple per row."""
 
     arm: int | IntArray
     """The chosen arm, 0..K-1."""
@@ -45,10 +44,10 @@ class DeployedDecision(NamedTuple):
     bonus: FloatArray
     """Confidence bonuses, (K,), in the same unit, before ``alpha`` scales them."""
     warnings: tuple[Any, ...]
-    """What was odd about the row: a ``RowWarning`` each."""
+    """A ``RowWarning`` for each unusual value of the row."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The decision on one row as JSON can hold it."""
+        """Return the decision on one row as JSON can hold it."""
         return {
             "arm": self.arm,
             "arm_name": self.arm_name,
@@ -68,9 +67,9 @@ class DeployedPolicy:
     arm_names: tuple[str, ...]
     feature_names: tuple[str, ...]
     assessment: Mapping[str, Any] | None
-    """What was known of its quality in the target when it was exported."""
+    """The assessment of the policy in the target when it was exported."""
     versions: Mapping[str, str]
-    """With which versions it was exported."""
+    """The versions of Python, daband and numpy that exported it."""
     log_parts: frozenset[str]
     """Digests of the parts of logs that the policy had learned (``Policy.log_parts``)."""
     reader: RowReader = field(compare=False)
@@ -98,12 +97,12 @@ class DeployedPolicy:
 
     @property
     def n_arms(self) -> int:
-        """How many arms there are."""
+        """The number of arms."""
         return self.frozen.n_arms
 
     @property
     def rounds_learned(self) -> int:
-        """How many rounds the policy had learned."""
+        """The number of rounds that the policy had learned."""
         return self.frozen.rounds_learned
 
     @property
@@ -132,9 +131,9 @@ class DeployedPolicy:
                 or path; or several: a list of these, a frame of pandas or polars, an array with a leading n.
             available: which arms may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
             among: the same as a list of arms, by name or number: ``among=["letter", "call"]``.
-            round_number: fixes the random draws of exploration and of ties to those that the exported policy has in
-                this round; in a batch it is the first row's. By default they are drawn anew.
-            strict: whether a row with warnings is an error instead.
+            round_number: use the random draws of exploration and of ties that the exported policy has in this round,
+                in a batch for the first row. By default they are random.
+            strict: True to raise an error for a row with warnings.
 
         A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
         damaged images are errors in any case.
@@ -170,14 +169,14 @@ class DeployedPolicy:
         return decision, read, mean, width
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
-        """A monitor that decides through this policy and tells when contexts or arms have left what training saw.
+        """Return a monitor that decides through this policy and detects when contexts or arms differ from training.
 
         ``false_alarms`` bounds the probability that it ever raises an alarm while nothing has changed.
         """
         return Monitor(self, false_alarms=false_alarms)
 
     def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
-        """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""
+        """Return the arms that may be chosen, (n, K), from booleans (``available``), names or numbers (``among``)."""
         mask = np.ones((n, self.n_arms), np.bool_)
         if available is not None:
             mask = check_available(available, n, self.n_arms)
@@ -193,7 +192,7 @@ class DeployedPolicy:
         return mask
 
     def arm_number(self, arm: Any, what: str) -> int:
-        """The number of an arm that is given by name or number; errors say in ``what`` it stands."""
+        """Return the number of an arm that is given by name or number. ``what`` names the argument in errors."""
         if isinstance(arm, str) and arm in self.arm_names:
             return self.arm_names.index(arm)
         if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < self.n_arms:
@@ -207,7 +206,7 @@ class DeployedPolicy:
 
 
 def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
-    """The policy that ``daband.export`` wrote to ``path``.
+    """Return the policy that ``daband.export`` wrote to ``path``.
 
     A file that is damaged, truncated, of a newer format or no exported policy is a ``CheckpointError`` that names it.
     ``encoder`` is the ``torch.nn.Module`` where the policy has a custom one, of which the file holds the weights alone.
@@ -250,7 +249,7 @@ def deployed_of_parts(
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
-    """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment.
+    """Return a deployed policy from its parts. ``header`` has arm names, images and the assessment.
 
     Everything is checked here, nothing in ``decide``.
     """
@@ -283,4 +282,4 @@ def _refuse_warnings(read: ReadRows) -> None:
     for number, warnings in enumerate(read.warnings):
         if warnings:
             where, first = "" if read.single else f"row {number}: ", warnings[0]
-            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({first.kind}): {first.message}")
+            raise InvalidInput(f"{where}strict=True rejects a row with a warning ({first.kind}): {first.message}")

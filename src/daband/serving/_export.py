@@ -28,12 +28,10 @@ from daband.serving._members import Member
 from daband.serving._monitor import MOST_CONTEXTS, build_reference
 
 _SMALLEST_DEVIATION = 1e-9
-_CHECKED = 4
-"""Contexts on which a written file is compared with the policy."""
+_CHECKED = 4  # contexts on which a written file is compared with the policy
+# Largest difference of scores, as a fraction of the largest one: networks are written in single precision.
 _ROUNDING = 1e-3
-"""Largest difference of scores, as a fraction of the largest one: networks are written in single precision."""
-_LARGE_FILE = 128 << 20
-"""Bytes of such matrices above which a file that keeps them is worth a warning."""
+_LARGE_FILE = 128 << 20  # bytes of such matrices above which a file that keeps them is worth a warning
 
 
 class ExportWarning(UserWarning):

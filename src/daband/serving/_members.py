@@ -22,16 +22,12 @@ from daband.serving._numpy_networks import ConvNetwork, Float32Array, MlpNetwork
 
 __all__ = ["Member", "RowScorer"]
 
+# Deviations between zero and the mean of a column up to which single precision is enough to standardise it.
 _LARGEST_OFFSET = 16.0
-"""Deviations between zero and the mean of a column up to which single precision is enough to standardise it."""
-_LARGEST_WEIGHT = 1e15
-"""Of a column whose deviation is tiny: with larger ones products overflow."""
-_MOST_NUMBERS = 1 << 20
-"""Numbers up to which folding pays: with more of them memory is what takes time."""
-_BLOCK = 32
-"""Columns of a triangular matrix that are multiplied at once, at least."""
-_ALIGNED = 8
-"""Rows of weights begin at a multiple of so many numbers: those that do not take a fifth longer."""
+_LARGEST_WEIGHT = 1e15  # of a column whose deviation is tiny: with larger ones products overflow
+_MOST_NUMBERS = 1 << 20  # numbers up to which folding pays: with more of them memory is what takes time
+_BLOCK = 32  # columns of a triangular matrix that are multiplied at once, at least
+_ALIGNED = 8  # rows of weights begin at a multiple of so many numbers: those that do not take a fifth longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,8 +294,8 @@ class RowScorer:
 
 _maximum, _minimum, _divide, _multiply, _sqrt = np.maximum, np.minimum, np.divide, np.multiply, np.sqrt
 
+# Weights (inputs + 1, outputs), the bias last, and the least that outputs may be: None for the last layer.
 _Layer = tuple[Float32Array, Float32Array | None]
-"""Weights (inputs + 1, outputs), the bias last, and the least that outputs may be: None for the last layer."""
 
 
 class _First(NamedTuple):
@@ -309,8 +305,7 @@ class _First(NamedTuple):
     low: AnyArray
     high: AnyArray
     offset: float
-    layers: list[_Layer]
-    """What follows in a network."""
+    layers: list[_Layer]  # what follows in a network
 
 
 def _first(member: Member, n_inputs: int) -> _First:

@@ -1,12 +1,12 @@
-"""Tells when arriving contexts or arm choices have left what training saw, by a test that is valid at any time.
+"""Detects when arriving contexts or preferred arms differ from training, by a test that is valid at any time.
 
 Every summary score of a ``Reference`` is tested on its own. As long as arriving contexts are
 exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
 (Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
 gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
-``1 / level`` with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late
-change is found soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one
-half of the probability of a false alarm, the arms have the other half.
+``1 / level`` with probability at most ``level`` (Ville), however often it is read. To find a late change soon, a part
+of the capital is reserved for gamblers who start later. The scores of contexts have one half of the probability of a
+false alarm, the arms the other half.
 """
 
 from __future__ import annotations
@@ -24,23 +24,20 @@ from daband._arguments import between_0_and_1
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
-MOST_CONTEXTS = 4096
-"""How many reference contexts are looked at."""
-LEAST_CONTEXTS = 64
-"""With fewer there is nothing to compare with."""
+MOST_CONTEXTS = 4096  # reference contexts that are counted, at most
+LEAST_CONTEXTS = 64  # fewer reference contexts are not enough to compare with
 _REFERENCE_BINS = 10
 _BESIDE = 1e-9
-_MOST_NUMBERS = 256
-"""Vectors of more numbers are watched by what the policy predicts alone."""
+_MOST_NUMBERS = 256  # longer vectors are watched only by the policy's predictions
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What training saw of the contexts that a policy will decide on, as counts: the monitor compares with it.
+    """Counts of reference contexts, with which the monitor compares arriving ones.
 
-    Of every reference context a few *summary scores* are taken: the numbers of a vector, brightness and contrast of an
-    image, and what the policy predicts there. Each score is cut into bins. The edges of the bins come from one half of
-    the reference contexts and the counts from the other half, so that, with the edges given, the counted contexts and
+    Every reference context has a few *summary scores*: the numbers of a vector, brightness and contrast of an image,
+    and the policy's predictions. Each score is cut into bins. The edges of the bins come from one half of the
+    reference contexts and the counts from the other half, so that, with the edges given, the counted contexts and
     those that arrive later are exchangeable as long as nothing changes. No context and no score of a single one is
     kept.
 
@@ -65,7 +62,7 @@ class Reference:
 def summary_scores(
     deployed: Any, contexts: AnyArray, mean: FloatArray, width: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Scores (n, J) of contexts (n, ...) with means and widths (n, K), and the preferred arms (n,).
+    """Return scores (n, J) of contexts (n, ...) with means and widths (n, K), and the preferred arms (n,).
 
     The preferred arm has the largest mean plus ``optimism`` times the width among all arms, whatever is available.
     """
@@ -88,12 +85,12 @@ def summary_scores(
 
 
 def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
-    """The bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
+    """Return the bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
     return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
-    """The reference for contexts (n, ...) of the domain that the policy will act in; None where they are too few."""
+    """Return the reference for contexts (n, ...) of the domain of the deployed policy; None if they are few."""
     n = len(contexts)
     if n < LEAST_CONTEXTS:
         return None
@@ -117,14 +114,14 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
 
 
 def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
-    """The reference that a file describes."""
+    """Return the reference that a file describes."""
     if header is None:
         return None
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
 def _cuts(values: FloatArray) -> FloatArray:
-    """Edges of bins of about equal counts, halfway between neighbouring values and never at one.
+    """Return edges of bins of about equal counts, halfway between neighbouring values and never at one.
 
     A value that many contexts share has an edge on both sides, so that whatever differs from it falls elsewhere.
     """
@@ -143,19 +140,16 @@ def _cuts(values: FloatArray) -> FloatArray:
     return np.unique(np.array(cuts))
 
 
-_BINS = 10
-"""Bins of p-values that the gamblers bet on."""
-_PRIOR = 0.5
-"""Rounds that each bin has to begin with (Krichevsky, Trofimov)."""
+_BINS = 10  # bins of p-values that the gamblers bet on
+_PRIOR = 0.5  # rounds that each bin starts with (Krichevsky, Trofimov)
 _FIRST_RESTART = 64
 _ARMS = "arm"
-_MOST_SHOWN = 5
-"""Scores, arms and kinds of warnings that a report prints."""
+_MOST_SHOWN = 5  # scores, arms and kinds of warnings that a report prints
 
 
 @dataclass(frozen=True, repr=False)
 class ScoreReport:
-    """What the monitor knows of one summary score, or of the arms."""
+    """The result of the monitor for one summary score, or for the arms."""
 
     name: str
     left: bool
@@ -176,7 +170,7 @@ class ScoreReport:
 
 @dataclass(frozen=True, repr=False)
 class MonitorReport:
-    """What a monitor has counted."""
+    """The counts of a monitor, and its alarms."""
 
     rounds: int
     contexts_left: bool
@@ -217,9 +211,9 @@ def _describe(left: bool) -> str:
 
 
 class Monitor:
-    """Decides through a deployed policy and watches what it decides on: ``deployed.monitor()``.
+    """Decides through a deployed policy and compares its contexts with training: ``deployed.monitor()``.
 
-    It may be shared by threads. Each process has its own, and each of these keeps its promise on false alarms alone.
+    Threads may share it. Each process has its own, and its bound on false alarms holds for this process.
     """
 
     def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
@@ -269,14 +263,14 @@ class Monitor:
         return decision
 
     def see(self, contexts: AnyArray) -> None:
-        """Watch contexts (n, ...) on which somebody else has decided."""
+        """Watch contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
         scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score(rows))
         with self._lock:
             self._see(*scored)
 
     def report(self) -> MonitorReport:
-        """What was counted so far."""
+        """Return the counts so far."""
         with self._lock:
             evidence = self._evidence() / self._threshold
             before, now = self._reference, self._pool - self._reference
@@ -307,7 +301,7 @@ class Monitor:
 
     @property
     def alarm(self) -> bool:
-        """Whether anything has left what training saw. Once it is True it stays so."""
+        """True once anything differs from training."""
         return bool(self._since.any())
 
     def _see(self, scores: FloatArray, preferred: IntArray) -> None:
@@ -344,7 +338,7 @@ class Monitor:
             self._capital = np.concatenate([self._capital, np.zeros((1, len(bins)))])
 
     def _evidence(self) -> FloatArray:
-        """The logarithm of the mixed capital of every score, (J,)."""
+        """Return the logarithm of the mixed capital of every score, (J,)."""
         started = np.arange(1.0, len(self._capital) + 1.0)
         weights = 1.0 / (started * (started + 1.0))
         kept_back = 1.0 / (len(started) + 1.0)  # of those who have not started, at a capital of 1
