@@ -8,9 +8,10 @@ import pytest
 import daband
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._logs import estimate_propensities, from_log
+from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table
+from daband.linear._propensities import estimate_propensities
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 4))

@@ -15,7 +15,6 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, one_blas_thread
 from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._logs import estimate_propensities
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import check_before, check_unlearned, refitted_probabilities
@@ -30,6 +29,7 @@ from daband.evaluation._weighted_log import (
     weigh_log,
 )
 from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
+from daband.linear._propensities import estimate_propensities
 from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
 

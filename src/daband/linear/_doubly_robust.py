@@ -109,29 +109,44 @@ class RewardSums:
         self._sums.add(rows, folds * self.heads + heads, rewards)
         self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
 
-    def fit(self, left_out: Iterable[int]) -> RewardModel:
-        """Fit a model to all folds but these."""
-        kept = np.ones(self.folds, np.bool_)
-        kept[list(left_out)] = False
-        grams = self._sums.gram.reshape(self.folds, self.heads, self._width + 1, -1)[kept].sum(axis=0)
+    def fit(self, left_out: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
+        """Fit a model to all folds but these, with the best penalties or those (heads,) that are given."""
+        grams, unit = self._grams(left_out)
         total = grams.sum(axis=0)
-        rounds = max(1.0, total[0, 0])
-        middle = float(total[0, -1] / rounds)
-        variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
-        unit = np.ones(self._width + 1)  # features of unit variance: the sample's scale is near that, and no more
-        unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
-        grams = grams * np.outer(unit, unit)
+        middle = float(total[0, -1] / max(1.0, total[0, 0]))
         coefficients = np.zeros((self.heads, self._width))
         for head, gram in enumerate(grams):
             n = gram[0, 0]
             if n < _MIN_ROUNDS:
                 coefficients[head, 0] = (gram[0, -1] + middle) / (n + 1.0)
-                continue
-            path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
-            coefficients[head] = path.coefficients(path.best_penalty(), middle)[:, 0]
+            elif penalties is None:
+                path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
+                coefficients[head] = path.coefficients(path.best_penalty(), middle)[:, 0]
+            else:
+                coefficients[head] = _solve_ridge(gram, float(penalties[head]), middle)
         coefficients *= unit[:-1]
         coefficients[:, 0] += self._offset
         return RewardModel(coefficients, self._standard, (self._low, self._high))
+
+    def penalties(self, left_out: Iterable[int]) -> FloatArray:
+        """Return the best penalty of every head (heads,) on all folds but these."""
+        best = np.full(self.heads, _PENALTIES[-1])
+        for head, gram in enumerate(self._grams(left_out)[0]):
+            if gram[0, 0] >= _MIN_ROUNDS:
+                best[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).best_penalty()
+        return best
+
+    def _grams(self, left_out: Iterable[int]) -> tuple[FloatArray, FloatArray]:
+        """Return sums (heads, d + 2, d + 2) without some folds, of features of unit variance, and their scale."""
+        kept = np.ones(self.folds, np.bool_)
+        kept[list(left_out)] = False
+        grams = self._sums.gram.reshape(self.folds, self.heads, self._width + 1, -1)[kept].sum(axis=0)
+        total = grams.sum(axis=0)
+        rounds = max(1.0, total[0, 0])
+        variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
+        unit = np.ones(self._width + 1)  # the sample's scale is near that, and no more
+        unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
+        return grams * np.outer(unit, unit), unit
 
     def _standard(self, features: FloatArray) -> FloatArray:
         return (features - self._centre) / self._scale
@@ -147,10 +162,21 @@ class RewardModel:
 
     def predict(self, features: FloatArray) -> FloatArray:
         """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
-        rows = self._standard(features.reshape(-1, features.shape[-1]))
+        rows = self._standard(features.reshape(math.prod(features.shape[:-1]), features.shape[-1]))
         predicted = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
         predicted = predicted.reshape(len(features), -1)
         return np.clip(predicted, *self._bounds, out=predicted)
+
+
+def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
+    """Return what ``RidgePath.coefficients`` does, (1 + d,), for one penalty and one target, which is faster."""
+    n = gram[0, 0]
+    centre = gram[0, 1:] / n
+    covariance = gram[1:, 1:] / n - np.outer(centre, centre)
+    features = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
+    slopes = np.linalg.solve(features, covariance[:-1, -1])
+    mean = (gram[0, -1] + prior) / (n + 1.0)
+    return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
 
 
 def doubly_robust_scores(
@@ -161,6 +187,27 @@ def doubly_robust_scores(
     rows = np.arange(len(arms))
     scores[rows, arms] += (rewards - predicted[rows, arms]) / propensities
     return scores
+
+
+def cross_fitted_scores(
+    features: FloatArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    propensities: FloatArray,
+    n_arms: int,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> FloatArray:
+    """Return doubly robust scores (n, K) of a log: features (n, d), and arms, rewards and propensities (n,)."""
+    numbers = fold_numbers(0, len(arms), folds, seed)
+    sums = RewardSums(folds, n_arms, features, float(rewards.mean()))
+    sums.add(features, numbers, arms, rewards)
+    predicted = np.empty((len(arms), n_arms))
+    for fold in np.unique(numbers):
+        held = numbers == fold
+        predicted[held] = sums.fit([fold]).predict(features[held])
+    return doubly_robust_scores(predicted, arms, rewards, propensities)
 
 
 def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:

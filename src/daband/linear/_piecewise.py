@@ -173,6 +173,29 @@ class Piecewise:
                 raise ValueError(f"{self._steps[0].n_features} features of {inputs} numbers are too many")
 
 
+def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseStep:
+    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``most`` a column.
+
+    With ``trim`` a column is cut off at this quantile, and at one minus it, unless it is constant between them.
+    """
+    sample = rows[:: max(1, len(rows) // _MOST_ROWS)]
+    dim = sample.shape[1]
+    mean, deviation = sample.mean(axis=0), sample.std(axis=0)
+    deviation = np.where(deviation > 1e-12 * (1.0 + np.abs(mean)), deviation, 1.0)
+    units = (sample - mean) / deviation
+    low, high = np.quantile(units, [trim, 1.0 - trim], axis=0)
+    units = np.where(low < high, np.clip(units, low, high), units)
+    numbers = ((units > units.min(axis=0)) & (units < units.max(axis=0))).any(axis=0)
+    free = max(dim, _MOST_FEATURES) - int((~numbers).sum())
+    most = max(1, min(most, free // max(1, int(numbers.sum()))))
+    pieces = [_pieces(units[:, column], most if numbers[column] else 1) for column in range(dim)]
+    columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
+    start, width, centre, scale = np.concatenate(pieces, axis=1)
+    return PiecewiseStep(
+        columns, mean[columns] + start * deviation[columns], width * deviation[columns], centre, scale, dim
+    )
+
+
 def _pieces(numbers: FloatArray, most: int) -> FloatArray:
     """Start, width, centre and scale of the pieces of a number (n,), (4, m): together they have a variance of 1."""
     knots = np.unique(np.round(_GRID * np.quantile(numbers, np.linspace(0.0, 1.0, most + 1))) / _GRID)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import RewardRange, checked_class_names, one_of, whole
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
@@ -25,9 +25,7 @@ from daband.domains.readers._arrays import (
 )
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
-
-_SMALLEST_PROPENSITY = 0.01
-_FOLDS = 5
+from daband.linear._propensities import estimate_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -178,39 +176,6 @@ def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
         "policy",
         stacklevel=stacklevel,
     )
-
-
-def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
-    """With which probability each arm (n,) was chosen, estimated from the log itself, and a word how.
-
-    The arm's frequency, or a multinomial logistic model of the contexts where it predicts held-out rounds better. Each
-    round is predicted by a model that did not see it. No propensity is below 0.01.
-    """
-    counts = np.bincount(arms, minlength=n_arms)
-    frequencies = (counts / len(arms))[arms]
-    how = "estimated by the frequency of each arm"
-    best = np.clip(frequencies, _SMALLEST_PROPENSITY, 1.0)
-    if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
-        predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
-        if np.log(predicted).mean() > np.log(best).mean():
-            best, how = predicted, "estimated by a logistic model of the arm given the context"
-    return best, how
-
-
-def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import PredefinedSplit, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS)
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    with warnings.catch_warnings():  # an arm that a fold was trained without is predicted with probability 0
-        warnings.filterwarnings("ignore", message="Number of classes in training fold")
-        table = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
-    columns = np.unique(arms, return_inverse=True)[1]
-    predicted: FloatArray = table[np.arange(len(arms)), columns]
-    return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
 def check_logged_propensities(propensities: FloatArray, column: str = "", number: Callable[[int], int] = int) -> None:

@@ -22,12 +22,12 @@ from daband.domains.readers._arrays import from_arrays, resolve_reward_range
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import (
     check_logged_propensities,
-    estimate_propensities,
     from_log,
     warn_of_estimated_propensities,
 )
 from daband.domains.readers._reading import find_arm, read_table
 from daband.errors import DataError, InvalidInput
+from daband.linear._propensities import estimate_propensities
 
 _SHORT = 40
 """A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""

@@ -1,0 +1,217 @@
+"""Advantages over the best arm, learned from a log and used as far as the log proves them.
+
+In most randomised experiments one arm is best for nearly everybody. A policy that chooses by context anyway loses to
+that arm, and its own predictions do not show it. So personalising is a hypothesis, and the log is its test:
+
+1. Doubly robust scores (``_doubly_robust.py``) give the best arm by their means.
+2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
+   advantages towards their means, at which the best arm is chosen everywhere.
+3. Ten-fold cross-fitting values both: the gain of a round is the score of the arm chosen by regressions that have not
+   seen its fold, less the score of the best arm. Nothing in the regressions, the scores they are fitted to or their
+   penalties depends on the fold that they are valued on.
+4. A regression is used if the lower limit of its gain is above 0; of two, the one with the higher limit.
+
+Limits hold for both regressions at once with probability 97.5%, by the largest of correlated studentised means
+(Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for cross-validation (Bayle, Bayle, Janson, Mackey
+2020). So the probability to use a regression that loses to the best arm, in the domain of the log, is at most 2.5%.
+The gain is that of regressions from nine tenths of the log; the final ones use all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from daband._arrays import BoolArray, FloatArray, IntArray
+from daband.linear._doubly_robust import RewardSums, RidgePath, doubly_robust_scores, fold_numbers
+from daband.linear._mean_estimates import MeanEstimate, mean_estimate
+from daband.linear._piecewise import PiecewiseStep, ramps_step
+
+_FOLDS = 10
+_MIN_ROUNDS = 10
+"""Rounds that an arm needs to be chosen by context."""
+_CONFIDENCE = 0.975
+"""The probability with which no regression is used that loses to the best arm."""
+_DRAWS = 20_000
+"""Draws of the largest of correlated normal variables, from which its quantile is taken."""
+_TRIM = 0.005
+"""Numbers of a context are cut off at this quantile, and at one minus this, for the linear regression."""
+_PIECES = 8
+_GAP = 1e-6
+"""How far, in standard deviations of the reward, an arm with few rounds is below the best one."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The case for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
+
+    arm: int
+    """The best arm, by the mean of its doubly robust scores."""
+    value: float
+    """The mean reward of that arm."""
+    gain: float
+    """The mean gain per round of choosing by context; negative if that loses."""
+    error: float
+    """The standard error of the gain."""
+    low: float
+    """The lower limit of the gain: it holds with probability 97.5%."""
+    rounds: int
+    """Rounds of the log."""
+    fraction: float
+    """The fraction of rounds in which another arm than the best one is chosen."""
+
+    @property
+    def personalises(self) -> bool:
+        """True if the gain is proven, so that arms are chosen by context."""
+        return self.low > 0.0
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """Predicted rewards that are linear in features of contexts."""
+
+    step: PiecewiseStep
+    """From contexts to features."""
+    theta: FloatArray
+    """Coefficients of each arm's reward, (K, features)."""
+    evidence: Evidence
+
+
+def learn_advantages(
+    contexts: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int, *, seed: int = 0
+) -> Advantages:
+    """Learn from a log: contexts (n, d), and arms, rewards and propensities (n,)."""
+    n = len(arms)
+    if n < 10 * _FOLDS:
+        return _best_mean(contexts.shape[1], arms, rewards, propensities, n_arms)
+    steps = [ramps_step(contexts, 1, trim=_TRIM), ramps_step(contexts, _PIECES)]
+    designs = [step(contexts) for step in steps]
+    folds = fold_numbers(0, n, _FOLDS, seed)
+    supported = np.bincount(arms, minlength=n_arms) >= min(_MIN_ROUNDS, max(1, n // (2 * n_arms)))
+    nested = _NestedScores(designs[1][:, 1:], arms, rewards, propensities, folds, n_arms)
+    scores = nested.scores()
+    means = np.where(supported, scores.mean(axis=0), -np.inf)
+    best = int(means.argmax())
+    gains = np.zeros((n, len(steps)))
+    if supported.sum() > 1:
+        for fold in range(_FOLDS):
+            held, fit = folds == fold, folds != fold
+            inside = nested.scores(without=fold)[fit]
+            for which, design in enumerate(designs):
+                theta = _fit_contrasts(design[fit], inside, supported)
+                chosen = _choices(design[held] @ theta.T, supported, best)
+                of_fold = scores[held]
+                gains[held, which] = of_fold[np.arange(len(chosen)), chosen] - of_fold[:, best]
+    estimates = [mean_estimate(column) for column in gains.T]
+    quantile = _largest_quantile(gains)
+    lows = [_lower_limit(estimate, quantile) for estimate in estimates]
+    used = int(np.argmax(lows))
+    contrasts = _fit_contrasts(designs[used], scores, supported)
+    chosen = _choices(designs[used] @ contrasts.T, supported, best)
+    evidence = _evidence(estimates[used], lows[used], scores[:, best], best, float((chosen != best).mean()))
+    if not evidence.personalises:
+        contrasts = _fit_constants(scores, contrasts.shape[1])
+    theta = contrasts + _fit_level(designs[used], scores)
+    theta[~supported] = theta[best]
+    theta[~supported, 0] -= _GAP * (float(rewards.std()) or 1.0)
+    return Advantages(steps[used], theta, evidence)
+
+
+def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int) -> Advantages:
+    """Return the arms' means, weighted by inverse propensities and shrunk to the mean of all."""
+    weights = 1.0 / propensities
+    counts = np.bincount(arms, weights, minlength=n_arms)
+    middle = float(weights @ rewards / weights.sum())
+    one = float(weights.mean())
+    means = (np.bincount(arms, weights * rewards, minlength=n_arms) + one * middle) / (counts + one)
+    best = int(np.where(counts > 0, means, -np.inf).argmax())
+    none = np.zeros(0)
+    step = PiecewiseStep(np.zeros(0, np.int64), none, none, none, none, dim)
+    evidence = Evidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
+    return Advantages(step, means[:, None], evidence)
+
+
+class _NestedScores:
+    """Doubly robust scores of a log, cross-fitted, also by models that have not seen one more fold."""
+
+    def __init__(
+        self,
+        features: FloatArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        propensities: FloatArray,
+        folds: IntArray,
+        n_arms: int,
+    ) -> None:
+        self._features, self._arms, self._rewards = features, arms, rewards
+        self._propensities, self._folds, self._n_arms = propensities, folds, n_arms
+        self._sums = RewardSums(_FOLDS, n_arms, features, float(rewards.mean()))
+        self._sums.add(features, folds, arms, rewards)
+
+    def scores(self, without: int | None = None) -> FloatArray:
+        """Return the scores (n, K); with ``without``, rows of that fold are not seen, and theirs are undefined."""
+        predicted = np.zeros((len(self._arms), self._n_arms))
+        penalties = None if without is None else self._sums.penalties([without])
+        for fold in range(self._sums.folds):
+            if fold != without:
+                held = self._folds == fold
+                model = self._sums.fit({fold} if without is None else {fold, without}, penalties)
+                predicted[held] = model.predict(self._features[held])
+        return doubly_robust_scores(predicted, self._arms, self._rewards, self._propensities)
+
+
+def _fit_contrasts(design: FloatArray, scores: FloatArray, supported: BoolArray) -> FloatArray:
+    """Return coefficients (K, features) of each arm's score less the mean score of all supported arms."""
+    contrasts = scores - scores[:, supported].mean(axis=1, keepdims=True)
+    path = _ridge_path(design, contrasts[:, supported])
+    theta = np.zeros((scores.shape[1], design.shape[1]))
+    theta[supported] = path.coefficients(path.best_penalty()).T
+    return theta
+
+
+def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
+    theta = np.zeros((scores.shape[1], features))
+    theta[:, 0] = scores.mean(axis=0) - scores.mean()
+    return theta
+
+
+def _fit_level(design: FloatArray, scores: FloatArray) -> FloatArray:
+    """Return coefficients (features,) of the mean score of all arms: it adds nothing to any choice."""
+    path = _ridge_path(design, scores.mean(axis=1, keepdims=True))
+    return path.coefficients(path.best_penalty())[:, 0]
+
+
+def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
+    return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
+
+
+def _choices(predicted: FloatArray, supported: BoolArray, best: int) -> IntArray:
+    """Return the arm with the largest prediction (n,), the best one if there are several."""
+    allowed = np.where(supported, predicted, -np.inf)
+    chosen = allowed.argmax(axis=1)
+    return np.where(allowed[:, best] >= allowed.max(axis=1), best, chosen)
+
+
+def _largest_quantile(gains: FloatArray) -> float:
+    """Return the quantile of the largest of the columns' studentised means, if all their expectations are 0."""
+    alone = NormalDist().inv_cdf(_CONFIDENCE)
+    deviations = gains.std(axis=0)
+    varying = gains[:, deviations > 0]
+    if varying.shape[1] < 2:
+        return alone
+    values, vectors = np.linalg.eigh(np.corrcoef(varying.T))
+    draws = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
+    largest = (draws * np.sqrt(np.maximum(values, 0.0)) @ vectors.T).max(axis=1)
+    return max(alone, float(np.quantile(largest, _CONFIDENCE)))
+
+
+def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
+    """Return the lower limit of a gain; the correction for skewness may lower it, and not raise it."""
+    return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
+
+
+def _evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> Evidence:
+    return Evidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)
