@@ -249,7 +249,7 @@ class TestWrong:
         pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16)).astype(np.float64)
         (warning,) = same.decide(pixels).warnings
         assert (warning.kind, warning.column) == ("far_outside", "image")
-        with pytest.raises(daband.InvalidInput, match=r"strict=True refuses .*divide by 255"):
+        with pytest.raises(daband.InvalidInput, match=r"strict=True rejects .*divide by 255"):
             same.decide(pixels, strict=True)
         assert same.decide(pixels / 255).warnings == ()
 
