@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from daband._arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
-
-RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
-"""The smallest and the largest reward, or "auto": estimated from the first rewards."""
 
 
 def whole(name: str, value: Any, *, least: int) -> int:

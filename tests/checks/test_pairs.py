@@ -153,7 +153,7 @@ def noisy(contexts):
         (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
         (check_shapes, {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))}, "not uint8 or floats"),
         (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
-        (check_reward_values, {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))}, "leave 0.0..1.0"),
+        (check_reward_values, {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))}, "one arm should pay 1"),
         (check_reward_values, {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))}, "one arm should pay 1"),
         (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave one order"),
         (check_order, {"target": Repeating(CONTEXTS)}, "does not show every context once"),

@@ -104,19 +104,11 @@ def test_numpy_integers_are_whole_numbers():
     assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (int, 60, 40)
 
 
-def test_a_labelled_target_must_fit_the_range_of_the_source():
-    x, table = np.zeros((20, 3)), np.linspace(2, 5, 40).reshape(20, 2)
-    labels = np.arange(20) % 2
-    with pytest.raises(InvalidInput, match="the labelled target has rewards from 0 to 1"):
-        from_arrays(source=(x, table), target=x, target_labelled=(x, labels))
-
-
 def test_feedback_is_one_hot_for_labels_alone():
     x, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     assert from_arrays(source=(x, labels), target=x).feedback == "one_hot"
     with_table = from_arrays(source=(x, labels), target=x, target_labelled=(x, np.full((20, 2), 0.3)))
     assert with_table.feedback == "bandit"
-    assert from_arrays(source=(x, labels), target=x, reward_range=(0, 10)).feedback == "bandit"
 
 
 @pytest.mark.parametrize("labels", [["card", "loan"] * 20, np.array(["card", "loan"] * 20)])

@@ -54,7 +54,6 @@ def test_a_market_is_a_log_in_euros_with_gaps_and_a_category():
     assert pair.feature_names[-3:] == ("channel = app", "channel = shop", "channel = web")
     assert "last_order (missing)" in pair.feature_names
     assert pair.shift == Shift.of("units", units=[0, 1, 2])
-    assert pair.reward_range == "auto"
     arms, rewards, propensities = pair.source.read_log(np.arange(len(pair.source)))
     assert set(arms) == set(range(5))
     assert rewards.min() < 0

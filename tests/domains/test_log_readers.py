@@ -137,16 +137,7 @@ def test_a_share_of_parquet_files_is_held_out(tmp_path):
     assert len(used | held) == 4000
     again = from_log(source=tmp_path, target=frame.select("a", "b", "c").to_numpy(), n_arms=2)
     assert rows(again.source_test) == held
-    assert pair.reward_range == "auto"
     assert from_log(source=tmp_path, target=X[:, :3], n_arms=2, source_test=None).source_test is None
-
-
-def test_rewards_of_every_file_decide_the_range(tmp_path):
-    frame = log_frame(300).with_columns(reward=pl.lit(0.5))
-    frame.write_parquet(tmp_path / "0.parquet")
-    assert from_log(source=tmp_path, target=X[:, :3], n_arms=2).reward_range == (0.0, 1.0)
-    frame.with_columns(reward=pl.lit(7.0)).write_parquet(tmp_path / "1.parquet")
-    assert from_log(source=tmp_path, target=X[:, :3], n_arms=2).reward_range == "auto"
 
 
 def test_propensities_are_estimated_where_a_log_has_none():

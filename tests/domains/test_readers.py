@@ -180,27 +180,6 @@ def test_a_pay_that_returns_nonsense():
         pair.source.rounds(0, 4, seed=0)
 
 
-def test_a_log_knows_the_range_of_the_targets_rewards():
-    paid = np.full((N, 3), 7.0)
-    with pytest.raises(
-        InvalidInput, match=r"the labelled target has rewards from 7 to 7, outside reward_range \(0, 1\)"
-    ):
-        from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, paid), n_arms=3)
-    with pytest.raises(
-        InvalidInput, match=r"the labelled target has rewards from 0 to 1, outside reward_range \(0, 0.5\)"
-    ):
-        from_log(
-            source=(CONTEXTS, LABELS, np.full(N, 0.5), np.full(N, 0.5)),
-            target=CONTEXTS,
-            target_labelled=(CONTEXTS, LABELS),
-            n_arms=3,
-            reward_range=(0.0, 0.5),
-        )
-    wide = from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, paid), n_arms=3, reward_range=(0.0, 7.0))
-    assert wide.reward_range == (0.0, 7.0)
-    assert from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, LABELS), n_arms=3).reward_range == (0, 1)
-
-
 def drawn(*, length):
     return from_callable(
         source=(lambda g, n: g.normal(size=(n, 2)), lambda g, x, arms: x[:, 0]),

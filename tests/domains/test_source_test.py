@@ -117,26 +117,8 @@ def test_passes_apart():
         from_arrays(source=(X, Y), target=X, target_passes=0)
 
 
-@pytest.mark.parametrize(
-    ("rewards", "given", "expected"),
-    [
-        (Y, None, (0.0, 1.0)),
-        (np.tile([0.2, 0.4, 0.6], (N, 1)), None, (0.0, 1.0)),
-        (np.tile([-5.0, 3.0, 12.0], (N, 1)), None, (-5.0, 12.0)),
-        (np.tile([-5.0, 3.0, 12.0], (N, 1)), (-10, 20), (-10.0, 20.0)),
-        (np.tile([-5.0, 3.0, 12.0], (N, 1)), "auto", "auto"),
-        (np.full((N, 3), 7.0), None, "auto"),
-    ],
-)
-def test_the_range_of_rewards(rewards, given, expected):
-    assert from_arrays(source=(X, rewards), target=X, reward_range=given).reward_range == expected
-
-
-def test_rewards_outside_the_range():
-    table = np.tile([0.0, 1.0, 2.0], (N, 1))
-    with pytest.raises(InvalidInput, match="source has rewards from 0 to 2, outside reward_range"):
-        from_arrays(source=(X, table), target=X, reward_range=(0, 1))
-    with pytest.raises(InvalidInput, match="the labelled target has rewards from 0 to 4, outside"):
-        from_arrays(source=(X, table), target=X, target_labelled=(X, 2 * table))
-    with pytest.raises(InvalidInput, match="reward_range must be finite with low < high"):
-        from_arrays(source=(X, Y), target=X, reward_range=(1, 0))
+def test_rewards_stay_in_the_users_unit():
+    table = np.tile([-5.0, 3.0, 12.0], (N, 1))
+    pair = from_arrays(source=(X, table), target=X, target_labelled=(X, 100 * table), source_test=None)
+    np.testing.assert_array_equal(pair.source.rounds(0, N, seed=0).rewards, table)
+    np.testing.assert_array_equal(pair.target_labelled.rounds(0, N, seed=0).rewards, 100 * table)

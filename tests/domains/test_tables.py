@@ -381,22 +381,6 @@ def test_a_warfarin_file_of_another_kind(places):
         load("warfarin")
 
 
-@pytest.mark.parametrize("logged", [False, True])
-def test_rewards_of_the_target_beyond_the_range_are_blamed_on_the_argument_that_has_them(logged):
-    roles = {"rewards": ("pay blue", "pay green")}
-    if logged:
-        roles |= {"arm": "shown", "reward": "clicked", "propensity": "chance"}
-    source = frame().with_columns(shown=pl.Series([["pay blue", "pay green"][at % 2] for at in range(40)]))
-    target = source.with_columns(pl.lit(5.0).alias("pay green"))
-    columns = Columns(context=("income",), **roles)
-    with pytest.raises(
-        InvalidInput, match=r"^the labelled target has rewards from .* to 5, outside reward_range \(0, 1\)"
-    ):
-        from_table(source=source, target=target, columns=columns)
-    assert from_table(source=source, target=target, columns=columns, reward_range=(0, 5)).reward_range == (0.0, 5.0)
-    assert from_table(source=source, target=target, columns=columns, reward_range="auto").reward_range == "auto"
-
-
 def test_gaps_of_columns_in_other_units_are_filled_by_the_median_of_their_own_domain() -> None:
     price = np.random.default_rng(0).uniform(1.0, 3.0, 200)
     price[::10] = np.nan

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband._arguments import RewardRange
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._domain_names import DomainNames
 from daband._shift import Shift, as_shift
@@ -273,8 +272,6 @@ class Pair:
     feedback: str = "bandit"
     """What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
     without noise, so that a reward of 1 tells of every arm."""
-    reward_range: RewardRange = (0.0, 1.0)
-    """The smallest and largest reward, in the user's units; "auto" where nobody knows them."""
     about: About = field(default_factory=lambda: About(summary=""))
     feature_names: tuple[str, ...] = ()
     """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
@@ -301,8 +298,8 @@ class Pair:
         several = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
         several = "" if len(self.domains) == 2 else several
         return (
-            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
-            f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}; "
+            f"{len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
             f"target contexts, {labelled}; shift {self.shift}{several}>"
         )
 

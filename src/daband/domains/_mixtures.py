@@ -186,16 +186,12 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
         parts = {called: getattr(pair, part) for called, pair in members.items()}
         return None if any(one is None for one in parts.values()) else mixed(parts)
 
-    ranges = {pair.reward_range for pair in pairs}
-    known = [bounds for bounds in ranges if bounds != "auto"]
-    joined = (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else "auto"
     return replace(
         first,
         name=name,
         **{part: of_all(sources, part) for part in _OF_SOURCES},
         **{part: of_all(targets, part) for part in _OF_TARGETS},
         feedback="one_hot" if all(pair.feedback == "one_hot" for pair in pairs) else "bandit",
-        reward_range=joined,  # type: ignore[arg-type]
         domains=DomainNames(tuple(sources), tuple(targets)),
     )
 

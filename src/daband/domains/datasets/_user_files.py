@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange
 from daband._files import checked_path
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike
@@ -112,7 +111,6 @@ def _files(
     side: int = PICTURE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
-    reward_range: RewardRange | None = None,
     source_test: float | None = 0.1,
     passes: int = 1,
     target_passes: int | None = None,
@@ -139,7 +137,6 @@ def _files(
         side: of pictures, pixels a side; training takes as much longer as there are more pixels.
         shift: what may differ between the domains; see ``daband._shift``.
         units: the columns in other units in the target.
-        reward_range: the smallest and largest reward, or "auto".
         source_test: the share of the source that training does not use.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
@@ -179,7 +176,6 @@ def _files(
             shift=shift,
             units=units,
             transform=transform,
-            reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
             name="files",
             **common,
         )

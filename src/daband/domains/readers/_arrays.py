@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange, checked_class_names, one_of, whole
+from daband._arguments import checked_class_names, one_of, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
@@ -97,7 +97,7 @@ def _with_arms_of_all(arguments: dict[str, Any]) -> dict[str, Any]:
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
-    rest = {name: arguments[name] for name in ("class_names", "arms", "reward_range", "passes", "target_passes")}
+    rest = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
     widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
     return {**arguments, "n_arms": max(widths)}
 
@@ -115,7 +115,6 @@ def from_arrays(
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: str = "disjoint",
-    reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -142,8 +141,6 @@ def from_arrays(
         n_arms: the number of arms; by default one more than the largest source label, or the table's width.
         class_names: a name per arm; by default "0", "1", ...
         arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
-        reward_range: the smallest and largest reward, or "auto" to let policies estimate them; by default (0, 1) for
-            labels and for tables within it, else the smallest and largest of the source's table.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -195,8 +192,7 @@ def from_arrays(
     if held is None:
         train, held = hold_out_rewards(everything, share=source_test, name=name)
     labelled = of_target["target_labelled"]
-    resolved = resolve_reward_range(reward_range, everything.reward_table, labelled)
-    labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
+    only_labels = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
         name=name,
         context_shape=everything.context_shape,
@@ -206,46 +202,10 @@ def from_arrays(
         source_test=held,
         **of_target,
         arms=arms,
-        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
-        reward_range=resolved,
+        feedback="one_hot" if only_labels else "bandit",
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=everything.context_shape, units=units),
     )
-
-
-def resolve_reward_range(
-    given: RewardRange | None, source: FloatArray | None, labelled: ArraySource | None = None
-) -> RewardRange:
-    """The range of a pair's rewards: as given, else (0, 1) where it holds them, else the source's own.
-
-    ``source`` are the source's rewards, None for labels; ``labelled`` is the target with its rewards. Rewards outside
-    the range are an error here: a policy would refuse them in the middle of a run.
-    """
-    if given == "auto":
-        return "auto"
-    if given is not None:
-        try:
-            low, high = (float(bound) for bound in given)
-        except (TypeError, ValueError):
-            raise InvalidInput(f"reward_range must be two numbers (low, high) or 'auto', got {given!r}") from None
-        if not (np.isfinite([low, high]).all() and low < high):
-            raise InvalidInput(f"reward_range must be finite with low < high, got {given!r}")
-    elif source is None or (source.min() >= 0.0 and source.max() <= 1.0):
-        low, high = 0.0, 1.0
-    elif source.min() == source.max():
-        return "auto"
-    else:
-        low, high = float(source.min()), float(source.max())
-    target = None if labelled is None else labelled.reward_table
-    if labelled is not None and target is None:  # a label pays 1, any other arm 0
-        target = np.array([0.0, 1.0])
-    for where, rewards in (("source", source), ("the labelled target", target)):
-        if rewards is not None and not (rewards.min() >= low and rewards.max() <= high):
-            raise InvalidInput(
-                f"{where} has rewards from {rewards.min():g} to {rewards.max():g}, outside reward_range "
-                f"({low:g}, {high:g}); pass a wider one, or reward_range='auto'"
-            )
-    return low, high
 
 
 def target_parts(

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange, checked_class_names, share, whole
+from daband._arguments import checked_class_names, share, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, gather_rows
 from daband.domains._mixtures import takes_several
 from daband.domains._splits import EvaluatedRewards
-from daband.domains.readers._arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
+from daband.domains.readers._arrays import ArrayEvaluation, checked_n_arms
 from daband.errors import InvalidInput
 
 Draw = Callable[[np.random.Generator, int], ArrayLike]
@@ -107,7 +107,6 @@ def from_callable(
     n_arms: int,
     length: int = 100_000,
     class_names: Sequence[str] | None = None,
-    reward_range: RewardRange = "auto",
     data_seed: int = 0,
     shift: ShiftLike = None,
     units: Sequence[int] | None = None,
@@ -128,7 +127,6 @@ def from_callable(
         n_arms: the number of arms.
         length: how many contexts each side has.
         class_names: a name per arm; by default "0", "1", ...
-        reward_range: the smallest and largest reward, or "auto": policies then estimate them.
         data_seed: fixes everything that is drawn.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
@@ -172,7 +170,6 @@ def from_callable(
         source_test=held,
         target=stream,
         target_test=test,
-        reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=paying.context_shape, units=units),
     )

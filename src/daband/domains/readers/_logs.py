@@ -10,19 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange, checked_class_names, one_of, whole
+from daband._arguments import checked_class_names, one_of, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
 from daband.domains._splits import hold_out_log
-from daband.domains.readers._arrays import (
-    ArrayContexts,
-    check_agreement,
-    checked_n_arms,
-    resolve_reward_range,
-    target_parts,
-)
+from daband.domains.readers._arrays import ArrayContexts, check_agreement, checked_n_arms, target_parts
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
@@ -77,7 +71,6 @@ def from_log(
     n_arms: int,
     class_names: Sequence[str] | None = None,
     feedback: str = "bandit",
-    reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -100,7 +93,6 @@ def from_log(
         n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been chosen.
         class_names: a name per arm; by default "0", "1", ...
         feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
-        reward_range: the smallest and largest reward, or "auto"; by default (0, 1) for a log within it, else "auto".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -135,9 +127,6 @@ def from_log(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
     check_agreement(of_target, log.context_shape, n_arms=n_arms, per_arm=per_arm)
-    logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
-    if reward_range is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
-        reward_range = "auto"
     return Pair(
         name=name,
         context_shape=log.context_shape,
@@ -148,7 +137,6 @@ def from_log(
         **of_target,
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
-        reward_range=resolve_reward_range(reward_range, logged, of_target["target_labelled"]),
         about=About(summary="a log given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )

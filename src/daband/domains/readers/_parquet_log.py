@@ -158,15 +158,6 @@ class ParquetLog(LoggedDomain):
         held.passes = 1
         return kept, held
 
-    def reward_bounds(self) -> FloatArray:
-        """Return the smallest and the largest reward of the files, (2,): one column is read."""
-        bounds = []
-        for part in self.parts():
-            for frame in read_frames(part, [self._logged("reward")], 8 * BATCH_ROWS):
-                column = frame[self._logged("reward")].to_numpy()
-                bounds += [column.min(), column.max()]
-        return np.array([min(bounds), max(bounds)], dtype=np.float64)
-
     def _logged(self, role: str) -> str:
         name = getattr(self.columns, role)
         assert isinstance(name, str)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import RewardRange
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
@@ -18,7 +17,7 @@ from daband._table_transform import ROW, TableTransform, categories, numbers, ro
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_several
 from daband.domains._splits import split_half, split_share
-from daband.domains.readers._arrays import from_arrays, resolve_reward_range
+from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import (
     check_logged_propensities,
@@ -28,9 +27,6 @@ from daband.domains.readers._logs import (
 from daband.domains.readers._reading import find_arm, read_table
 from daband.errors import DataError, InvalidInput
 from daband.linear._propensities import estimate_propensities
-
-_SHORT = 40
-"""A log of fewer rounds, a tenth of them held out, is too short for a policy to estimate the range of rewards."""
 
 
 def from_table(
@@ -43,7 +39,6 @@ def from_table(
     source_test: Any = 0.1,
     columns: Columns,
     transform: TableTransform | None = None,
-    reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -67,7 +62,6 @@ def from_table(
         columns: which columns mean what.
         transform: a fitted transform, to treat new data as before; by default one is fitted on the context columns of
             the source that training uses and of the target that training sees.
-        reward_range: the smallest and largest reward, or "auto"; by default as in ``from_arrays`` and ``from_log``.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
         class_names: the arms in their order, by the names that the label or arm column has for them, with arms that the
@@ -91,7 +85,7 @@ def from_table(
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     if domain is not None or targets:
-        options: dict[str, Any] = {"columns": columns, "transform": transform, "reward_range": reward_range}
+        options: dict[str, Any] = {"columns": columns, "transform": transform}
         options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
         options |= {"shift": shift, "units": units, "source_test": source_test, "name": name}
         if target is not None or target_test is not None:
@@ -101,8 +95,6 @@ def from_table(
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame, target_frame = _numbered(read_table(source)), _numbered(read_table(target))
     classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
-    if columns.reward is not None and reward_range is None and 0 < len(source_frame) < _SHORT:
-        reward_range = resolve_reward_range(None, _logged(source_frame, columns.reward, "source"))
     answers = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
@@ -146,7 +138,7 @@ def from_table(
     labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
     rest: dict[str, Any] = {
         "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
-        "class_names": classes, "reward_range": reward_range, "passes": passes, "target_passes": target_passes,
+        "class_names": classes, "passes": passes, "target_passes": target_passes,
         "name": name,
     }  # fmt: skip
     rounds = _rounds if columns.arm is None else _log
@@ -191,8 +183,7 @@ def _from_domains(
     several = {f"{role}s": {one: frame.filter(values == one) for one in names}
                for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
     arguments = {"source": None, "target": None, **several, "name": name, "columns": columns, **rest}
-    pair = read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
-    return replace(pair, reward_range=pooled.reward_range)
+    return read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
 
 
 def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
