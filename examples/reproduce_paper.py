@@ -36,19 +36,19 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from daband.bench import bench, load_experiment, read_results
-from daband.bench.report import paper_ablation, summarise
+from daband.bench import bench, load_experiment
+from daband.bench.report import frame, paper_ablation
 
 # %%
 # The recipe ``paper`` beside the paper
 # -------------------------------------
 #
-# The paper's own settings, five seeds, on the released MNIST-M, at commit 2c7ebcf (:doc:`/results/paper-digit` has
-# later runs of all three terms and of none). D, the divergence, is where the gain is, there and here.
+# The paper's own settings, five seeds, on the released MNIST-M (:doc:`/results/paper-digit`). D, the divergence, is
+# where the gain is, there and here.
 
 clone = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "records").is_dir())
-runs = json.loads((clone / "benchmarks" / "records" / "paper-digit.json").read_text())
-records = [run for run in runs if run["study"] == "paper ablation" and "signs" not in run["pair"]]
+runs = json.loads((clone / "benchmarks" / "records" / "attribution.json").read_text())
+records = [run for run in runs if run["study"] == "paper ablation"]
 ours = {
     letters: np.array([run["target_accuracy"] for run in records if run["variant"] == letters])
     for letters in ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
@@ -75,12 +75,11 @@ plt.show()
 experiment = load_experiment("synthetic", ["episodes=12"])
 out = Path(tempfile.mkdtemp()) / "synthetic"
 bench(experiment.runs(["constant", "linucb", "nlinucb"], [0, 1]), out)
-for summary in summarise(read_results(out)):
-    print(summary.method, f"{summary.accuracy.value:.3f}")
+print(frame(out).group_by("method").mean().select("method", "target_accuracy"))
 print(sorted(path.name for path in next(path for path in out.iterdir() if path.is_dir()).iterdir()))
 
 # %%
-# ``daband report runs/synthetic`` then writes one HTML page, the figures as SVG, PNG and PDF, and every table for
-# LaTeX, with the paper's numbers beside yours where it has them.
+# ``daband report runs/synthetic`` then writes one HTML page and the figures as SVG, PNG and PDF, with the paper's
+# numbers next to yours where they exist.
 #
 # What differs from the paper, and what it leaves open, stands in :doc:`/results/paper-digit`.

@@ -11,10 +11,10 @@ ROOT = Path(daband.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in FILES}
 PUBLIC_MODULES = {"__init__.py", "__main__.py", "errors.py", "weights.py"}
-MAX_CODE_LINES = 30_500
+MAX_CODE_LINES = 29_500
 MAX_FILES = 195
 MAX_METHODS = 80
-MAX_PUBLIC_NAMES = 310
+MAX_PUBLIC_NAMES = 245
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -30,7 +30,7 @@ def code_lines(text: str) -> int:
 
 def public_names() -> list[str]:
     """Return every name in the ``__all__`` of the package, its packages and its public modules."""
-    modules = ["daband", *(f"daband.{path.parent.name}" for path in ROOT.glob("*/__init__.py"))]
+    modules = ["daband", "daband.bench.report", *(f"daband.{path.parent.name}" for path in ROOT.glob("*/__init__.py"))]
     modules += [f"daband.{path.stem}" for path in ROOT.glob("*.py") if not path.name.startswith("_")]
     return [
         f"{module}.{name}" for module in modules for name in getattr(importlib.import_module(module), "__all__", ())
@@ -70,15 +70,7 @@ def test_the_public_api_stays_small():
     assert len({name.rpartition(".")[2] for name in names}) <= MAX_PUBLIC_NAMES, names
 
 
-def test_a_public_name_means_one_thing():
-    """A public class or function is defined once, and one package lists it."""
-    defined = defaultdict(set)
-    for path, tree in TREES.items():
-        for node in tree.body:
-            public = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_"
-            if public and not path.name.startswith("_kernels") and node.name != "main":
-                defined[node.name].add(path)
-    assert {name: paths for name, paths in defined.items() if len(paths) > 1} == {}
+def test_a_public_name_is_listed_by_one_package():
     listed = defaultdict(set)
     for name in public_names():
         if name.count(".") > 1:

@@ -1,21 +1,18 @@
-"""Artifacts of a run for reports: a confusion matrix, misclassified examples, and a sample of latents.
+"""Keep artifacts of a run for reports: a confusion matrix, misclassified images, and latent features in a plane.
 
-``artifacts.npz`` in a run's folder holds, where they make sense for the pair and the policy:
+``artifacts.npz`` in a run's folder holds those that exist for the pair and the policy:
 
-* ``confusion`` (K, K): target contexts by the arm that was right (row) and the arm that was chosen (column).
-* ``wrong_position``, ``wrong_chosen``, ``wrong_right``, ``wrong_regret`` (n,), ``wrong_mean`` (n, K), and
-  ``wrong_images`` (n, h, w[, 3]) or ``wrong_vectors`` (n, d): some target contexts that the policy got wrong.
-* ``latent_before``, ``latent_after`` (m, d), ``latent_domain`` (m,) with 0 for the source and 1 for the target, and
-  ``latent_arm`` (m,): the right arm of each, -1 where nobody knows it.
+* ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column).
+* ``wrong_right``, ``wrong_chosen`` (n,), ``wrong_images`` (n, h, w[, 3]): target images that the policy got wrong.
+* ``latent`` (m, 2): latent features in the plane of their first two principal components; ``latent_domain`` (m,) is 0
+  for the source and 1 for the target, ``latent_arm`` (m,) the right arm, or -1 if unknown.
 
-``environment.json`` says with which versions and on what hardware the run ended. Reports read both, and do without
-them for runs of older versions.
+``environment.json`` has versions and hardware.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime
 import os
 import platform
@@ -32,8 +29,6 @@ import daband
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import write_json, write_npz
 from daband._image_layout import channels_first, channels_last, image_layout
-from daband.bench._methods import build_policy
-from daband.bench._settings import RunSpec
 from daband.domains._contract import LoggedDomain, Pair
 from daband.evaluation._zero_shot import best_arms
 from daband.linear._exploration import Decision
@@ -42,9 +37,7 @@ from daband.policies._policy import Policy
 _EXAMPLES = 24
 _LATENTS = 500
 """Contexts of each domain whose latents are kept."""
-_LATENT_DIMENSIONS = 32
 _PICTURE_SIDE = 64
-_LARGEST_VECTOR = 64
 _MOST_ARMS = 1000
 """Beyond it a table of arms by arms is too large to keep or to look at."""
 
@@ -71,8 +64,9 @@ class ArtifactRecorder:
         self.best: list[IntArray] = []
         self._per_class = max(3, -(-_EXAMPLES // pair.n_arms))
         self._kept = np.zeros(pair.n_arms, np.int64)
-        self._wrong: list[tuple[Any, ...]] = []
-        """Turn of its class, right arm, position, chosen arm, regret, means and context of every example."""
+        self._wrong: list[tuple[int, int, int, AnyArray]] = []
+        """Turn of its class, right arm, chosen arm and image of every example."""
+        self._are_images = image_layout(pair.context_shape) is not None
         self._seen = 0
 
     def see(self, contexts: AnyArray, expected: FloatArray | None, decision: Decision) -> None:
@@ -81,10 +75,8 @@ class ArtifactRecorder:
             return
         rows = np.arange(len(contexts))
         if expected is None:
-            regret, wrong = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
-            right = np.full(len(rows), -1, np.int64)
+            wrong, right = np.zeros(len(rows), np.bool_), np.full(len(rows), -1, np.int64)
         else:
-            regret = expected.max(axis=1) - expected[rows, decision.arm]
             wrong = ~best_arms(expected)[rows, decision.arm]
             right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one
         if self.confusion is not None:
@@ -94,31 +86,23 @@ class ArtifactRecorder:
         if len(sampled):
             self.contexts.append(contexts[sampled].copy())
             self.best.append(right[sampled])
-        for row in np.flatnonzero(wrong):
+        for row in np.flatnonzero(wrong) if self._are_images else ():
             turn = int(self._kept[right[row]])
             if turn < self._per_class:
                 self._kept[right[row]] += 1
-                arms = right[row], self._seen + row, decision.arm[row]
-                self._wrong.append((turn, *arms, regret[row], decision.mean[row], contexts[row].copy()))
+                self._wrong.append((turn, int(right[row]), int(decision.arm[row]), _picture(contexts[row])))
         self._seen += len(contexts)
 
     def examples(self) -> dict[str, AnyArray]:
-        """The wrong examples, going through the classes in turn, as columns; empty where nothing was wrong."""
+        """Return the wrong images as columns, a few of every class; empty if there are none."""
         if not self._wrong:
             return {}
         examples = sorted(self._wrong, key=lambda example: example[:2])[:_EXAMPLES]
-        _, right, position, chosen, regret, mean, contexts = zip(*examples, strict=True)
-        integers = {"wrong_position": position, "wrong_chosen": chosen, "wrong_right": right}
-        columns: dict[str, AnyArray] = {name: np.array(values, np.int64) for name, values in integers.items()}
-        columns |= {"wrong_regret": np.array(regret, np.float32), "wrong_mean": np.array(mean, np.float32)}
-        if image_layout(contexts[0].shape) is not None:
-            columns["wrong_images"] = np.stack([_picture(context) for context in contexts])
-        elif contexts[0].size <= _LARGEST_VECTOR:
-            columns["wrong_vectors"] = np.stack(contexts).reshape(len(contexts), -1).astype(np.float32)
-        return columns
+        _, right, chosen, images = zip(*examples, strict=True)
+        return {"wrong_right": np.array(right), "wrong_chosen": np.array(chosen), "wrong_images": np.stack(images)}
 
 
-def gather(spec: RunSpec, pair: Pair, policy: Policy, folder: Path, recorder: ArtifactRecorder) -> None:
+def gather(pair: Pair, policy: Policy, folder: Path, recorder: ArtifactRecorder) -> None:
     """Write ``artifacts.npz`` and ``environment.json`` into the run's folder.
 
     A finished run is worth more than its pictures: what goes wrong here is a warning, and a note in
@@ -130,7 +114,7 @@ def gather(spec: RunSpec, pair: Pair, policy: Policy, folder: Path, recorder: Ar
         if recorder.confusion is not None:
             columns["confusion"] = recorder.confusion.astype(np.int32)
         if hasattr(policy, "latent") and recorder.contexts:
-            columns |= _latents(spec, pair, policy, recorder)
+            columns |= _latents(pair, policy, recorder)
         write_npz(folder / "artifacts.npz", columns, compressed=True)
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
@@ -157,32 +141,27 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
-    """Latents of the same contexts before the first round and after the last, each by its own principal directions."""
+def _latents(pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
+    """Return latent features of both domains in the plane of their first two principal components."""
     from sklearn.decomposition import PCA
 
     target, target_arm = np.concatenate(recorder.contexts), np.concatenate(recorder.best)
     source = pair.source
     n = min(len(source), _LATENTS)
     if isinstance(source, LoggedDomain):
-        rounds: AnyArray = source.batch(0, n, seed=0)
+        contexts: AnyArray = source.batch(0, n, seed=0)
         source_arm = np.full(n, -1, np.int64)
     else:
-        paid = source.rounds(0, n, seed=0)
-        rounds = paid.contexts
-        source_arm = (paid.rewards if paid.expected is None else paid.expected).argmax(axis=1)
-    fresh = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    fresh.transform = copy.copy(policy.transform)  # fitted before the first round, so a part of "before" too
-    columns: dict[str, AnyArray] = {
+        rounds = source.rounds(0, n, seed=0)
+        contexts = rounds.contexts
+        source_arm = (rounds.rewards if rounds.expected is None else rounds.expected).argmax(axis=1)
+    parts = [policy.latent(contexts, "source"), policy.latent(target, "target")]  # type: ignore[attr-defined]
+    latents = np.concatenate(parts)
+    return {
+        "latent": PCA(min(2, *latents.shape), svd_solver="full").fit_transform(latents).astype(np.float32),
         "latent_domain": np.repeat(np.array([0, 1], np.uint8), [n, len(target)]),
         "latent_arm": np.concatenate([source_arm, target_arm]).astype(np.int32),
     }
-    for name, encoder in (("before", fresh), ("after", policy)):
-        parts = [encoder.latent(rounds, "source"), encoder.latent(target, "target")]  # type: ignore[attr-defined]
-        latents = np.concatenate(parts)
-        principal = PCA(min(_LATENT_DIMENSIONS, *latents.shape), svd_solver="full").fit_transform(latents)
-        columns[f"latent_{name}"] = principal.astype(np.float16)
-    return columns
 
 
 def _picture(image: AnyArray) -> AnyArray:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +30,6 @@ from daband.trust._choose import Choice
 
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
 """What ``done`` has digests of; the policy's file has its own."""
-_CONTINUABLE = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors")
 CHOICE_FILE = "choice.json"
 """What ``daband choose`` writes beside the policy: the table of candidates, and the pair."""
 CANDIDATES_FOLDER = "candidates"
@@ -153,7 +150,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     }  # fmt: skip
     if run.note:
         record["note"] = run.note
-    return _finish(folder, record, lambda: gather(spec, pair, policy, folder, recorder))
+    return _finish(folder, record, lambda: gather(pair, policy, folder, recorder))
 
 
 def _finish(folder: Path, record: Record, write_more: Callable[[], object] = bool) -> Record:
@@ -172,56 +169,6 @@ def _target_fields(result: Evaluation | None) -> Record:
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
-
-
-def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
-    """Copy the longest run in ``out`` that ``spec`` extends into the folder of ``spec``; returns where it came from.
-
-    Nothing is done where the folder exists, or where there is no such run. A transform, or a linear part beside a
-    network, is fitted on the contexts of a whole run, and weights may be scheduled by shares of it: methods with one of
-    these are left alone, as extended they would differ from a run of that length at once.
-    """
-    folder = out / spec.folder_name
-    if folder.exists() or isinstance(spec.episodes, str):
-        return None
-    shorter: dict[int, Path] = {}
-    for path in sorted(config.parent for config in out.glob("*/config.json")):
-        try:
-            other, settings = read_spec(path), read_json(path / "config.json")
-        except DataError:  # not a run of an experiment
-            continue
-        extends = not isinstance(other.episodes, str) and other.episodes < spec.episodes
-        extends = extends and other.model_copy(update={"episodes": spec.episodes}) == spec
-        complete = all((path / name).is_file() for name in _CONTINUABLE)
-        if extends and complete and not _depends_on_length(settings.get("policy", {})):
-            shorter[int(other.episodes)] = path
-    if not shorter:
-        return None
-    source = shorter[max(shorter)]
-    with tempfile.TemporaryDirectory(dir=out, prefix=".extending-") as aside:
-        copied = Path(aside) / spec.folder_name
-        copied.mkdir()
-        with locked(source, wait=True):
-            for name in _CONTINUABLE:
-                shutil.copyfile(source / name, copied / name)
-        config = read_json(copied / "config.json")
-        config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
-        write_json(copied / "config.json", config, sort_keys=True)
-        try:
-            copied.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-            return None  # another process has begun this run in the meantime
-    return source
-
-
-def _depends_on_length(policy: dict[str, Any]) -> bool:
-    """Whether a policy of these settings learns its first rounds otherwise where more are to come."""
-    recipe = policy.get("recipe") or {}
-    shares = [weight[name] for weight in recipe.get("weights", {}).values() for name in ("start", "steps")]
-    fitted = policy.get("transform") is not None or recipe.get("learning", {}).get("linear_weight", 0.0) > 0
-    return fitted or any(0 < share < 1 for share in shares)
 
 
 def continued_record(folder: Path, rounds: int) -> Record | None:

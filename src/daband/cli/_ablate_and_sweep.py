@@ -11,7 +11,20 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from daband import bench as experiments
+from daband.bench._ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
+from daband.bench._records import TARGET_ACCURACY, TARGET_VALUE, Metric, Records, group_by
+from daband.bench._settings import load_experiment
+from daband.bench._sweep import (
+    SELECTION_RULES,
+    Point,
+    SweepChoice,
+    choices,
+    measure,
+    parse_grid,
+    sweep_points,
+    sweep_runs,
+    write_sweep,
+)
 from daband.bench.report._method_summaries import Mean
 from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
 from daband.cli._progress_and_tables import console, new_table, report_table, say
@@ -23,7 +36,7 @@ def ablate(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"The recipe to take apart: {' or '.join(experiments.BASES)}; both by default."),
+        typer.Option(help=f"The recipe to take apart: {' or '.join(BASES)}; both by default."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
@@ -35,24 +48,22 @@ def ablate(
 
     Example: daband ablate market.toml --seeds 0-4
     """
-    experiment = experiments.load_experiment(name, overrides or ())
-    specs = experiments.ablation_runs(
-        experiment, bases=tuple(dict.fromkeys(base or experiments.BASES)), seeds=seed_numbers(seeds)
-    )
+    experiment = load_experiment(name, overrides or ())
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-ablation"
 
-    def show(records: experiments.Records) -> None:
-        rows = experiments.ablation_rows(records)
-        for (pair, kind), of_recipe in experiments.group_by(rows, lambda row: (row.pair, row.base)).items():
+    def show(records: Records) -> None:
+        rows = ablation_rows(records)
+        for (pair, kind), of_recipe in group_by(rows, lambda row: (row.pair, row.base)).items():
             console.print(_table(pair, kind, of_recipe))
-        experiments.write_ablation(folder, rows)
+        write_ablation(folder, rows)
 
     show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
     say(f"Runs, results.json and ablation.json: {folder}")
     say(report_hint(folder))
 
 
-def _table(pair: str, base: str, rows: list[experiments.AblationRow]) -> Table:
+def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
     metric = rows[0].metric
     digits = metric.digits(*(row.score for row in rows))
     numbers = (metric.name.removeprefix("target "), "to RPD", "95% interval", "p", "p (Holm)", "seeds")
@@ -92,7 +103,7 @@ def sweep(
         list[str] | None, typer.Option(help="Values of a setting, e.g. lambda=1,5,10; several grids multiply.")
     ] = None,
     select: Annotated[
-        str, typer.Option(help=f"The rule that picks: {', '.join(experiments.SELECTION_RULES)}.")
+        str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
     ] = "mutual-information",
     method: Annotated[str, typer.Option(help="The method.")] = "daband",
     seeds: Seeds = None,
@@ -105,42 +116,42 @@ def sweep(
 
     Example: daband sweep market.toml --grid alpha=0.1,0.5 --method linucb
     """
-    if select not in experiments.SELECTION_RULES:
-        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(experiments.SELECTION_RULES)})")
-    experiment = experiments.load_experiment(name, overrides or ())
-    values = experiments.parse_grid(grid) if grid else experiment.grid
-    specs = experiments.sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
+    if select not in SELECTION_RULES:
+        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
+    experiment = load_experiment(name, overrides or ())
+    values = parse_grid(grid) if grid else experiment.grid
+    specs = sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
-    def show(records: experiments.Records) -> tuple[list[experiments.Point], list[experiments.SweepChoice]]:
+    def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
         from daband.bench.report._sections_results import selection_table  # brings matplotlib
 
-        points = experiments.sweep_points(records, _measure(records, folder))
-        picked = experiments.choices(points)
-        for pair, of_pair in experiments.group_by(points, lambda point: point.pair).items():
+        points = sweep_points(records, _measure(records, folder))
+        picked = choices(points)
+        for pair, of_pair in group_by(points, lambda point: point.pair).items():
             console.print(_points_table(pair, of_pair))
-            choices = [asdict(choice) for choice in picked if choice.pair == pair]
-            console.print(report_table(selection_table(pair, choices, _metric(of_pair))))
+            listed = [asdict(choice) for choice in picked if choice.pair == pair]
+            console.print(report_table(selection_table(pair, listed, _metric(of_pair))))
         return points, picked
 
     points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
-    selected = experiments.write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
+    selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         say(f"Selected by {select}: {variant}")
     say(f"Runs, results.json and sweep.json: {folder}")
     say(report_hint(folder))
 
 
-def _measure(records: experiments.Records, folder: Path) -> dict[str, dict[str, float | None]]:
+def _measure(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
     try:
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))
-            return experiments.measure(records, folder, progress=lambda _: bar.advance(line))
+            return measure(records, folder, progress=lambda _: bar.advance(line))
     except KeyboardInterrupt as stopped:
         raise interrupted_exit(folder, stopped) from None
 
 
-def _points_table(pair: str, points: list[experiments.Point]) -> Table:
+def _points_table(pair: str, points: list[Point]) -> Table:
     metric = _metric(points)
     digits = metric.digits(*(point.score for point in points))
     rules = list(points[0].criteria)
@@ -154,6 +165,6 @@ def _points_table(pair: str, points: list[experiments.Point]) -> Table:
     return table
 
 
-def _metric(points: list[experiments.Point]) -> experiments.Metric:
-    accuracy, value = experiments.TARGET_ACCURACY, experiments.TARGET_VALUE
+def _metric(points: list[Point]) -> Metric:
+    accuracy, value = TARGET_ACCURACY, TARGET_VALUE
     return accuracy if points[0].metric == accuracy.field else value

@@ -14,8 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import daband
-from daband import bench as experiments
 from daband._registry import name_plugins
+from daband.bench._assess_runs import assess_runs
+from daband.bench._methods import method_names
+from daband.bench._records import Records, read_results
+from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
 from daband.bench.report._method_summaries import summarise
 from daband.cli import _data as data
 from daband.cli._ablate_and_sweep import ablate, sweep
@@ -50,13 +53,6 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 
-Committee = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        help="Train so many seeds of each method, stacked on a GPU, and assess them in the target without a label.",
-    ),
-]
 Methods = Annotated[
     str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods)
 ]
@@ -100,10 +96,9 @@ def demo(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
-    experiment = experiments.load_experiment("demo")
-    lines = _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",))
-    if lines:
-        say(lines[0])
+    experiment = load_experiment("demo")
+    _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo")
+    say(_demo_assessment(out))
 
 
 @app.command()
@@ -113,22 +108,15 @@ def run(
     method: Annotated[str, typer.Option(help="The method to run.", autocompletion=complete_methods)] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
-    committee: Committee = None,
     overrides: Overrides = None,
 ) -> None:
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
 
-    With more episodes than an earlier run of the same settings it starts from that run.
-
     Example: daband run market.toml --method daband --seed 1
     """
-    experiment = experiments.load_experiment(name, overrides or ())
+    experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
-    for spec in experiment.runs([method], [seed]):
-        shorter = experiments.start_from_shorter(spec, folder) if folder.is_dir() else None
-        if shorter is not None:
-            say(f"Extending {shorter}")
-    _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
+    _compare(experiment, folder, [method], [seed], 1, name, report=False)
 
 
 @app.command("bench", short_help="Compare methods over seeds on the same rounds.")
@@ -140,17 +128,16 @@ def bench_command(
     jobs: Jobs = 1,
     ray: Ray = None,
     out: Out = None,
-    committee: Committee = None,
     overrides: Overrides = None,
 ) -> None:
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated.
 
     Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
     """
-    experiment = experiments.load_experiment(name, overrides or ())
+    experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     folder = out or Path("runs") / stem(name)
-    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray, committee=committee)
+    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray)
 
 
 app.command(short_help="Compare all combinations of the terms R, P and D.")(ablate)
@@ -175,14 +162,13 @@ def report(
         str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
     ] = None,
 ) -> None:
-    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs.
+    """Write report.html, and figures for a paper, into a folder of runs.
 
     Example: daband report runs/market
     """
     page = _write_page(folder, pair)
     say(f"Report:  {page}")
     say(f"Figures: {page.parent / 'report' / 'figures'}")
-    say(f"Tables:  {page.parent / 'report' / 'tables'}")
 
 
 @app.command()
@@ -192,10 +178,10 @@ def presets() -> None:
     Example: daband presets
     """
     table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
-    for name in experiments.preset_names():
+    for name in preset_names():
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
             continue
-        experiment = experiments.load_experiment(name)
+        experiment = load_experiment(name)
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
         table.add_row(name, experiment.describe(), rounds, spans(experiment.seeds))
     console.print(table)
@@ -208,12 +194,12 @@ def methods() -> None:
 
     Example: daband methods
     """
-    for name in experiments.method_names():
+    for name in method_names():
         console.print(name)
 
 
 def _compare(
-    experiment: experiments.Experiment,
+    experiment: Experiment,
     out: Path,
     chosen: list[str] | None,
     seeds: list[int] | None,
@@ -222,48 +208,34 @@ def _compare(
     *,
     ray: str | None = None,
     report: bool = True,
-    committee: int | None = None,
-    of: Sequence[str] = (),
-) -> list[str]:
-    """Run, show and report; with a committee returns a line per assessed run: what is estimated, and what is true."""
+) -> None:
+    """Run the methods, print the table and write the report."""
     specs = experiment.runs(chosen, seeds)
-    asked = {spec.folder_name for spec in specs}
-    if committee is not None:
-        specs = experiments.with_committees(specs, committee, methods=of)
     title += _describe_resolved(experiment, specs)
 
-    def show(records: experiments.Records) -> None:
+    def show(records: Records) -> None:
         console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
-    show([record for record in records if record["folder"] in asked])
+    show(records)
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
         say(f"Note: {note}.")
-    lines = []
-    if committee is not None:
-        assessed = [run for run in _assess_finished(out, of) if run.spec.folder_name in asked]
-        lines = [assessed_line(run) for run in assessed]
-        for run in assessed if not of else ():
-            say(f"{run.spec.label}: {run.assessment.sentence}")
     if report:
         page = _write_page(out)
         say(f"Runs:   {out}\nReport: {page}")
     else:
         say(f"Run: {out / records[0]['folder']}")
-    return lines
 
 
-def _assess_finished(out: Path, methods: Sequence[str]) -> list[experiments.AssessedRun]:
-    """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
+def _demo_assessment(out: Path) -> str:
+    """Assess DABand's run and return the estimate next to the true value."""
+    records = [record for record in read_results(out) if record["method"] == "daband"]
     with console.status("Assessing without labels ..."):
-        try:
-            return experiments.assess_runs(out, methods=methods)
-        except DabandError as error:
-            say(f"warning   nothing could be assessed: {error}", style="yellow")
-            return []
+        (run,) = assess_runs(out / records[0]["folder"])
+    return assessed_line(run)
 
 
-def _describe_resolved(experiment: experiments.Experiment, specs: Sequence[experiments.RunSpec]) -> str:
+def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}

@@ -19,7 +19,11 @@ from typing import Annotated, TypeVar
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from daband import bench as experiments
+from daband.bench._bench import BenchError, bench, continue_bench
+from daband.bench._ray_executor import on_ray
+from daband.bench._records import Records, group_by
+from daband.bench._run import finished_runs, read_spec
+from daband.bench._settings import RunSpec
 from daband.cli._options import Jobs
 from daband.cli._progress_and_tables import console, errors, report_table, say, watch
 
@@ -27,22 +31,22 @@ T = TypeVar("T")
 
 
 def run_all(
-    specs: Sequence[experiments.RunSpec],
+    specs: Sequence[RunSpec],
     out: Path,
     *,
     jobs: int = 1,
     ray: str | None = None,
-    on_failure: Callable[[experiments.Records], object],
-) -> experiments.Records:
+    on_failure: Callable[[Records], object],
+) -> Records:
     """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not.
 
     ``ray`` is the address of a cluster to run on, or "local"; ``jobs`` is then the number of workers of a local one.
     """
-    executor = None if ray is None else experiments.on_ray(ray, workers=jobs if jobs > 1 else None)
+    executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
         with watch(specs) as drawing, interruptible(drawing) as listener:
-            return experiments.bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
-    except experiments.BenchError as error:
+            return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
+    except BenchError as error:
         if error.records:
             on_failure(error.records)
         raise
@@ -128,11 +132,11 @@ def continue_command(
 
     Example: daband continue runs/market --rounds 500
     """
-    specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
+    specs = [read_spec(path) for path in finished_runs(folder)]
     try:
         with watch(specs, "target") as drawing, interruptible(drawing) as listener:
-            records = experiments.continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
-    except experiments.BenchError as error:
+            records = continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
+    except BenchError as error:
         _show_continued(error.records)
         raise
     except KeyboardInterrupt as stopped:
@@ -143,8 +147,8 @@ def continue_command(
     say(report_hint(folder))
 
 
-def _show_continued(records: experiments.Records) -> None:
+def _show_continued(records: Records) -> None:
     from daband.bench.report._sections_runs import continued_table  # brings matplotlib
 
-    for pair, of_pair in experiments.group_by(records, lambda record: record["pair"]).items():
+    for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
         console.print(report_table(continued_table(pair, of_pair)))

@@ -16,8 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import daband
-from daband import bench as experiments
 from daband._files import make_folder, read_json, write_bytes
+from daband.bench._assess_runs import AssessedRun, assess_runs
+from daband.bench._records import decimals
+from daband.bench._run import AUDIT_FOLDER, begin_audit, finish_choice, policy_folder
+from daband.bench._settings import load_experiment
 from daband.cli._options import Name, Overrides, stem
 from daband.cli._progress_and_tables import console, interval_text, new_table, say
 from daband.cli._run_progress import interrupted_exit, interruptible
@@ -33,7 +36,7 @@ _SCORING = "Scoring contexts of both domains ..."
 def assess_command(
     folder: Annotated[
         Path,
-        typer.Argument(help="A run, a choice, a folder of runs (seeds are a committee), or with data a saved policy."),
+        typer.Argument(help="A run, a choice, a folder of runs, or with data a saved policy."),
     ],
     name: Annotated[
         str | None, typer.Option("--on", help="The data of a saved policy: a TOML file or a preset, in place of files.")
@@ -52,7 +55,7 @@ def assess_command(
         _assess_saved(folder, name, required)
         return
     with console.status(_SCORING):
-        runs = experiments.assess_runs(folder, required=required)
+        runs = assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
     for run in _one_per_method(runs):
@@ -69,7 +72,7 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
         raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
     if not path.is_file():
         raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
-    experiment = experiments.load_experiment(name)
+    experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
@@ -84,20 +87,20 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     say(str(assessment))
 
 
-def assessed_line(run: experiments.AssessedRun) -> str:
+def assessed_line(run: AssessedRun) -> str:
     """The estimate beside what is true, where that is known."""
     estimated = f"estimated without a label: {_short(run.assessment.value)} (at least {_short(run.assessment.low)})"
-    true = run.true_value
+    true = run.record.get("target_value")
     return estimated if true is None else f"{estimated}; true: {_short(true)}"
 
 
-def _one_per_method(runs: list[experiments.AssessedRun]) -> list[experiments.AssessedRun]:
+def _one_per_method(runs: list[AssessedRun]) -> list[AssessedRun]:
     """The first run of every method and pair: pages of its other seeds would say the same."""
     firsts = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
     return [run for run in runs if firsts[run.spec.pair, run.spec.method, run.spec.variant] is run]
 
 
-def _table_assess(runs: list[experiments.AssessedRun]) -> Table:
+def _table_assess(runs: list[AssessedRun]) -> Table:
     numbers = ("estimated", "at least", "required")
     table = new_table("in the target, without a reward from there", words=["run"], numbers=numbers)
     table.add_column("verdict")
@@ -142,7 +145,7 @@ def audit_command(
 
     Example: daband audit market/ --answers questions.csv
     """
-    place = experiments.policy_folder(folder).path / experiments.AUDIT_FOLDER
+    place = policy_folder(folder).path / AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
@@ -156,7 +159,7 @@ def audit_command(
             raise InvalidInput(f"{folder} has no audit yet; begin one with --budget N --out questions.csv")
         begun = read_audit(place)
     else:
-        begun = experiments.begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
+        begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
     if out is not None:
         _copy_questions(begun, out)
     _show(begun, folder, questions=out)
@@ -181,7 +184,7 @@ def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
         say(f"Fill in the column reward, then: {command}")
     if audit.finished and audit.answered:
-        digits = experiments.decimals(audit.value, audit.low, audit.high)
+        digits = decimals(audit.value, audit.low, audit.high)
         say(
             f"value in the target: {interval_text(audit, digits)}, from {audit.answered} rewards of "
             f"{audit.contexts:,} contexts",
@@ -213,7 +216,7 @@ def choose_command(
 
     Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market
     """
-    experiment = experiments.load_experiment(name, overrides or ())
+    experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
     # Candidates have settings of their own.
     neutral = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
@@ -238,7 +241,7 @@ def choose_command(
                 )
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
-        experiments.finish_choice(choice, pair, spec, place)
+        finish_choice(choice, pair, spec, place)
         console.print(_table_choose(spec.pair, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         if choice.rewards:

@@ -40,7 +40,7 @@ def test_a_target_without_labels(tmp_path, method):
     assert json.loads((folder / "result.json").read_text()) == record
     with np.load(folder / "artifacts.npz") as kept:
         assert "confusion" not in kept
-        assert ("latent_after" in kept) == (method == "nlinucb")
+        assert ("latent" in kept) == (method == "nlinucb")
         if method == "nlinucb":
             assert (kept["latent_arm"][kept["latent_domain"] == 1] == -1).all()
     page = write_report(tmp_path, formats=()).read_text()

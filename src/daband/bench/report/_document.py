@@ -1,22 +1,16 @@
-"""What a report consists of, before it is a page: sections of text, tables and drawings.
-
-A table is data, and HTML, Markdown or LaTeX (booktabs) by a template.
-"""
+"""Define the parts of a report: sections of text, tables and drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from matplotlib.figure import Figure
-
-from daband.bench.report._rendering import render
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, a deviation that stands small behind it, and whether it stands out or back."""
+    """A table cell: its text, a standard deviation in small type, and its weight."""
 
     text: str
     deviation: str = ""
@@ -24,26 +18,26 @@ class Cell:
     muted: bool = False
 
     def plain(self) -> str:
-        """As one text."""
+        """Return the cell as one text."""
         return f"{self.text} ± {self.deviation}" if self.deviation else self.text
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with headings and rows of cells. ``name`` is what files and links call it."""
+    """Columns with headings and rows of cells. ``name`` is the id of the table on the page."""
 
     name: str
     caption: str
     headings: Sequence[str]
     rows: list[list[Cell]] = field(default_factory=list)
     text_columns: int = 1
-    """How many columns on the left hold words; the others hold numbers and are set flush right."""
+    """Number of text columns on the left; the others hold numbers and are right-aligned."""
 
     @classmethod
     def of_columns(
         cls, name: str, caption: str, *columns: tuple[str, Sequence[Cell | str]] | None, text_columns: int = 1
     ) -> Table:
-        """A table from its columns, each a heading and its cells; a column that is None is left out."""
+        """Build a table from its columns, each a heading and its cells; None is skipped."""
         present = [column for column in columns if column is not None]
         table = cls(name, caption, [heading for heading, _ in present], text_columns=text_columns)
         for row in zip(*(cells for _, cells in present), strict=True):
@@ -58,26 +52,14 @@ class Table:
         self.rows.append(row)
 
     def transposed(self, heading: str) -> Table:
-        """Rows as columns, for tables that would be too wide; ``heading`` stands above what were headings."""
+        """Return the table with rows as columns; ``heading`` is the heading of the first column."""
         headings = [heading, *(row[0].plain() for row in self.rows)]
         rows = [[Cell(name), *(row[at] for row in self.rows)] for at, name in enumerate(self.headings) if at > 0]
         return Table(self.name, self.caption, headings, rows)
 
     def kind(self, column: int) -> str:
-        """Whether a column holds words, "t", or numbers, "n"."""
+        """Return "t" for a text column, "n" for a column of numbers."""
         return "t" if column < self.text_columns else "n"
-
-    def html(self) -> str:
-        """The table in a box of its own, which scrolls where the page is too narrow for it."""
-        return render("table.html", table=self).strip()
-
-    def markdown(self) -> str:
-        """The table as Markdown."""
-        return render("table.md", table=self)
-
-    def latex(self) -> str:
-        """A ``table`` for a paper that uses booktabs and graphicx; wider ones are scaled to the line."""
-        return render("table.tex", table=self)
 
 
 @dataclass(frozen=True)
@@ -90,7 +72,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: the name of its files, what stands below it, and what it shows in words for those who cannot see it."""
+    """A figure: its file name, its caption, and a description for screen readers."""
 
     name: str
     figure: Figure
@@ -100,7 +82,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Drawings next to each other where there is room."""
+    """Drawings next to each other if the page is wide enough."""
 
     drawings: Sequence[Drawing]
 
@@ -114,12 +96,11 @@ class Folded:
 
 
 Block = Text | Drawing | SideBySide | Table | Folded
-KindT = TypeVar("KindT", Drawing, Table)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it; ``level`` 2 for a data set, 3 for a part of it."""
+    """A heading and its blocks; ``level`` 2 for a data set, 3 for a part of it."""
 
     title: str
     blocks: list[Block]
@@ -127,35 +108,24 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A number that is to be seen first, and what it is."""
-
-    value: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A report."""
 
     title: str
     headline: str
     lead: str
-    tiles: list[Tile] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
 
-    def each(self, kind: type[KindT]) -> Iterator[KindT]:
-        """All drawings, or all tables, in the order in which they stand."""
-        for block in _flatten(block for section in self.sections for block in section.blocks):
-            if isinstance(block, kind):
-                yield block
+    def drawings(self) -> Iterator[Drawing]:
+        """Return all drawings in the order of the page."""
+        return _drawings(block for section in self.sections for block in section.blocks)
 
 
-def _flatten(blocks: Iterable[Block]) -> Iterator[Block]:
+def _drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
     for block in blocks:
         if isinstance(block, Folded):
-            yield from _flatten(block.blocks)
+            yield from _drawings(block.blocks)
         elif isinstance(block, SideBySide):
             yield from block.drawings
-        else:
+        elif isinstance(block, Drawing):
             yield block

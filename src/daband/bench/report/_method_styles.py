@@ -20,17 +20,6 @@ ARMS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
 """Colours of arms: the palette above without its yellow and black, which one of the two pages would swallow."""
-TERMS = {
-    "source_regret": ("source regret", "#0072b2"),
-    "regression_error": ("regression error", "#e69f00"),
-    "divergence": ("divergence", "#d55e00"),
-    "predicted_reward_target": ("predicted reward, target", "#009e73"),
-    "predicted_reward_source": ("predicted reward, source", "#56b4e9"),
-    "exploration": ("exploration", "#cc79a7"),
-    "total": ("sum, without psi", INK),
-}
-"""The observable terms of the bound and their sum: names and colours in figures."""
-
 # What a dark page shows instead: the same hues, light enough to be read on it.
 _DARK = {
     INK: "#e8eaed", MUTED: "#a3abb6", GRID: "#343a42", PAPER: "#15181c", "#0072b2": "#4fa8e0", "#e69f00": "#f2b632",

@@ -211,26 +211,6 @@ def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
     return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
 
 
-def mixing(latents: FloatArray, domain: AnyArray) -> float:
-    """How mixed two domains are, 0 (apart) to 1 (as if drawn from one): neighbours of the other domain.
-
-    ``latents`` (m, d), ``domain`` (m,) of 0 and 1. The share of each context's ten nearest neighbours that come from
-    the other domain, over the share that a random draw would give.
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    if len(latents) < 2:
-        return math.nan
-    nearest = NearestNeighbors(n_neighbors=min(10, len(latents) - 1)).fit(latents).kneighbors()[1]
-    ratios = []
-    for side in (0, 1):
-        inside, expected = domain == side, float((domain != side).sum() / (len(domain) - 1))
-        if not inside.any() or not expected:
-            return math.nan
-        ratios.append(float((domain[nearest[inside]] != side).mean()) / expected)
-    return float(np.mean(ratios))
-
-
 # The paper's own numbers, shipped with the package so that every report can stand beside them.
 
 

@@ -142,17 +142,7 @@ def read_records(folder: str | Path) -> list[Record]:
                 f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
             )
         return [_check([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
-    records = _check(read_json(path), path)
-    for record in records:
-        of_run = folder / str(record.get("folder")) / "result.json"
-        if of_run.is_file() and _as_text(record) != _as_text(_check([read_json(of_run)], of_run)[0]):
-            raise DataError(f"{path} is damaged: it differs from {of_run}; remove it and run the same command again")
-    return records
-
-
-def _as_text(record: Record) -> str:
-    """A record to compare; a sweep changes the selection in ``results.json`` alone."""
-    return json.dumps({**record, "selection": None}, sort_keys=True)
+    return _check(read_json(path), path)
 
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
