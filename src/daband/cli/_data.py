@@ -85,7 +85,7 @@ def check_command(
 
 @data_app.command("get")
 def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")]) -> None:
-    """Download what a pair needs and is not there. Run again, it goes on where it stopped.
+    """Download the data that a pair needs and that are not there.
 
     Example: daband data get amazon/books-dvd
     """

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from daband.domains._registry import Resource, data_directory, find, pairs
 from daband.errors import DataError, InvalidInput
@@ -127,59 +126,40 @@ def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) ->
 def download(
     url: str, target: Path, *, md5: str = "", what: str = "", progress: DownloadProgress | None = None
 ) -> Path:
-    """Download ``url`` to ``target``, going on from ``target.part`` if an earlier try left one.
-
-    The target appears only when it is whole and its md5 is right. With no network this fails within seconds.
-    """
+    """Download ``url`` to ``target``, which appears only when it is complete and its md5 is right."""
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(f"only http and https addresses can be downloaded, got {url!r}")
     part = target.with_name(f"{target.name}.part")
-
-    def report(done: int, total: int) -> None:
-        if progress is not None:
-            progress(what or target.name, done, total)
-
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        have = part.stat().st_size if part.exists() else 0
-        if have and md5 and md5_of(part) == md5:  # the last try ended between the last byte and the renaming
-            return part.replace(target)
+        file = open(part, "wb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise DataError(f"{target.parent} cannot be written ({error}); set DABAND_DATA to a folder of yours") from None
-    rest = {"Range": f"bytes={have}-"} if have else {}
-    request = urllib.request.Request(url, headers={"User-Agent": "daband", **rest})  # noqa: S310 - checked above
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as response:  # noqa: S310
-            resumed = response.status == 206
-            total = int(response.headers.get("Content-Length") or 0) + (have if resumed else 0)
-            _receive(response, part, have=have if resumed else 0, total=total, report=report)
+        request = urllib.request.Request(url, headers={"User-Agent": "daband"})  # noqa: S310 - checked above
+        with file, urllib.request.urlopen(request, timeout=_PATIENCE) as response:  # noqa: S310
+            total = int(response.headers.get("Content-Length") or 0)
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                if progress is not None:
+                    progress(what or target.name, file.tell(), total)
+        if total and part.stat().st_size != total:
+            raise DataError(f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again")
+        if md5 and (digest := md5_of(part)) != md5:
+            raise DataError(f"{url} has the wrong checksum: md5 {digest}, expected {md5}; try again later")
+        return part.replace(target)
+    except DataError:
+        raise
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # the server has no more than we have, and what we have is not right
-            part.unlink()
-            raise DataError(f"the rest of {url} cannot be had; the partial file was removed, try again") from None
         raise DataError(f"{url} answers {error.code} {error.reason}; the address may have moved") from None
     except (OSError, http.client.HTTPException) as error:  # urllib's are OSErrors; a broken answer is not
         reason = getattr(error, "reason", error)
         raise DataError(
-            f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes "
-            f"on from there. You can also get the file by hand and put it at {target}"
+            f"{url} cannot be reached ({reason}). Is there a network? You can also get the file by hand and put it at "
+            f"{target}"
         ) from None
-    if total and part.stat().st_size != total:
-        raise DataError(
-            f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
-        )
-    if md5 and (digest := md5_of(part)) != md5:
-        part.unlink()
-        raise DataError(f"{url} has the wrong checksum: md5 {digest}, expected {md5}. It was removed; try again later")
-    return part.replace(target)
-
-
-def _receive(response: Any, part: Path, *, have: int, total: int, report: Callable[[int, int], None]) -> None:
-    with open(part, "ab" if have else "wb") as file:
-        while chunk := response.read(_CHUNK):
-            file.write(chunk)
-            have += len(chunk)
-            report(have, total)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import tempfile
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daband._arrays import AnyArray, IntArray
-from daband.domains._download import unpack
 from daband.domains._registry import find, need
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import Parts, declare, facts, file_of, halved
@@ -128,19 +126,6 @@ def read_folder(folder: Path, split: str) -> Arrays:
     return np.stack([_centre(decode_image(images / name), images / name) for name in names]), labels
 
 
-def read_archive(path: Path) -> tuple[Arrays, Arrays]:
-    """Train and test part of the tar archive as it is distributed, read as ``read_folder`` reads them."""
-    with tempfile.TemporaryDirectory(prefix="daband-") as place:
-        unpack(path, Path(place))
-        listed = next(Path(place).rglob("mnist_m_train_labels.txt"), None)
-        if listed is None:
-            raise DataError(f"{path} has no mnist_m_train_labels.txt; {_REMEDY}")
-        try:
-            return read_folder(listed.parent, "train"), read_folder(listed.parent, "test")
-        except DataError as error:
-            raise DataError(str(error).replace(f"{place}/", f"{path}:")) from None
-
-
 def _name_and_digit(line: str) -> tuple[str, int]:
     words = line.split()
     if len(words) != 2 or not words[1].isdigit() or int(words[1]) > 9:
@@ -196,7 +181,7 @@ def photographs_in(folder: Path) -> list[AnyArray]:
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
-_RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
+_RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt")
 # Of the generator alone; the data do not depend on a run's seed.
 _SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
 
@@ -283,9 +268,7 @@ def _released() -> tuple[Arrays, Arrays]:
     path = need(_RELEASED, pair="digit")
     if path.suffix == ".npz":
         return read_packed(path)
-    if path.suffix == ".txt":
-        return read_folder(path.parent, "train"), read_folder(path.parent, "test")
-    return read_archive(path)
+    return read_folder(path.parent, "train"), read_folder(path.parent, "test")
 
 
 def _three_channels(digits: AnyArray) -> AnyArray:
