@@ -52,6 +52,7 @@ load
 load_deployed
 recipe_for
 train
+weights
 """
 """A name a line, so that two changes that add one merge without a conflict."""
 
