@@ -57,7 +57,7 @@ napoleon_use_rtype = False
 # Types of other projects (their inventories would have to be fetched), and names that are not part of the surface.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!daband).*"),
-    (r"py:.*", r"daband\.(arrays|table_transform|\w+(\.\w+)+)\.\w+"),
+    (r"py:.*", r"daband\.(_\w+|\w+(\.\w+)+)\.\w+"),
 ]
 
 # Tutorials: executed at every build, a failure fails it

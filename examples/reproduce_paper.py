@@ -35,6 +35,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import polars as pl
 
 from daband.bench import bench, load_experiment
 from daband.bench.report import frame, paper_ablation
@@ -75,7 +76,7 @@ plt.show()
 experiment = load_experiment("synthetic", ["episodes=12"])
 out = Path(tempfile.mkdtemp()) / "synthetic"
 bench(experiment.runs(["constant", "linucb", "nlinucb"], [0, 1]), out)
-print(frame(out).group_by("method").mean().select("method", "target_accuracy"))
+print(frame(out).group_by("method").agg(pl.col("target_accuracy").mean()))
 print(sorted(path.name for path in next(path for path in out.iterdir() if path.is_dir()).iterdir()))
 
 # %%
