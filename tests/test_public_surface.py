@@ -132,7 +132,11 @@ def test_typing_and_running_know_the_same_names():
         if isinstance(statement, ast.ImportFrom)
         for name in statement.names
     }
-    assert typed == {("daband", "domains"), *((f"daband.{room}", name) for name, room in daband._ROOM_OF.items())}
+    assert typed == {
+        ("daband", "domains"),
+        ("daband", "weights"),
+        *((f"daband.{room}", name) for name, room in daband._ROOM_OF.items()),
+    }
     assert {name for _, name in typed} == set(daband.__all__)
     assert set(daband.__all__) <= set(dir(daband))
     with pytest.raises(AttributeError, match="no attribute 'sing'"):

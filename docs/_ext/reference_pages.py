@@ -15,7 +15,8 @@ __all__ = ["setup"]
 TITLES = {
     "policies": "Policies", "domains": "Domains and readers", "training": "Training", "evaluation": "Evaluation",
     "trust": "Trust", "serving": "Serving", "service": "Service", "neural": "Neural policies",
-    "linear": "Linear core", "bench": "Experiments and reports", "checks": "Checks", "errors": "Errors",
+    "linear": "Linear core", "bench": "Experiments and reports", "checks": "Checks",
+    "weights": "Weights of rounds", "errors": "Errors",
 }  # fmt: skip
 
 

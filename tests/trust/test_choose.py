@@ -232,7 +232,7 @@ def test_without_rewards_the_choice_is_the_default_whatever_is_estimated(monkeyp
     )
     choice = daband.choose(inverted_pair(), episodes=4, episode_length=32, device="cpu")
     estimated = {row["candidate"]: row["estimated_value"] for row in choice.table}
-    assert estimated["linucb"] > estimated["daband"]
+    assert max(estimated, key=lambda name: estimated[name]) != "daband"
     assert choice.candidate == "daband"
     assert choice.rule.endswith("nothing tells the candidates apart: the default, daband")
 

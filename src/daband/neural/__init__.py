@@ -2,12 +2,12 @@
 
 from daband.neural._neural_linucb import DABand, NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names
-from daband.neural.encoders._encoder import Encoder, Features, LatentSettings, encoders
+from daband.neural.encoders._encoder import Encoder, Features, LatentSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings
 from daband.neural.objectives._objective import Weight
 from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 __all__ = [
     "Batch", "DABand", "Encoder", "EncoderSettings", "Features", "LatentSettings", "LearningSettings", "NeuralLinUCB",
-    "Recipe", "ReplaySettings", "Term", "TermShape", "Weight", "encoders", "recipe_for", "recipe_names", "terms",
+    "Recipe", "ReplaySettings", "Term", "TermShape", "Weight", "recipe_for", "recipe_names", "terms",
 ]  # fmt: skip
