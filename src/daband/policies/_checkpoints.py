@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
 from daband.policies._registered import policies
-
-if TYPE_CHECKING:
-    from daband.policies._policy import Policy
 
 CHECKPOINT_VERSION = 3
 _FORMAT = FileFormat(
@@ -74,7 +71,7 @@ def read_notes(path: str | Path) -> dict[str, str]:
     return check_notes(read_tensor_header(path, _FORMAT)["notes"])
 
 
-def save_policy(policy: Policy, path: str | Path, notes: Any, *, replay: bool) -> None:
+def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
     """Write a policy to a file, all or nothing."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
@@ -84,7 +81,7 @@ def save_policy(policy: Policy, path: str | Path, notes: Any, *, replay: bool) -
     write_checkpoint(path, settings, policy_arrays(policy, replay=replay), notes)
 
 
-def policy_arrays(policy: Policy, *, replay: bool = True) -> dict[str, AnyArray]:
+def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     """Return everything that changes while a policy learns, as arrays by name."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
@@ -99,7 +96,7 @@ def policy_arrays(policy: Policy, *, replay: bool = True) -> dict[str, AnyArray]
     return arrays
 
 
-def restore_arrays(policy: Policy, arrays: Mapping[str, AnyArray]) -> None:
+def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Bring a policy to the state that ``policy_arrays`` returned; an error may leave it half restored."""
     if policy.transform is not None:
         policy.transform.restore(below("transform/", arrays))
@@ -114,7 +111,7 @@ def restore_arrays(policy: Policy, arrays: Mapping[str, AnyArray]) -> None:
     policy._restore(below("policy/", arrays))
 
 
-def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
+def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Any:
     """Return a policy from what ``settings()`` returned, with "policy", its registered name, "table" and "arm_names".
 
     ``encoder`` is the module of a policy with a custom one, ``transform`` the object of another library.
@@ -127,14 +124,14 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
         arguments["transform"] = build_transform(arguments["transform"], transform)
     if "domains" in arguments:
         arguments["domains"] = DomainNames(**arguments["domains"])
-    policy: Policy = kind(**arguments)
+    policy = kind(**arguments)
     if table is not None:
         policy.table = TableTransform.from_state(table)
     policy.arm_names = arm_names
     return policy
 
 
-def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
+def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Any:
     """Return the policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     A file that is damaged, truncated, of another format or not a policy at all is a ``CheckpointError`` that names it.
