@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test test-portable check bench docs docs-serve dist clean mutants
+.PHONY: setup demo test test-slow test-portable check bench docs docs-serve dist clean mutants
 
 setup: $(READY)
 
@@ -21,7 +21,11 @@ demo: $(READY)
 	$(BIN)/daband demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadscope
+	$(BIN)/python -m pytest -n auto --dist loadscope -m "not slow"
+
+# What trains for long, or starts a server, a browser, Ray, Postgres or a subprocess.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n auto --dist loadscope -m slow
 
 # The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
 # PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
