@@ -169,7 +169,7 @@ def selecter(policy: Any, table: TableTransform | None, row: Any) -> Callable[[]
 def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
     """The head's arithmetic and, for a dict, numbers from its values."""
     statistics = policy._head.statistics
-    theta, inverse = statistics.theta[:, :DIMENSIONS].copy(), statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
+    theta, inverse = statistics.theta[:, 0, :DIMENSIONS].copy(), statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
     def scored(z: Any) -> int:
@@ -222,7 +222,7 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
             latent = encoder.second(functional.relu(encoder.first(maps.flatten(1))))
             z = functional.normalize(latent)[0].double().numpy()
         width = np.sqrt((statistics.inverse @ z) @ z)
-        return int((statistics.theta @ z + ALPHA * width).argmax())
+        return int((statistics.theta[:, 0] @ z + ALPHA * width).argmax())
 
     return run
 
