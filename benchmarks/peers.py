@@ -85,7 +85,13 @@ class Daband(Adapter):
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
         import daband
 
-        self.policy = daband.LinUCB(context_shape=(n_dimensions,), n_arms=n_arms, alpha=alpha, ridge=1.0, seed=seed)
+        settings: dict[str, Any] = {
+            "alpha": alpha,
+            "ridge": 1.0,
+            "seed": seed,
+            "standardise_rewards": False,
+        }  # as peers do
+        self.policy = daband.LinUCB(context_shape=(n_dimensions,), n_arms=n_arms, **settings)
 
     def select(self, context: Any) -> int:
         return int(self.policy.select(context).arm[0])

@@ -114,7 +114,6 @@ def _arrays(pair: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"feedback": pair.feedback, "name": pair.name}
     if pair.shift.units is not None:
         found["units"] = np.array(pair.shift.units)
-    found["reward_range"] = np.array(pair.reward_range if pair.reward_range != "auto" else [np.nan, np.nan])
     if isinstance(pair.source, LoggedDomain):
         arms, rewards, propensities = pair.source.read_log(rows)
         held = pair.source_test.rounds(0, len(pair.source_test), seed=0)
@@ -143,11 +142,9 @@ def pair_of(path: Path) -> Any:
         key: data[key].astype(np.float32) if data[key].dtype == np.float16 else data[key]
         for key in ("xs", "xv", "xt", "xe")
     }
-    limits = data["reward_range"]
     common: dict[str, Any] = {
         "target": x["xt"], "target_test": (x["xe"], data["re"]),
         "n_arms": int(data["n_arms"]), "name": str(data["name"]),
-        "reward_range": "auto" if np.isnan(limits).any() else (float(limits[0]), float(limits[1])),
     }  # fmt: skip
     if "arms" in data:
         pair = daband.domains.from_log(
@@ -161,7 +158,6 @@ def pair_of(path: Path) -> Any:
         held = data["rv"].argmax(axis=1) if hot else data["rv"]
         if hot:
             common["target_test"] = (x["xe"], data["re"].argmax(axis=1))
-            common.pop("reward_range")
         pair = daband.domains.from_arrays(source=(x["xs"], source), source_test=(x["xv"], held), **common)
     return replace(pair, shift=daband.Shift.of("units", units=data["units"])) if "units" in data else pair
 

@@ -32,10 +32,10 @@ def nudged(numbers, seed):
 
 def nudge(patch, seed):
     """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch, lasts."""
-    from daband.policies._policy import Policy
+    from daband.policies import _policy as module
 
-    checked = Policy._check_contexts
-    patch.setattr(Policy, "_check_contexts", lambda self, contexts: nudged(checked(self, contexts), seed))
+    checked = module._check_contexts
+    patch.setattr(module, "_check_contexts", lambda policy, contexts: nudged(checked(policy, contexts), seed))
 
     import torch
 
