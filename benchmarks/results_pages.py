@@ -26,10 +26,8 @@ HELD_OUT = ("fifth", "fourth", "third", "fresh")
 """Records of held-out data sets, the last evaluated first."""
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (images.attribution, ("attribution",)),
-    "audit": (tables.audit, ("audit",)),
     "baselines": (tables.baselines, ("baselines",)),
     "bound": (images.bound, ("attribution",)),
-    "choose": (tables.choose, HELD_OUT),
     "digit": (images.digit, ("attribution",)),
     "fit-log": (speed.fit_log, ("fit-log",)),
     "latency": (speed.latency, ("latency",)),
@@ -38,7 +36,8 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "performance": (speed.performance, ("steps", "choose-cost", "waiting", "linear")),
     "service": (speed.service, ("service-load", "service-kill")),
     "tables": (tables.tables, (*HELD_OUT, "shared", "unseen-tables")),
-    "trust": (tables.trust, HELD_OUT),
+    "trials": (tables.trials, ("trials",)),
+    "trust": (tables.trust, ("questions",)),
 }
 """By page, the function that writes it and its records."""
 

@@ -32,7 +32,7 @@ import daband
 from daband.checks import check_pair, check_policy, check_term
 from daband.domains import About, Pair, from_arrays, register_pair
 from daband.linear import Exploration
-from daband.neural.objectives import Batch, Term, terms
+from daband.neural import Batch, Term, terms
 from daband.policies import Policy, policies
 
 

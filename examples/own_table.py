@@ -76,14 +76,14 @@ print("labels of the men:", pair.target_test)
 choice = daband.choose(pair, seed=0)
 print(f"{choice.candidate}: {choice.rule}")
 for row in choice.table:
-    print(f"{row['candidate']:28} in the source {row['source_value']:.2f}, estimated {row['estimated_value']:.2f}")
+    print(f"{row['candidate']:28} in the source {row['source_value']:.2f}, advantage {row['source_advantage']:+.2f}")
 
 # %%
 print(choice.assessment)
 
 # %%
-# The page above says how far the estimate may be off, and whether to hand over, to ask for some rewards first, or not
-# to. With rewards for a few men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`/guide/choose`.
+# The page above says whether to deploy, to collect some rewards first, or to keep the incumbent. With rewards for a few
+# men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`/guide/choose`.
 
 # %%
 # Deploy

@@ -80,24 +80,16 @@ def test_steps_are_timed(tmp_path):
 
 
 @slow
-def test_simulated_audits_record_coverage_and_width(tmp_path):
-    generator = np.random.default_rng(0)
-    predicted = generator.random(300)
-    kept = tmp_path / "policies"
-    kept.mkdir()
-    np.savez(
-        kept / "made_up_linucb-7.npz",
-        mean=np.stack([predicted, 1 - predicted], axis=1),
-        arm=np.zeros(300, np.int64),
-        reward=(generator.random(300) < predicted).astype(float),
-    )
-    run("audit.py", "simulate", "--policies", kept, "--out", tmp_path / "a.json", "--simulations", "10")
-    records = json.loads((tmp_path / "a.json").read_text())["records"]
-    assert [record["budget"] for record in records] == [100, 200]
-    for record in records:
-        assert (record["data"], record["pair"], record["method"], record["episodes"]) == ("made", "up", "linucb", 7)
-        assert 0.5 < record["width_ratio"] < 1.1
-        assert record["coverage"] >= 0.7
+def test_predictions_are_stored_and_questions_measured(tmp_path, script):
+    run("predictions.py", "--sets", "synthetic", "--out", tmp_path)
+    first = min(tmp_path.glob("*.npz"))
+    assert first.name == "synthetic__rotation-0__0.npz"
+    stored = np.load(first)
+    assert stored["target_means"].shape[0] == len(stored["candidates"])
+    rows = script("questions").measure(first)
+    assert {row["way"] for row in rows} >= {"questions", "uniform"}
+    assert np.mean([row["true"] for row in rows if "true" in row]) > 0.8
+    assert script("reference_class").new_rows(tmp_path) == []  # generated data sets do not belong to the class
 
 
 @slow
@@ -151,13 +143,3 @@ def test_held_out_records_have_data_sets_of_their_set(script, name):
     record = json.loads((BENCHMARKS / "records" / f"{name}.json").read_text())
     for one in record["runs"]:
         assert one["name"] in recorded(record["half"])[one["data"]]
-
-
-def test_a_market_whose_shift_is_named_keeps_it_in_its_arrays(tmp_path, script):
-    study = script("trust_report")
-    for kind, units in ((study.NAMED, (0, 1, 2)), ("markets", None)):  # basket, spent_last_year, last_order
-        np.savez(tmp_path / "pair.npz", **study._arrays(study.load_pair(kind, "units-1")))
-        read = study.pair_of(tmp_path / "pair.npz")
-        assert (read.shift.units, read.shift.stated) == (units, units is not None)
-        names = [candidate.name for part in study.candidates_of(read) for candidate in part]
-        assert ("daband, other units" in names) == (kind == "markets")

@@ -1,4 +1,4 @@
-"""The pages of held-out data sets (default, ``assess``, ``choose``), of baselines, of the audit and of logs."""
+"""The pages of held-out data sets (default), of trust, of baselines and of logs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ SETS = {
     "development": "development", "shared": "development, all",
 }  # fmt: skip
 """The name of a set of data sets on pages, by its name in the record."""
-RIVALS = {
-    "Wilson, even draw": "Wilson's interval, contexts drawn uniformly",
-    "strata of equal size, score": "ten strata of equal size, the audit's interval",
-    "the audit's strata, Wald": "the audit's strata, normal interval",
-    "prediction-powered, even draw": "PPI++, contexts drawn uniformly, normal interval",
-    "active inference": "active inference, normal interval",
-}
 
 
 def tables(*records: Any) -> str:
@@ -69,32 +62,30 @@ def _of_adaptation(runs: Sequence[Record]) -> list[float]:
     return [float(np.mean([run["values"][name] - run["values"]["daband"] for run in runs])) for name in names]
 
 
-def trust(*records: Record) -> str:
-    """Return the page of what ``assess`` estimates, and what was true."""
-    rows = []
-    for record in records:
-        for row in (row for row in record["assess"] if row["data"] == "all"):
-            how = {"kinds": "with other methods", "seeds": "with a second seed"}[row["how"]]
-            rows.append([
-                SETS[record["half"]], how, str(row["policies"]), number(row["error"]), percent(row["covered"], 1),
-                f"{row['handed_over']} ({row['handed_over_below_constant']})",
-                f"{row['good_handed_over']} of {row['good']}",
-            ])  # fmt: skip
-    first = next(row for row in records[0]["assess"] if row["data"] == "all")
-    return fill("trust", rows=rows, first=first, commits=commits(records))
+def trust(questions: Record) -> str:
+    """Return the page of advantages without target rewards, and of what target rewards buy."""
+    from reference_class import leave_one_out
 
+    from daband.trust._reference import KINDS as REFERENCE_KINDS
+    from daband.trust._reference import reference_class
 
-def choose(*records: Record) -> str:
-    """Return the page of what target rewards buy."""
+    measured = {kind: leave_one_out(reference_class().of_kind(kind)) for kind in REFERENCE_KINDS}
+    limits = [
+        [kind, str(row["sets"]), percent(row["true"], 1), percent(row["deployed_of_good"]),
+         percent(row["worse_of_deployed"], 1), *(number(row[f"kept_{level}"], 2) for level in ("0.1", "0.5"))]
+        for kind, row in measured.items()
+    ]  # fmt: skip
     rows = []
-    for record in records:
-        bought = {row["rewards"]: row for row in record["rewards"] if row["data"] == "all"}
-        cells = [percent(bought[budget]["asked_within"]) for budget in (25, 50, 100, 200)]
-        even = [percent(bought[budget]["even_within"]) for budget in (50, 200)]
-        rows.append([SETS[record["half"]], *cells, *even])
-    last = {row["rewards"]: row for row in records[0]["rewards"] if row["data"] == "all"}
-    total = next(row for row in records[0]["default"] if row["data"] == "all")
-    return fill("choose", rows=rows, fifty=last[50], total=total, commits=commits(records))
+    for row in questions["rows"]:
+        if row["half"] == "report":
+            interval = [percent(row["true"], 1), number(row["width"], 2)] if "true" in row else ["", ""]
+            gains = [number(row["gain"], sign=True), number(row["worst"], sign=True)]
+            rows.append([row["way"], str(row["rewards"]), percent(row["within"]), *interval, *gains])
+    fifty = next(
+        row for row in questions["rows"]
+        if row["half"] == "report" and row["way"] == "questions" and row["rewards"] == 50
+    )  # fmt: skip
+    return fill("trust", limits=limits, rows=rows, fifty=fifty, commit=questions["commit"])
 
 
 def baselines(record: Record) -> str:
@@ -106,15 +97,34 @@ def baselines(record: Record) -> str:
     return fill("baselines", rows=rows, head=["pair", *methods], record=record)
 
 
-def audit(content: Record) -> str:
-    """Return the page of simulated audits."""
-    records = content["records"]
-    intervals = {"**the audit**": [(r["coverage"], r["width_ratio"]) for r in records]}
-    for name, words in RIVALS.items():
-        intervals[words] = [(r["rivals"][name]["coverage"], r["rivals"][name]["width_ratio"]) for r in records]
-    intervals["the audit with `anytime=True`"] = [(r["anytime_coverage"], r["anytime_ratio"]) for r in records]
-    rows = []
-    for name, pairs in intervals.items():
-        coverage, width = np.array(pairs).T
-        rows.append([name, number(coverage.min()), number(coverage.mean()), number(width.mean(), 2)])
-    return fill("audit", content=content, rows=rows, policies=len(records) // 2)
+def trials(record: Record) -> str:
+    """Return the page of policies from the logs of real experiments."""
+    experiments = []
+    for method in _in_order(row["method"] for row in record["experiments"]):
+        own = [row for row in record["experiments"] if row["method"] == method]
+        z = np.array([row["z"] for row in own])
+        pairs = {(row["experiment"], row["from"]) for row in own if row["z"] < 0}
+        experiments.append([method, number(z.mean(), 2), number(z.min(), 1), f"{len(pairs)} of 14"])
+    settings = record["planted"]
+    methods = ["best arm", *(row[0] for row in experiments), "best possible"]
+    planted = []
+    for effect in sorted({row["effect"] for row in settings}):
+        own = [row for row in settings if row["effect"] == effect]
+        planted.append([number(effect, 1), *(number(float(np.mean([row[m] for row in own]))) for m in methods)])
+    means = {method: float(np.mean([row[method] for row in settings])) for method in methods}
+    planted.append(["mean", *(number(means[method]) for method in methods)])
+    peers = {method: value for method, value in means.items() if method not in ("best arm", "daband", "best possible")}
+    best = max(peers, key=peers.__getitem__)
+    intervals = [
+        [row["rewards"], f"{row['n']:,}", percent(row["coverage"], 1), percent(row["warned"])]
+        for row in record["intervals"]
+    ]
+    return fill(
+        "trials", record=record, experiments=experiments, planted=planted, methods=methods, intervals=intervals,
+        best=best, relative=means["daband"] / means[best], logs=record["intervals"][0]["logs"], settings=len(settings),
+        personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]), commits=commits([record]),
+    )  # fmt: skip
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["TutorialOrder"]
 
-ORDER = ["own_table", "daily_loop", "served_market", "own_loop", "trust", "five_markets", "own_images",
+ORDER = ["ab_test", "own_table", "daily_loop", "served_market", "own_loop", "trust", "five_markets", "own_images",
          "own_encoder", "other_log",
          "sim_to_real", "clinical", "reproduce_paper", "add_your_own"]  # fmt: skip
 

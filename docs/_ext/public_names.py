@@ -16,7 +16,7 @@ import daband
 __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
-    "policies": ["Policy", "LinUCB", "Constant", "Random", "load_policy"],
+    "policies": ["Policy", "LogPolicy", "LinUCB", "Constant", "Random", "load_policy"],
     "domains": ["load", "from_arrays", "from_table", "from_images", "from_log", "from_callable", "from_datasets",
                 "Columns", "Pair"],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],

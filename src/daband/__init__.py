@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
     from daband.linear import PCA, Decision, Standardise
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
-    from daband.policies import Constant, LinUCB, Policy, Random, Trees
+    from daband.policies import Constant, LinUCB, LogPolicy, Mixture, Policy, Random, Trees
     from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
     from daband.training import Run, continue_on_target, train
@@ -31,10 +31,10 @@ __version__ = "0.3.0"
 
 __all__ = [
     "PCA", "Assessment", "Audit", "CheckpointError", "Choice", "Constant", "DABand", "DabandError", "DataError",
-    "Decision", "Evaluation", "InvalidInput", "LinUCB", "LogEstimate", "NeuralLinUCB", "NotFitted", "Policy", "Random",
-    "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "Trees", "assess", "audit", "choose",
-    "continue_on_target", "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log", "load",
-    "load_deployed", "recipe_for", "train", "weights",
+    "Decision", "Evaluation", "InvalidInput", "LinUCB", "LogEstimate", "LogPolicy", "Mixture", "NeuralLinUCB",
+    "NotFitted", "Policy", "Random", "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "Trees", "assess",
+    "audit", "choose", "continue_on_target", "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log",
+    "load", "load_deployed", "recipe_for", "train", "weights",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
     "linear": "PCA Decision Standardise",
-    "policies": "Constant LinUCB Policy Random Trees load",
+    "policies": "Constant LinUCB LogPolicy Mixture Policy Random Trees load",
     "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip

@@ -27,7 +27,6 @@ OTHERS = ("import vowpalwabbit", "from obp")
 """What marks the other library's side of a comparison."""
 SMALLER = {
     "README.md": {"budget=50": "budget=5, episodes=1, candidates=few"},
-    "docs/guide/assess.md": {"episodes=300": "episodes=2"},
     "docs/guide/choose.md": {
         "passes=2": "tiny=True",
         "(pair, seed=0)": "(pair, episodes=1, candidates=few)",

@@ -12,7 +12,14 @@ VARIANTS = {
     "linucb-greedy": lambda **sizes: daband.LinUCB(**sizes, explore="greedy", epsilon=0.2),
     "linucb-dual": lambda **sizes: daband.LinUCB(**sizes, form="dual", alpha=0.3, ridge=0.1),
     "linucb-p": lambda **sizes: daband.LinUCB(**sizes, transform=_fitted_pca()),
+    "mixture-network": lambda **sizes: _mixed(sizes, network=daband.NeuralLinUCB(**sizes, recipe="small")),
+    "mixture-trees": lambda **sizes: _mixed(sizes, trees=daband.Trees(**sizes)),
+    "mixture-mixture": lambda **sizes: _mixed(sizes, inner=daband.Mixture(**sizes)),
 }
+
+
+def _mixed(sizes, **other):
+    return daband.Mixture(**sizes, members={"linucb": daband.LinUCB(**sizes, transform=_fitted_pca()), **other})
 
 
 def _rule(sizes):

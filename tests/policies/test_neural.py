@@ -8,8 +8,10 @@ import torch
 
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
-from daband.neural._neural_linucb import DABand, NeuralLinUCB, adapt_stacked, can_stack
+from daband.neural._daband import DABand
+from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names
+from daband.neural._stacking import adapt_stacked, can_stack
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
@@ -23,35 +25,22 @@ def small(**changes):
         "source_cross_entropy": Weight(1.0),
         "regression_error": Weight(0.5),
         "predicted_reward": Weight(0.05),
-        "adversarial": Weight(0.3, shape="sigmoid", steps=50),
+        "adversarial": Weight(0.3, ramp=50),
         "target_entropy": Weight(0.1),
         "target_diversity": Weight(0.1),
-        "pseudo_labels": Weight(0.5, shape="step", start=5),
+        "pseudo_labels": Weight(0.5, start=5),
     }
     base = Recipe(
         weights=weights,
         encoder=EncoderSettings(name="mlp", options={"widths": (16,)}),
         learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0),
-        replay=ReplaySettings(refit_after=32),
     )
     return replace(base, **changes)
 
 
-LABELS = {"standardise_rewards": False}
-
-
 def make(kind=DABand, seed=0, **settings):
-    return kind(
-        **{
-            "context_shape": SHAPE,
-            "n_arms": ARMS,
-            "seed": seed,
-            "device": "cpu",
-            "recipe": small(),
-            **LABELS,
-            **settings,
-        }
-    )
+    common = {"context_shape": SHAPE, "n_arms": ARMS, "seed": seed, "device": "cpu", "recipe": small()}
+    return kind(**{**common, "standardise_rewards": False, **settings})
 
 
 def problem(n, seed=0, shift=0.0):
@@ -76,7 +65,7 @@ def fingerprint(policy):
 
 
 def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
-    alone = small().source_alone()
+    alone = small().source_only()
     zeroed = replace(small(), weights={name: Weight(0.0) for name in small().weights} | alone.weights)
     ours, theirs, third = make(recipe=alone), make(NeuralLinUCB, recipe=alone), make(recipe=zeroed)
     for policy in (ours, theirs, third):
@@ -85,12 +74,11 @@ def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
 
 
 def test_without_target_contexts_daband_warns_and_is_neural_linucb():
-    # The network alone: a LinUCB beside it standardises by contexts of both domains.
-    recipe = replace(small(), learning=replace(small().learning, linear_weight=0.0))
+    recipe = small(learning=LearningSettings(steps=4, batch=16))
     policy = make(recipe=recipe)
     with pytest.warns(UserWarning, match="no target context"):
         trained(policy, target=False)
-    reference = trained(make(NeuralLinUCB, recipe=recipe.source_alone()), target=False)
+    reference = trained(make(NeuralLinUCB, recipe=recipe.source_only()), target=False)
     contexts, _ = problem(20, seed=99)
     ours, theirs = policy.decide(contexts), reference.decide(contexts)
     # R needs no target and stays on; without it the two are the same.
@@ -115,19 +103,6 @@ def test_every_round_is_counted_once_however_often_it_is_replayed():
     assert policy.counts.sum() == 5 * 32
     policy.adapt(steps=50)
     assert policy.counts.sum() == 5 * 32
-
-
-def test_a_refit_equals_a_head_built_from_the_present_features():
-    policy = trained(make(recipe=small(replay=ReplaySettings(refit_after=1))), episodes=3)
-    rows = [problem(32, seed=episode) for episode in range(3)]
-    latent = np.concatenate([policy.latent(contexts) for contexts, _ in rows])
-    arms, rewards = policy._buffers.rounds[0].arms[:96].numpy(), policy._buffers.rounds[0].rewards[:96].numpy()
-    for arm in range(ARMS):
-        z = latent[arms == arm]
-        gram = np.eye(64) + z.T @ z
-        np.testing.assert_allclose(policy._head.statistics.gram(arm), gram, atol=1e-6)
-        theta = np.linalg.solve(gram, z.T @ rewards[arms == arm])
-        np.testing.assert_allclose(policy._head.statistics.theta[arm, 0], theta, atol=1e-6)
 
 
 def test_it_learns_what_linear_policies_cannot():
@@ -183,10 +158,10 @@ def test_an_arm_added_later_can_be_chosen_and_saved(tmp_path):
 
 def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training():
     policy = trained(make())
-    learner = policy._learner
+    learner = policy.learner
     before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
     average = {name: tensor.clone() for name, tensor in learner.ema.state_dict().items()}
-    contexts = policy._buffers.rounds[0].contexts
+    contexts = policy.buffers.rounds[0].contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
@@ -215,6 +190,7 @@ def test_nonsense_is_refused():
         ({"recipe": {"weight": {}}}, "no setting 'weight'"),
         ({"feedback": "labels"}, "feedback must be "),
         ({"device": "tpu9"}, "device"),
+        ({"recipe": {"learning": {"prior": "even"}}}, "no setting 'learning.prior'"),
         ({"recipe": small(encoder=EncoderSettings(name="conv"))}, "images"),
     ):
         with pytest.raises(InvalidInput, match=message):
@@ -222,7 +198,7 @@ def test_nonsense_is_refused():
     for settings in ({"batch": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"scale": 0.0}, {"steps": -1}):
         with pytest.raises(InvalidInput):
             LearningSettings(**settings)
-    for settings in ({"sampling": "some"}, {"capacity": 0}, {"refit_growth": -1.0}):
+    for settings in ({"sampling": "some"}, {"capacity": 0}, {"capacity": -1}):
         with pytest.raises(InvalidInput):
             ReplaySettings(**settings)
 
@@ -246,7 +222,7 @@ def test_images_of_bytes_train_and_images_of_floats_may_follow():
     policy = DABand(context_shape=(1, 16, 16), n_arms=2, recipe=recipe, device="cpu")
     images = rng.integers(0, 256, (20, 1, 16, 16), dtype=np.uint8)
     policy.play(images, rng.integers(0, 2, (20, 2)).astype(float))
-    assert policy._buffers.rounds[0].contexts.dtype == torch.uint8
+    assert policy.buffers.rounds[0].contexts.dtype == torch.uint8
     policy.observe_target(images)
     assert math.isfinite(policy.adapt()["loss"])
     np.testing.assert_allclose(
@@ -256,16 +232,29 @@ def test_images_of_bytes_train_and_images_of_floats_may_follow():
     assert math.isfinite(policy.adapt()["loss"])
 
 
-def test_one_hot_feedback_takes_rewards_between_0_and_1():
-    """A mean of two answers is a legitimate reward: it is learned, in ``update`` and in ``play``."""
-    policy, (contexts, rewards) = make(feedback="one_hot"), problem(8)
-    paid = np.ones(8)
-    paid[5] = rewards[3, 1] = 0.37
-    policy.update(contexts, np.zeros(8, int), paid)
+def test_one_hot_feedback_learns_rewards_between_the_ends_as_bandit_feedback():
+    policy = make(feedback="one_hot")
+    contexts, rewards = problem(32)
     policy.play(contexts, rewards)
+    policy.update(contexts[:8], np.zeros(8, int), np.full(8, 0.37))  # the mean of several answers
     policy.observe_target(contexts)
     assert math.isfinite(policy.adapt()["loss"])
-    assert policy.rounds_learned == 16
+    assert policy.rounds_learned == 40
+    assert policy.reward_moments.scale == 1.0
+
+
+def test_the_unit_of_rewards_changes_no_decision_of_bandit_feedback():
+    arms = []
+    for scale, offset in ((1.0, 0.0), (250.0, -40.0)):
+        policy = make(seed=3, standardise_rewards=True)
+        for episode in range(4):
+            contexts, rewards = problem(32, seed=episode)
+            policy.play(contexts, offset + scale * rewards)
+            policy.observe_target(problem(32, seed=100 + episode, shift=1.0)[0])
+            policy.adapt()
+        mean = policy.decide(problem(64, seed=9)[0], "target").mean
+        arms.append((mean - offset) / scale)
+    np.testing.assert_allclose(*arms, atol=1e-3)
 
 
 def test_a_warning_that_is_an_error_leaves_no_half_learned_round():

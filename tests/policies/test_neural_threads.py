@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from daband.neural._neural_linucb import adapt_stacked
+from daband.neural._stacking import adapt_stacked
 from daband.neural.objectives._term import Term, terms
 from tests.neural.learning.test_learner import with_terms
 from tests.policies.test_neural import make, problem, small, trained
@@ -97,14 +97,13 @@ def test_every_decision_is_that_of_one_published_state():
         assert np.abs(states - mean).max(axis=(1, 2)).min() < 1e-6
 
 
-def test_a_head_that_is_refitted_is_another_head():
+def test_rounds_are_learned_in_place_and_adapt_publishes_another_encoder():
     policy = trained(make())
-    head, encoder = policy._acting.experts[0].head, policy._acting.experts[0].features
-    counts = head.statistics.counts.copy()
+    head, encoder = policy._head, policy._encoder
+    counts = head.statistics.counts.sum()
     policy.play(*problem(64, seed=50))
-    np.testing.assert_array_equal(policy._acting.experts[0].head.statistics.counts.sum(), counts.sum() + 64)
-    assert policy._acting.experts[0].head is head  # rounds are learned in place
-    assert policy.adapt()["refitted"] == 1.0
-    assert policy._acting.experts[0].head is not head
-    assert policy._acting.experts[0].features is not encoder
-    assert all(not module.training for module in policy._acting.experts[0].features.network.modules())
+    policy.adapt()
+    assert policy._head is head
+    assert head.statistics.counts.sum() == counts + 64
+    assert policy._encoder is not encoder
+    assert all(not module.training for module in policy._encoder.network.modules())

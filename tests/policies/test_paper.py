@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.neural._neural_linucb import DABand
+from daband.neural._daband import DABand
 from daband.neural._recipes import recipe_for
 
 H, K, D, ALPHA, LAMBDA = 8, 3, 64, 0.05, 1.0
@@ -23,7 +23,7 @@ def walked():
     rng = np.random.default_rng(0)
     source, target = (rng.normal(size=(H, 4)).astype(np.float32) for _ in range(2))
     rewards = np.eye(K)[rng.integers(0, K, H)]
-    start = copy.deepcopy(policy._learner)
+    start = copy.deepcopy(policy.learner)
     played = policy.play(source, rewards)
     policy.observe_target(target)
     head = copy.deepcopy(policy._head.statistics)
@@ -91,13 +91,13 @@ def test_every_loss_and_the_encoder_after_one_adam_step(walked):
         assert measured[name] == pytest.approx(float(value.detach()), rel=1e-5), name
     total = terms["source_squared"] + 2 * terms["regression_error"] + terms["predicted_reward"] + terms["adversarial"]
     assert measured["loss"] == pytest.approx(float(total.detach()), rel=1e-5)
-    after = policy._learner.encoder.state_dict()
+    after = policy.learner.encoder.state_dict()
     moved = 0.0
     for name, tensor in encoder.state_dict().items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=2e-7)
         moved = max(moved, float((after[name] - before[name]).abs().max()))
     assert moved > 5e-6
-    ours = policy._learner.objective.terms["adversarial"].discriminator.state_dict()
+    ours = policy.learner.objective.terms["adversarial"].discriminator.state_dict()
     for name, tensor in discriminator.state_dict().items():
         torch.testing.assert_close(ours[name], tensor, rtol=0, atol=2e-7)
 

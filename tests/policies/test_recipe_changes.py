@@ -10,7 +10,8 @@ import torch
 import daband
 from daband._shift import Shift
 from daband.errors import InvalidInput
-from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._daband import DABand
+from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
 from daband.neural.encoders._encoder import Features, encoders
 from daband.neural.objectives._objective import Weight
@@ -26,8 +27,8 @@ def changed(**changes):
 def test_a_number_keeps_the_schedule_and_a_table_changes_it():
     before = recipe_for("default-rpd", context_shape=SHAPE)
     after = changed(weights={"adversarial": 5, "pseudo_labels": {"start": 10}})
-    assert after.weights["adversarial"] == Weight(5, shape="sigmoid", steps=0.3125)
-    assert after.weights["pseudo_labels"] == Weight(0.5, shape="step", start=10)
+    assert after.weights["adversarial"] == Weight(5, ramp=0.3125)
+    assert after.weights["pseudo_labels"] == Weight(0.5, start=10)
     untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
     assert all(after.weights[name] == before.weights[name] for name in untouched)
     assert (after.encoder, after.learning, after.replay) == (before.encoder, before.learning, before.replay)
@@ -69,7 +70,7 @@ def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_term
     assert all(term.startswith("source_") for term in policy.recipe.weights)
     theirs = DABand(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style").recipe
     assert set(theirs.weights) > set(policy.recipe.weights)
-    assert theirs.source_alone() == policy.recipe
+    assert theirs.source_only() == policy.recipe
 
 
 def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
@@ -82,7 +83,7 @@ def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
 
 def test_a_change_without_a_base_changes_the_default():
     style = Shift.of("style")
-    default = recipe_for("default", context_shape=(4,)).for_shift(style, context_shape=(4,))
+    default = resolve_recipe("default", context_shape=(4,), shift=style)
     for changes in ({"weights": {"adversarial": 3}}, {"learning": {"steps": 3}}, {}):
         policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu", shift=style)
         assert policy.recipe == default.changed(changes)
@@ -144,22 +145,22 @@ PLAIN = {"normalise_input": True, "normalise_hidden": False}
 
 
 @pytest.mark.parametrize(
-    ("shift", "terms", "options", "prior"),
+    ("shift", "terms", "options"),
     [
-        (None, set(), {"statistics": "source"}, "uniform"),
-        ("covariate", set(), {"statistics": "source"}, "uniform"),
-        ("units", set(), {"statistics": "source", "own_columns": (0, 1, 2, 3)}, "uniform"),
-        (Shift.of("units", units=(2,)), set(), {"statistics": "source", "own_columns": (2,)}, "uniform"),
-        ("style", {"adversarial"}, {}, "uniform"),
-        ("labels", set(), {"statistics": "source"}, "estimated"),
-        ("style,labels", {"adversarial"}, {}, "estimated"),
+        (None, set(), {"statistics": "source"}),
+        ("covariate", set(), {"statistics": "source"}),
+        ("units", set(), {}),
+        (Shift.of("units", units=(2,)), set(), {}),
+        ("style", {"adversarial"}, {}),
+        ("labels", set(), {"statistics": "source"}),
+        ("style,labels", {"adversarial"}, {}),
     ],
 )
-def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, prior, tmp_path):
+def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, tmp_path):
     policy = DABand(context_shape=(4,), n_arms=2, device="cpu", shift=shift)
     assert set(policy.recipe.weights) == {"source_cross_entropy", *terms}
     plain = {} if terms else PLAIN
-    assert (policy.recipe.encoder.options, policy.recipe.learning.prior) == ({**options, **plain}, prior)
+    assert policy.recipe.encoder.options == {**options, **plain}
     assert policy.alignment.startswith("aligned by adversarial" if terms else "nothing is aligned")
     policy.save(tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
@@ -193,6 +194,11 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     full = {name: weight.full_at(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
     assert policy.learner.run_steps == 19_200
     assert (full["adversarial"], full["pseudo_labels"]) == (6000, 6000)
+
+
+def test_with_a_label_shift_no_term_asks_for_equally_frequent_arms():
+    recipe = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu", shift="style,labels").recipe
+    assert set(recipe.weights) == {"source_cross_entropy", "adversarial", "pseudo_labels"}
 
 
 def test_the_papers_recipe_has_its_two_readings_and_its_pixels():

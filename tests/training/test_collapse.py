@@ -7,16 +7,15 @@ import numpy as np
 
 import daband
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
-from daband.neural._neural_linucb import DABand
+from daband.neural._daband import DABand
 from daband.neural.encoders._encoder import LatentSettings
-from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings
+from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe
 from daband.neural.objectives._objective import Weight
 
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
     encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
     learning=LearningSettings(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
-    replay=ReplaySettings(refit_after=64),
     alpha=0.5,
 )
 

@@ -188,7 +188,7 @@ class TestEpisodes:
                 return make(pair, seed=2)
             shape = {"context_shape": pair.context_shape, "n_arms": pair.n_arms}
             # A linear part would be standardised by the contexts of the shorter run, as a transform is.
-            recipe = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.0}}
+            recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}}
             return daband.DABand(**shape, recipe=recipe, device="cpu", seed=2)
 
         return build

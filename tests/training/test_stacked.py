@@ -11,7 +11,8 @@ import torch
 import daband
 from daband.domains.readers._arrays import ArraySource
 from daband.errors import InvalidInput
-from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._daband import DABand
+from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
 from daband.neural.learning._stacked_runs import Stack
 from daband.policies._ridge import LinUCB
@@ -52,7 +53,7 @@ def pair_of(make):
 
 def policy_of(kind, pair, seed, recipe, **changes):
     found = recipe_for(recipe, context_shape=pair.context_shape)
-    found = found.source_alone() if kind is NeuralLinUCB else found
+    found = found.source_only() if kind is NeuralLinUCB else found
     if pair.context_shape == (3, 16, 16):
         found = replace(found, encoder=replace(found.encoder, options={**found.encoder.options, "channels": (6,)}))
     found = replace(found, learning=replace(found.learning, **{"steps": 4, "batch": 12, **changes}))

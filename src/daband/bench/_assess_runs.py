@@ -1,10 +1,11 @@
-"""Assess finished runs in the target; each gets ``assessment.json``."""
+"""Assess finished runs in the target; each run gets an ``assessment.json``."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from daband._files import read_json
 from daband.bench._methods import WITHOUT_CONTEXTS
@@ -20,7 +21,7 @@ from daband.trust._assessment import Assessment, read_assessment
 
 @dataclass(frozen=True)
 class AssessedRun:
-    """A run, its record and its assessment."""
+    """A run and its assessment; its record has the true value if the target has labels."""
 
     path: Path
     spec: RunSpec
@@ -28,46 +29,52 @@ class AssessedRun:
     assessment: Assessment
 
 
-def assess_runs(folder: str | Path, *, required: float | None = None) -> list[AssessedRun]:
-    """Assess every finished run of a folder and write ``assessment.json`` into each.
+def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRun]:
+    """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
-    The assessment of ``choose`` is kept. Methods that ignore contexts are skipped. A run that cannot be assessed is a
-    warning, or an error if there is no other.
+    The assessment of a choice is kept, as it may be based on target rewards; it is made again only for another
+    incumbent. Methods that ignore contexts are not assessed. If some runs cannot be assessed, a warning says why; if
+    none can, an error does.
+
+    Args:
+        folder: a run, a choice, or a folder of runs.
+        incumbent: what the user does today, as in ``daband.assess``.
     """
+    folder = Path(folder)
     assessed: list[AssessedRun] = []
-    refused: dict[str, InvalidInput | NotFitted] = {}
+    rejected: dict[str, InvalidInput | NotFitted] = {}
     for path in finished_runs(folder):
         spec = read_spec(path)
-        if spec.method in WITHOUT_CONTEXTS:
+        chosen = (path / CHOICE_FILE).is_file()
+        if not chosen and spec.method in WITHOUT_CONTEXTS:
             continue
         try:
-            assessment = _assess(path, spec, required)
+            keep = chosen and incumbent is None
+            assessment = read_assessment(path / "assessment.json") if keep else _assess(path, spec, incumbent)
         except (InvalidInput, NotFitted) as error:
-            refused[spec.label] = error
+            rejected[spec.label] = error
             continue
-        assessment.save(path / "assessment.json")
         assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     if not assessed:
-        for reason in refused.values():
-            raise reason
-        raise InvalidInput(f"{folder} has no run of a method that uses contexts; there is nothing to assess")
-    for name, reason in refused.items():
+        for first_reason in rejected.values():
+            raise first_reason
+        raise InvalidInput(f"{folder} holds no run of a method that uses contexts; there is nothing to assess")
+    for name, reason in rejected.items():
         warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
     return assessed
 
 
-def _assess(path: Path, spec: RunSpec, required: float | None) -> Assessment:
-    if (path / CHOICE_FILE).is_file():
-        found = read_assessment(path / "assessment.json")
-        return found if required is None else found.judge(required=required)
+def _assess(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
-        raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=.1")
-    return assess(
-        [load_policy(path / "policy.safetensors")],
+        raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=0.1")
+    assessment = assess(
+        load_policy(path / "policy.safetensors"),
         source=pair.source_test,
         target=pair.target,
-        required=required,
+        incumbent=incumbent,
         rule=spec.rule,
         arm_names=pair.class_names,
     )
+    assessment.save(path / "assessment.json")
+    return assessment

@@ -24,8 +24,8 @@ from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 from daband.training._work_folder import as_json
-from daband.trust._assessment import read_assessment
-from daband.trust._audit import Audit, audit
+from daband.trust._assessment import Assessment, read_assessment
+from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Choice
 
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
@@ -353,23 +353,45 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
 
 
 def begin_audit(
-    folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, anytime: bool = False
+    folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
-    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was begun is read.
+    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was started is read.
 
-    Where the policy was assessed, its ``assessment.json`` says what to predict.
+    The incumbent is that of the policy's ``assessment.json`` unless another is given.
     """
     of_policy = policy_folder(folder)
     pair = of_policy.load_pair()
+    if incumbent is None and of_policy.assessment_file is not None:
+        incumbent = read_assessment(of_policy.assessment_file).incumbent_arm
     return audit(
         load_policy(of_policy.policy_file),
         target=pair.target,
         budget=budget,
-        assessment=None if of_policy.assessment_file is None else read_assessment(of_policy.assessment_file),
+        incumbent=incumbent,
         directory=of_policy.path / AUDIT_FOLDER,
-        anytime=anytime,
         confidence=confidence,
         rule=of_policy.rule,
         seed=seed,
         arm_names=pair.class_names,
     )
+
+
+def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
+    """Add answers to the audit of a folder's policy, and bring its assessment up to date once it is finished.
+
+    Args:
+        folder: the folder of a run or a choice.
+        answers: a CSV with columns ``id`` and ``reward``.
+        replace: let an answer that differs from an earlier one replace it.
+    """
+    of_policy = policy_folder(folder)
+    place = of_policy.path / AUDIT_FOLDER
+    result = answer_audit(place, answers, replace=replace)
+    if of_policy.assessment_file is None or not result.finished:
+        return result, None
+    before = place / "before.json"  # the assessment without these rewards: answers may be added or replaced
+    if not before.is_file():
+        write_bytes(before, read_bytes(of_policy.assessment_file))
+    assessment = read_assessment(before).with_rewards(result.interval, result.value_interval, result.answered)
+    assessment.save(of_policy.assessment_file)
+    return result, assessment

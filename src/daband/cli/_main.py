@@ -40,7 +40,7 @@ from daband.cli._options import (
 from daband.cli._progress_and_tables import console, errors, method_table, say, warnings_on
 from daband.cli._run_progress import continue_command, run_all
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
-from daband.cli._trust import assess_command, assessed_line, audit_command, choose_command
+from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.errors import DabandError
 
 app = typer.Typer(
@@ -232,7 +232,7 @@ def _demo_assessment(out: Path) -> str:
     records = [record for record in read_results(out) if record["method"] == "daband"]
     with console.status("Assessing without labels ..."):
         (run,) = assess_runs(out / records[0]["folder"])
-    return assessed_line(run)
+    return f"{run.spec.label}: {run.assessment.sentence}"
 
 
 def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:

@@ -46,6 +46,10 @@ _MAX_FRACTION = 0.1
 """Largest fraction of the weight that one round may have."""
 _MAX_VARIANCE = 0.12
 """Largest fraction of the variance that one round may make; coverage falls below 0.93 from about 0.13 on."""
+_MAX_SKEWED_VARIANCE = 0.06
+"""The same if the estimate is skewed: rewards with a heavy tail, of which the largest have not been seen."""
+_MAX_SKEWNESS = 0.1
+"""Skewness of the estimate from which it counts as skewed."""
 _NEGLIGIBLE = 1e-3
 _MAX_DEVIATION = 3.0
 """Standard errors by which the mean weight may differ from its expectation."""
@@ -264,7 +268,7 @@ def _estimate_each(
             high=high,
             error=estimate.error,
             effective_sample_size=effective_sample_size(log.weights),
-            warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms)),
+            warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms, estimate.skewness)),
             estimator=name,
             confidence=float(confidence),
             rounds=len(log.rewards),
@@ -315,7 +319,7 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
     return reasons
 
 
-def _sample_warnings(log: WeightedRounds, terms: FloatArray) -> list[str]:
+def _sample_warnings(log: WeightedRounds, terms: FloatArray, skewness: float) -> list[str]:
     """Return reasons to doubt the interval: few rounds or rewards that count, or one that decides."""
     reasons = []
     n, weights = len(log.rewards), log.weights
@@ -337,7 +341,8 @@ def _sample_warnings(log: WeightedRounds, terms: FloatArray) -> list[str]:
         )
     squares = np.square(terms - terms.mean())
     decisive, variance = int(squares.argmax()), float(squares.sum())
-    if variance > 0 and squares[decisive] > _MAX_VARIANCE * variance:
+    most = _MAX_SKEWED_VARIANCE if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE
+    if variance > 0 and squares[decisive] > most * variance:
         reasons.append(
             f"one reward (row {decisive}: {log.rewards[decisive]:g}) makes {squares[decisive] / variance:.0%} of the "
             "variance; the interval may be too short"

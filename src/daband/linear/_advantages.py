@@ -45,7 +45,7 @@ _GAP = 1e-6
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LogEvidence:
     """The case for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
 
     arm: int
@@ -77,7 +77,7 @@ class Advantages:
     """From contexts to features."""
     theta: FloatArray
     """Coefficients of each arm's reward, (K, features)."""
-    evidence: Evidence
+    evidence: LogEvidence
 
 
 def learn_advantages(
@@ -130,7 +130,7 @@ def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: Floa
     best = int(np.where(counts > 0, means, -np.inf).argmax())
     none = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), none, none, none, none, dim)
-    evidence = Evidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
+    evidence = LogEvidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
     return Advantages(step, means[:, None], evidence)
 
 
@@ -213,5 +213,5 @@ def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
     return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 
-def _evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> Evidence:
-    return Evidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)
+def _evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> LogEvidence:
+    return LogEvidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)

@@ -9,6 +9,7 @@ that change little. Beyond the outer knots such a function is constant: it does 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,35 +81,36 @@ class PiecewiseStep:
 
 
 class Piecewise:
-    """Cuts every number of a context into pieces: a transform for a ridge regression, as ``Standardise`` is.
+    """Cuts every number of a context into pieces: ``transform=Piecewise()`` in front of a linear policy.
 
-    Numbers are standardised at first, by ``standardise``: all domains alike, or each by its own statistics, as that
-    says. Knots are common to all domains, at quantiles of all contexts. A number that takes two values has one piece;
-    others have at most eight, and so many that there are at most 128 features, as long as each has one. The features
-    of a number have together the variance that it has behind a ``Standardise``. Features that are left over are 0.
+    Numbers are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
+    common to all domains, at quantiles of all contexts. A number with two values has one piece; others have at most
+    eight, and as many as keep the number of features at most 128, as long as each number has one. The features of a
+    number have together the variance that it has after a ``Standardise``. Spare features are 0.
 
     >>> import numpy as np
-    >>> from daband.linear import Piecewise, Standardise
-    >>> piecewise = Piecewise(Standardise()).fit(np.arange(9.0)[:, None])
+    >>> from daband.linear import Piecewise
+    >>> piecewise = Piecewise().fit(np.arange(9.0)[:, None])
     >>> features = piecewise(np.array([[2.0], [100.0]]))
     >>> features.shape, bool((features[1] == piecewise(np.array([[8.0]]))).all())
     ((2, 9), True)
     """
 
-    components = None
-
-    def __init__(self, standardise: Standardise) -> None:
-        self.standardise = standardise
+    def __init__(self, *, by_domain: bool | Sequence[int] = False) -> None:
+        self.by_domain = Standardise(by_domain=by_domain).by_domain
         self._steps: list[PiecewiseStep] = []
-        """What it does to contexts of each domain, or of all; empty before ``fit``."""
+        """The step for contexts of each domain, or of all; empty before ``fit``."""
+
+    def __repr__(self) -> str:
+        return f"Piecewise({f'by_domain={self.by_domain!r}' if self.by_domain else ''})"
 
     @property
     def fitted(self) -> bool:
-        """Whether ``fit`` has been called."""
+        """True if ``fit`` has been called."""
         return bool(self._steps)
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """How many features a context of this shape becomes, those that are left over among them."""
+        """Return the number of features of a context of this shape, including spare ones."""
         size = math.prod(context_shape)
         return max(size, min(_MOST_FEATURES, size * _MOST_PIECES)) + 1
 
@@ -116,17 +118,20 @@ class Piecewise:
         """Fit on batches of contexts (n_i, *C), of each domain in turn."""
         flat, dim = flat_batches(contexts)
         flat = [unit_scale(batch[:: max(1, len(batch) // _MOST_ROWS)]) for batch in flat]
-        fitted = Standardise(**self.standardise.settings()).fit(*flat)
+        fitted = Standardise(by_domain=self.by_domain).fit(*flat)
         units = [fitted.frozen(domain) for domain in range(len(flat) if fitted.by_domain else 1)]
         parts = [(units[min(domain, len(units) - 1)], batch) for domain, batch in enumerate(flat) if len(batch)]
         rows = np.concatenate([unit(batch)[:, :-1] / unit.scale for unit, batch in parts])
         numbers = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
-        free = self.n_features((dim,)) - 1 - int((~numbers).sum())
+        features = self.n_features((dim,)) - 1
+        free = features - int((~numbers).sum())
         most = max(1, min(_MOST_PIECES, free // max(1, int(numbers.sum()))))
         pieces = [_pieces(rows[:, place], most if numbers[place] else 1) for place in range(dim)]
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
-        scale = scale * feature_scale(dim)
+        spare = features - len(column)  # features without a piece are 0, whatever the context
+        column, start, centre, scale = (np.pad(part, (0, spare)) for part in (column, start, centre, scale))
+        width, scale = np.pad(width, (0, spare), constant_values=1.0), scale * feature_scale(dim)
         self._steps = [
             PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
             for mean, deviation in ((unit.mean[column], unit.deviation[column]) for unit in units)
@@ -134,24 +139,23 @@ class Piecewise:
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Features (n, m + 1) of contexts (n, *C) of a domain."""
+        """Return features (n, m + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
-        features = step(unit_scale(contexts.reshape(-1, step.n_inputs)))
-        left_over = self.n_features((step.n_inputs,)) - step.n_features
-        return np.pad(features, ((0, 0), (0, left_over))) if left_over else features
+        return step(unit_scale(contexts.reshape(-1, step.n_inputs)))
 
     def frozen(self, domain: int = 0) -> PiecewiseStep:
-        """What it does to contexts of a domain, without the features that are left over."""
+        """Return the step for contexts of a domain."""
         if not self._steps:
-            raise NotFitted("Piecewise is not fitted: give unlabelled contexts to policy.prepare(...)")
+            raise NotFitted(f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...)")
         return self._steps[min(domain, len(self._steps) - 1)]
 
     def settings(self) -> dict[str, Any]:
-        """What ``Piecewise(**settings)`` needs to make the same, unfitted."""
-        return {"standardise": Standardise(**self.standardise.settings())}
+        """Return what ``Piecewise(**settings)`` needs to make the same, unfitted."""
+        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        return {"by_domain": by_domain} if by_domain else {}
 
     def state(self) -> dict[str, AnyArray]:
-        """The fitted arrays, those of every domain beneath each other; empty before ``fit``."""
+        """Return the fitted arrays, with a row per domain; empty before ``fit``."""
         if not self._steps:
             return {}
         by_domain = [step.arrays() for step in self._steps]
@@ -159,18 +163,16 @@ class Piecewise:
         return {**stacked, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take what ``state`` returned."""
+        """Restore the state."""
         if state:
-            shape = state["column"].shape
+            inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
+            shape = (len(state["column"]), self.n_features((inputs,)) - 1)
             column = restored_array(state, "column", np.zeros(shape, np.int64))
             numbers = {name: restored_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAYS[1:]}
-            inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
             self._steps = [
                 PiecewiseStep(column=row, n_inputs=inputs, **{name: rows[domain] for name, rows in numbers.items()})
                 for domain, row in enumerate(column)
             ]
-            if self._steps[0].n_features > self.n_features((inputs,)):
-                raise ValueError(f"{self._steps[0].n_features} features of {inputs} numbers are too many")
 
 
 def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseStep:

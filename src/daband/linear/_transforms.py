@@ -1,7 +1,7 @@
 """What may stand in front of a policy: a transform of contexts, fitted on unlabelled contexts before the first round.
 
-``PCA`` and ``Standardise`` are ours. Anything else with ``fit`` and ``transform``, as scikit-learn's transformers and
-pipelines have them, is wrapped by ``as_transform``.
+``PCA``, ``Standardise`` and ``Piecewise`` are ours. Anything else with ``fit`` and ``transform``, as scikit-learn's
+transformers and pipelines have them, is wrapped by ``as_transform``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, unit_scale
 from daband._shift import Shift
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, PcaStep
-from daband.linear._piecewise import PIECEWISE_ARRAYS, PiecewiseStep
+from daband.linear._piecewise import PIECEWISE_ARRAYS, Piecewise, PiecewiseStep
 from daband.linear._standardise import Standardise, StandardiseStep
 
 TransformStep = StandardiseStep | PcaStep | PiecewiseStep
@@ -148,7 +148,7 @@ class CustomTransform:
             self.inner.restore(dict(state))
 
 
-Transform: TypeAlias = PCA | Standardise | CustomTransform
+Transform: TypeAlias = PCA | Standardise | Piecewise | CustomTransform
 """Contexts (n, *C) of a domain to features (n, d), the same for a batch as for each of its rows."""
 
 
@@ -156,7 +156,7 @@ def as_transform(transform: Any) -> Transform | None:
     """A policy's own copy of what it was given as ``transform``; None stays None."""
     if transform is None:
         return None
-    if isinstance(transform, PCA | Standardise):
+    if isinstance(transform, PCA | Standardise | Piecewise):
         return copy.copy(transform)
     if isinstance(transform, CustomTransform):
         return CustomTransform(transform.inner)
@@ -167,7 +167,7 @@ def as_transform(transform: Any) -> Transform | None:
     return CustomTransform(transform)
 
 
-_KINDS: dict[str, type[PCA] | type[Standardise]] = {"pca": PCA, "standardise": Standardise}
+_KINDS: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": Piecewise}
 
 
 def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
@@ -186,11 +186,14 @@ def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     Any other, one that says ``by_domain`` itself, and one that is fitted come back as they are.
     """
     differs_at = shift.own_statistics(n_features)
-    if not any(differs_at) or not isinstance(transform, PCA | Standardise) or transform.fitted or transform.by_domain:
+    ours = isinstance(transform, PCA | Standardise | Piecewise)
+    if not any(differs_at) or not ours or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
     places = True if all(differs_at) else [place for place, differs in enumerate(differs_at) if differs]
+    if isinstance(transform, Piecewise):
+        return Piecewise(by_domain=places)
     return Standardise(components=transform.components, by_domain=places)
 
 

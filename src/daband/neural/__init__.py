@@ -1,6 +1,7 @@
 """Policies with a neural encoder: Neural-LinUCB and DABand. This package needs torch, extra "deep"."""
 
-from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._daband import DABand
+from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for, recipe_names
 from daband.neural.encoders._encoder import Encoder, Features, LatentSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings

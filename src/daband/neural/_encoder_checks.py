@@ -1,9 +1,9 @@
-"""What every encoder must do. Each check takes the registered name and a shape of contexts that the network takes.
+"""Rules for every encoder. Each check takes the registered name and a shape of contexts that the network takes.
 
     from daband.checks import check_encoder
     check_encoder("mine", context_shape=(3, 32, 32))
 
-A check raises ``AssertionError`` with what it saw. All run over the networks that come with daband in its own tests.
+A check raises ``AssertionError`` with its finding. daband's tests run all of them over its networks.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
 
 
 def _score(latent: torch.Tensor, alignment: torch.Tensor) -> torch.Tensor:
-    """A number on which every latent and alignment has its own influence."""
+    """Return a number that depends on every latent and alignment in its own way."""
     weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
     rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
     return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()

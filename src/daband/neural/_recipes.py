@@ -1,12 +1,11 @@
-"""The named recipes, and how a user's ``recipe=`` becomes a ``Recipe``.
+"""The named recipes, and the interpretation of the argument ``recipe=``.
 
-``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` is the
-other reading of P, on the arm that the policy would choose in the target. ``default`` is what works, ``default-rpd``
-the same with R, P and D all on, so that leaving one out says something. ``small`` is the default for a CPU and a few
-minutes: a narrower network, fewer steps. ``default`` and ``small`` follow the ``shift``, what may differ between the
-domains: the target's terms are theirs only where its style differs. Given to Neural-LinUCB, a name means that recipe
-without the target's terms. ``docs/results/protocol.md`` has the data on which the
-defaults were chosen.
+``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` has P
+on the arm that the policy would choose in the target. ``default`` is the recommended recipe; ``default-rpd`` is the
+same with R, P and D all on, for ablations. ``small`` is the default for a CPU and a few minutes: a narrower network,
+fewer steps. ``default`` and ``small`` follow the ``shift`` between the domains: they have target terms only if its
+style differs. For Neural-LinUCB a name means that recipe without target terms. ``docs/results/protocol.md`` has the
+data on which the defaults were chosen.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
@@ -16,6 +15,7 @@ A recipe can also be written as a change of a named one, as JSON and TOML can ho
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -39,72 +39,95 @@ from daband.neural.objectives._objective import Weight
 
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125
-"""The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""
-UNALIGNED_STEPS = 8
-"""Gradient steps of an episode where nothing is aligned, unless the recipe is changed; a short run takes more."""
+"""The fraction of a run in which target terms grow: 6,000 of the 19,200 steps of 300 episodes."""
+_UNALIGNED_STEPS = 8
+"""Gradient steps of an episode on vectors if nothing is aligned: 32 overfit a table (development half, 44 pairs: 8 are
+better by 0.002 on average, and a run takes a third of the time)."""
+_MIN_RUN_STEPS = 1024
+"""Gradient steps of a planned run on at most 64 numbers."""
+_MIN_RUN_STEPS_WITH_TWO_ARMS = 256
+"""The same with two arms: one function decides between them, and more steps overfit, as they do on more numbers."""
+_FEW_NUMBERS = 64
 
 
 def resolve_recipe(
     recipe: str | Recipe | Mapping[str, Any] | None,
     *,
     context_shape: tuple[int, ...],
-    source_terms_only: bool = False,
+    n_arms: int = 2,
+    source_only: bool = False,
     shift: Shift | None = None,
     standardised: bool = False,
 ) -> Recipe:
-    """The recipe that is meant: a name, a ``Recipe``, what ``Recipe.settings`` returned, or a change of a named one.
+    """Return the recipe that is meant by a name, a ``Recipe``, ``Recipe.settings()``, or a change of a named recipe.
 
-    A mapping with every group of a recipe is that recipe. Any other is a change (``Recipe.changed``) of the recipe that
-    it names under ``base``, which is "default" unless given; so is None.
+    A mapping with every group of a recipe is that recipe. Any other mapping is a change (``Recipe.changed``) of the
+    recipe that it names under ``base``, by default "default"; so is None.
 
-    ``default`` and ``small`` follow ``shift`` (``Recipe.for_shift``), by default that of the context's shape. What a
-    mapping changes, terms among them, is changed after that. Other names mean all of their terms.
-    ``standardised`` contexts are not normalised again.
-
-    With ``source_terms_only`` a name, and the ``base`` of a change, mean that recipe without the target's terms. A
-    recipe that is given in full is used as it is.
+    ``default`` and ``small`` follow ``shift``, by default that of the context's shape. The changes of a mapping are
+    applied after that. ``standardised`` contexts are not normalised again. With ``source_only`` a name, and the
+    ``base`` of a change, mean that recipe without target terms. A full recipe is used without a change.
     """
     if isinstance(recipe, Recipe):
         full = recipe
-    elif isinstance(recipe, Mapping) and _is_whole(recipe):
+    elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
         full = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
         changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
         name = str(changes.pop("base", "default"))
         base = recipe_for(name, context_shape=context_shape)
-        base = base.source_alone() if source_terms_only else base
+        base = base.source_only() if source_only else base
         if name in _FOLLOW_SHIFT:
             shift = default_shift(context_shape) if shift is None else shift
-            named: object = changes.get("weights")
-            keep = tuple(named) if isinstance(named, Mapping) else ()
-            base = base.for_shift(shift, context_shape=context_shape, keep=keep)
-            if not shift.aligns and base.encoder.name == "mlp" and base.learning.linear_weight > 0:
-                base = _unaligned(base, standardised=standardised)
+            base = _for_shift(base, shift, math.prod(context_shape), changes.get("weights"))
+            if not shift.aligns and base.encoder.name == "mlp":
+                base = _unaligned(base, math.prod(context_shape), n_arms, standardised=standardised)
+        learning = changes.get("learning")
+        if isinstance(learning, Mapping) and "steps" in learning:
+            changes["learning"] = {"min_run_steps": 0, **learning}
         full = base.changed(changes)
     else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
     try:
-        return recipe_from(json.loads(json.dumps(full.settings())))  # what is saved is what is used
+        return recipe_from(json.loads(json.dumps(full.settings())))  # the recipe in use is the one that is saved
     except TypeError as error:
         raise InvalidInput(
-            f"a recipe holds names and numbers only, as its file does ({error}); pass a network of your own as encoder="
+            f"a recipe holds names and numbers only, as its file does ({error}); pass a custom network as encoder="
         ) from None
 
 
-def changes_setting(recipe: str | Recipe | Mapping[str, Any] | None, group: str, name: str) -> bool:
-    """Whether ``recipe`` is a change of a named one that gives this setting."""
-    if not isinstance(recipe, Mapping) or _is_whole(recipe):
-        return False
-    changed = recipe.get(group)
-    return isinstance(changed, Mapping) and name in changed
+def _for_shift(recipe: Recipe, shift: Shift, n_numbers: int, changed_weights: object) -> Recipe:
+    """Return the recipe under this assumption about the difference between the domains.
+
+    Target terms stay only if the style differs, and if ``changed_weights`` names them. If the frequencies of arms
+    differ, no term asks for equally frequent or certain arms. Networks normalise by the statistics of each domain if
+    its style or its units differ, otherwise by those of the sources.
+    """
+    named = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
+    dropped = {"target_entropy", "target_diversity"} if shift.moves_labels else set()
+    if not shift.aligns:
+        dropped = {name for name in recipe.weights if not name.startswith("source_")}
+    weights = {name: weight for name, weight in recipe.weights.items() if name in named or name not in dropped}
+    options = dict(recipe.encoder.options)
+    if not any(shift.own_statistics(n_numbers)):
+        options["statistics"] = "source"
+    return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options))
 
 
-def _is_whole(recipe: Mapping[str, Any]) -> bool:
-    return set(recipe) >= {group.name for group in fields(Recipe)}
+def _unaligned(recipe: Recipe, n_numbers: int, n_arms: int, *, standardised: bool) -> Recipe:
+    """Return the recipe for vectors whose numbers mean the same in every domain: no batch norm, fewer steps."""
+    options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
+    least = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
+    learning = replace(
+        recipe.learning,
+        steps=min(recipe.learning.steps, _UNALIGNED_STEPS),
+        min_run_steps=least if n_numbers <= _FEW_NUMBERS else 0,
+    )
+    return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
 def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
-    """The recipe with this network: a registered name, settings, or a custom module, of which it keeps the name."""
+    """Return the recipe with this network: a registered name, settings, or a custom module, whose name it keeps."""
     if encoder is None:
         return recipe
     if isinstance(encoder, EncoderSettings):
@@ -119,12 +142,12 @@ def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | No
 
 
 def recipe_names() -> list[str]:
-    """The names that ``recipe_for`` knows."""
+    """Return the names of recipes."""
     return ["default", "default-rpd", "paper", "paper-target-choice", "small"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
-    """The named recipe for contexts of this shape: one per encoder family and none per data set.
+    """Return the named recipe for contexts of this shape: one per encoder family, the same for all data sets.
 
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
     ['adversarial', 'source_cross_entropy']
@@ -148,10 +171,10 @@ def _default_image() -> Recipe:
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(0.3, shape="sigmoid", steps=_RAMP),
+            "adversarial": Weight(0.3, ramp=_RAMP),
             "target_entropy": Weight(0.1),
             "target_diversity": Weight(0.1),
-            "pseudo_labels": Weight(0.5, shape="step", start=_RAMP),
+            "pseudo_labels": Weight(0.5, start=_RAMP),
         },
         encoder=EncoderSettings(name="conv"),
         learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4), gate_exponent=8.0),
@@ -160,29 +183,16 @@ def _default_image() -> Recipe:
 
 def _default_vector() -> Recipe:
     return Recipe(
-        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=_RAMP / 2)},
+        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP / 2)},
         encoder=EncoderSettings(name="mlp"),
-        learning=LearningSettings(steps=32, gate_exponent=1.0, linear_weight=0.5, run_steps=9_600),
+        learning=LearningSettings(steps=32, gate_exponent=1.0, run_steps=9_600),
     )
-
-
-def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
-    """The same for vectors of which a number means the same in every domain: no batch norm in hidden layers.
-
-    And fewer steps: with nothing to align, 32 an episode overfit a table (development half, 44 pairs: with 8 the mean
-    over the best simple method is higher by .002, on amazon by .014, and a run takes a third of the time).
-    """
-    options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
-    learning = replace(recipe.learning, steps=min(recipe.learning.steps, UNALIGNED_STEPS))
-    return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
 def _small_image() -> Recipe:
     default = _default_image()
     return replace(
-        default.with_weights(
-            adversarial=Weight(1.0, shape="sigmoid", steps=_RAMP), pseudo_labels=Weight(0.5, shape="step", start=0.4375)
-        ),
+        default.with_weights(adversarial=Weight(1.0, ramp=_RAMP), pseudo_labels=Weight(0.5, start=0.4375)),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
         learning=replace(
             default.learning, learning_rate=2e-3, steps=16, batch=32, ema_decay=0.98, gate_exponent=4.0, run_steps=1_600
@@ -196,7 +206,7 @@ def _small_vector() -> Recipe:
 
 
 def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
-    """Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
+    """Return Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
 
     The paper normalises images, which is read as [-1, 1] here, and sums L_RS over all arms, which is read as those that
     bandit feedback reveals.
@@ -217,6 +227,6 @@ def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe
             initialisation="gaussian",
         ),
         learning=LearningSettings(learning_rate=1e-5, ema_decay=0.0),
-        replay=ReplaySettings(sampling="last", refit=False, unit_theta=True),
+        replay=ReplaySettings(sampling="last", unit_theta=True),
         alpha=0.05,
     )

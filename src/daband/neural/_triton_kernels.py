@@ -216,7 +216,7 @@ def _patches(
 
 @triton.jit
 def _adam(
-    parameters, gradient, mean, square, taken, bad, numbers, steps, learning_rate, log_beta1, log_beta2, epsilon,
+    parameters, gradient, mean, square, taken, bad, numbers, learning_rate, log_beta1, log_beta2, epsilon,
     size: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1)
@@ -224,7 +224,7 @@ def _adam(
     rests = tl.load(bad + run) + tl.zeros([size], tl.float32)
     mask = (place < numbers) & (rests < 0.5)
     place = place + run.to(tl.int64) * numbers
-    step = tl.load(taken + run * steps) + 1.0
+    step = tl.load(taken + run) + 1.0
     beta1, beta2 = tl.exp(log_beta1), tl.exp(log_beta2)
     given = tl.load(gradient + place, mask=mask, other=0.0)
     first = tl.load(mean + place, mask=mask, other=0.0)
@@ -337,10 +337,10 @@ def adam(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """A step of Adam for rows (runs, n) in place; ``taken`` (runs, ...) counts steps; rows whose ``bad`` is 1 rest."""
+    """Take a step of Adam for rows (runs, n) in place; ``taken`` (runs,) counts steps; rows whose ``bad`` is 1 rest."""
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
     tensors = (parameters, gradient, mean, square, taken, bad)
-    settings = (numbers, taken.stride(0), learning_rate, *logs, epsilon)
+    settings = (numbers, learning_rate, *logs, epsilon)
     _adam[(-(-numbers // _NUMBERS), runs)](*tensors, *settings, size=_NUMBERS)
-    taken.add_(1 - bad[:, None])
+    taken.add_(1 - bad)

@@ -1,6 +1,8 @@
 """Policies: one method per file, found by registration, all used in one way."""
 
 from daband.policies._checkpoints import load_policy, read_checkpoint, read_notes
+from daband.policies._log_policy import LogPolicy
+from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, RewardedDecision
 from daband.policies._random import Random
 from daband.policies._registered import policies
@@ -8,6 +10,6 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.policies._trees import Trees
 
 __all__ = [
-    "Constant", "LinUCB", "Policy", "Random", "RewardedDecision", "Trees", "load_policy", "policies",
-    "read_checkpoint", "read_notes",
+    "Constant", "LinUCB", "LogPolicy", "Mixture", "Policy", "Random", "RewardedDecision", "Trees", "load_policy",
+    "policies", "read_checkpoint", "read_notes",
 ]  # fmt: skip

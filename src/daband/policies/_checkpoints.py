@@ -116,7 +116,14 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
 
     ``encoder`` is the module of a policy with a custom one, ``transform`` the object of another library.
     """
-    arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
+    arguments = dict(settings)
+    if "members" in arguments:  # of a mixture; the one with a custom encoder gets the module
+        given = arguments["members"].items()
+        arguments["members"] = {
+            name: build(member, encoder=encoder if _custom_module(member) else None) for name, member in given
+        }
+    elif encoder is not None:
+        arguments["encoder"] = encoder
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names = arguments.pop("arm_names", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
@@ -167,8 +174,11 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     return policy
 
 
-def _custom_module(settings: dict[str, Any]) -> str | None:
+def _custom_module(settings: Any) -> str | None:
     """Return the class name of a policy's custom encoder; None if it has none."""
+    members = settings.get("members") if isinstance(settings, dict) else None
+    if isinstance(members, dict):
+        return next(filter(None, map(_custom_module, members.values())), None)
     found: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
         found = found.get(name) if isinstance(found, dict) else None

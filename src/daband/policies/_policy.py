@@ -153,17 +153,21 @@ class Policy(ABC):
 
     name: ClassVar[str]
     """The registered name; ``policies.register`` sets it."""
-    learns_by_gradients: ClassVar[bool] = False
+    learns_by_gradients: bool = False
     """True if ``adapt`` takes gradient steps, for which a GPU may be of use."""
     scale_matters: ClassVar[bool] = False
     """True if decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
     locks_state: ClassVar[bool] = True
     """True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy with long work in
     them sets it to False and holds ``self._locks.state`` itself while it reads or changes what it has learned."""
+    order_matters: ClassVar[bool] = False
+    """True if the learned state depends on the order of rounds, beyond rounding."""
     id_window: ClassVar[int] = 1 << 18
     """The number of round ids that are remembered: see ``update``."""
     propensity_power: ClassVar[float] = 0.25
     """The power of importance weights by which training on a log weights rounds (``daband.weights.importance``)."""
+    weights_are_importance: ClassVar[bool] = False
+    """True if a weight states a logging propensity, and a round of weight 2 does not count as two rounds."""
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
     encodes_ahead = property(lambda _: False, doc="True if ``adapt`` encodes contexts that ``expect`` announces.")
 
@@ -633,10 +637,28 @@ def _padded(available: Mask, n_arms: int) -> Mask:
 def _learn_rounds(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
+    learn_transformed(policy, _transformed(policy, contexts, domain), arms, rewards, domain, weights)
+
+
+def learn_transformed(
+    policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+) -> None:
+    """Learn checked rounds whose contexts have passed the policy's transform."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        policy._learn(_transformed(policy, contexts, domain), arms, rewards, domain, weights)
+        policy._learn(contexts, arms, rewards, domain, weights)
         policy.reward_moments.add(rewards, weights)
         policy.rounds_learned += len(arms)
+
+
+def member_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+    """Return contexts of a mixture as its member's own methods get them: checked, and after its transform."""
+    return _transformed(policy, _check_contexts(policy, contexts), domain)
+
+
+def score_transformed(policy: Policy, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    """Score contexts that have passed the policy's transform."""
+    with policy._locks.state if policy.locks_state else _NO_LOCK:
+        return policy._score(contexts, domain, bonuses)
 
 
 def _transformed(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:

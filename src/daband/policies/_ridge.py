@@ -48,6 +48,10 @@ class RidgePolicy(Policy):
     def _features(self, contexts: AnyArray) -> AnyArray:
         """Return what the head works on: (B, d), or (B, K, d) with a context per arm."""
 
+    def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, AnyArray]:
+        """Return the head and the features of contexts: a ``Mixture`` then plays episodes in blocks."""
+        return self._head, self._features(contexts)
+
     @property
     def counts(self) -> IntArray:
         """How many rounds each regression has learned from: (K,), or (1,) with shared arms."""

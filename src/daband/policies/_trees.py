@@ -32,7 +32,7 @@ _FEWEST = 40
 _GROWTH = 1.25
 """``adapt`` fits anew once there are so many times the rounds of the last fit."""
 _MOST_ARMS = 128
-_KEPT = 131_072
+KEPT_ROUNDS = 131_072
 _TREES, _LEAVES, _RATE, _BINS = 40, 15, 0.15, 64
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -133,15 +133,15 @@ class Trees(Policy):
         np.add.at(self._sums[0], models, counted)
         np.add.at(self._sums[1], models, counted * rewards)
         self._kept = np.concatenate([self._kept, rounds])
-        if len(self._kept) > 2 * _KEPT:
-            self._kept = _sample(self._kept)
+        if len(self._kept) > 2 * KEPT_ROUNDS:
+            self._kept = sample_rounds(self._kept)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees anew where rounds have come since: a quarter more of them, or with ``steps`` any."""
         learned = int(self._rounds.sum())
         if learned == self._fitted_rounds or (steps is None and learned < _GROWTH * self._fitted_rounds):
             return {}
-        rounds = _sample(self._kept)
+        rounds = sample_rounds(self._kept)
         planted = _plant(rounds, len(self._rounds), self.seed)
         with self._locks.state:
             self._planted, self._fitted_rounds = planted, learned
@@ -176,16 +176,16 @@ class Trees(Policy):
         self._fitted_rounds = int(state["fitted"][0])
 
 
-def _sample(rounds: FloatArray) -> FloatArray:
-    """At most ``_KEPT`` of the rounds: those with the smallest hashes, whatever the order they came in."""
-    if len(rounds) <= _KEPT:
+def sample_rounds(rounds: FloatArray) -> FloatArray:
+    """At most ``KEPT_ROUNDS`` of the rounds: those with the smallest hashes, whatever the order they came in."""
+    if len(rounds) <= KEPT_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
     mixed = np.zeros(len(rounds), np.uint64)
     for column in bits.T:
         mixed = (mixed ^ column) * _ODD
         mixed ^= mixed >> np.uint64(29)
-    return rounds[np.argsort(mixed, kind="stable")[:_KEPT]]
+    return rounds[np.argsort(mixed, kind="stable")[:KEPT_ROUNDS]]
 
 
 def _coarse(numbers: FloatArray) -> FloatArray:

@@ -36,7 +36,7 @@ class Member:
 
     theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
     ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
-    Features are the latent of ``network``, flat contexts behind ``transform``, or a single 1 where ``constant``.
+    Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
     """
 
     theta: FloatArray
@@ -79,13 +79,14 @@ class Member:
         if len(self.theta) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
         features = math.prod(shape)
-        if self.network is not None:
-            self.network.check_inputs(shape)
-            features = self.network.dimension
-        elif self.transform is not None:
+        if self.transform is not None:
             if self.transform.n_inputs != features:
                 raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
             features = self.transform.n_features
+            shape = (features,)
+        if self.network is not None:
+            self.network.check_inputs(shape)
+            features = self.network.dimension
         if self.dimension != (1 if self.constant else features):
             raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
 
@@ -93,10 +94,11 @@ class Member:
         """Features (m, d) of contexts (m, *C)."""
         if self.constant:
             return np.ones((len(rows), 1))
+        if self.transform is not None:
+            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.network is not None:
             return self.network(rows)
-        flat = unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
-        return flat if self.transform is None else self.transform(flat)
+        return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
@@ -197,6 +199,8 @@ class RowScorer:
         for member in members:
             if member.network is None:
                 folds = getattr(member.transform, "axes", None) is None
+            elif member.transform is not None:
+                folds = False
             elif isinstance(member.network, ConvNetwork):
                 folds = before is None and all(other is member or other.constant for other in members)
             else:

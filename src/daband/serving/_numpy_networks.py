@@ -30,7 +30,6 @@ Float32Array = npt.NDArray[np.float32]
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 _PATCHES = 1024
 """How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
-_DEVIATION_FLOOR = np.float32(0.1)
 
 
 class Network(Protocol):
@@ -119,10 +118,6 @@ class ConvNetwork(_DenseNetwork):
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         super().__init__(settings, arrays)
-        self._normalise_image = bool(settings["normalise_image"])
-        if self._normalise_image:
-            self._pixel_scale, self._pixel_shift = arrays["pixel_scale"], arrays["pixel_shift"]
-            _check_float32("the scale of pixels", self._pixel_scale, self._pixel_shift)
         self._pooled = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
         if not 1 <= int(settings["convolutions"]) <= len(arrays):
             raise ValueError(f"there are {settings['convolutions']} convolutions")
@@ -133,7 +128,7 @@ class ConvNetwork(_DenseNetwork):
             if weight.ndim != 4 or bias.shape != (len(weight),) or weight.shape[2] != weight.shape[3]:
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
             self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
-        # Bytes are divided by 255 in the first kernel, once, unless what follows is not linear in them.
+        # Bytes are divided by 255 in the first kernel, once.
         kernel, bias = self._kernels[0]
         self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
 
@@ -157,8 +152,6 @@ class ConvNetwork(_DenseNetwork):
             height, width = self._pooled
         if channels * height * width != self.inputs:
             raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
-        if self._normalise_image and not self._pixel_scale.shape == self._pixel_shift.shape == (shape[0],):
-            raise ValueError(f"pixels have {shape[0]} channels, their scale has shape {self._pixel_scale.shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self.latent(np.stack([self.maps(image) for image in contexts]))
@@ -166,15 +159,7 @@ class ConvNetwork(_DenseNetwork):
     def maps(self, image: AnyArray) -> Float32Array:
         """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
-        kernels = self._kernels
-        if self._normalise_image:
-            if image.dtype == np.uint8:
-                maps /= _BYTE
-            maps = maps * self._pixel_scale + self._pixel_shift
-            maps = (maps - maps.mean()) / (maps.std() + _DEVIATION_FLOOR)
-        elif image.dtype == np.uint8:
-            kernels = self._byte_kernels
-        for kernel, bias in kernels:
+        for kernel, bias in self._byte_kernels if image.dtype == np.uint8 else self._kernels:
             maps = _pooled_convolution(maps, kernel)
             maps += bias  # the same for the four that were pooled
             np.maximum(maps, _ZERO, out=maps)

@@ -170,7 +170,7 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
     """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
         return False
-    from daband.neural._neural_linucb import can_stack  # brings torch
+    from daband.neural._stacking import can_stack  # brings torch
 
     return can_stack(policies)
 
@@ -238,21 +238,9 @@ class RunGroup:
                     with one_blas_thread(), ThreadPoolExecutor(threads, initializer=start) as pool:
                         list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
             self._trainers = dict(sorted(self._trainers.items()))
-            self._encode_resumed()
         except BaseException:
             self.stop()
             raise
-
-    def _encode_resumed(self) -> None:
-        """Encode for runs that were resumed what their last ``adapt`` had encoded, in the same way: to the last bit."""
-        resumed = [one for one in self._trainers.values() if one.episode and not one.over and one.policy.encodes_ahead]
-        if not resumed or len({trainer.episode for trainer in resumed}) > 1:
-            return
-        from daband.neural._neural_linucb import encode_expected
-
-        for trainer in resumed:
-            trainer.announce(trainer.episode)
-        encode_expected([trainer.policy for trainer in resumed])()
 
     @property
     def has_folder(self) -> bool:
@@ -296,13 +284,11 @@ class RunGroup:
         # Runs that were resumed may be ahead: they wait.
         play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
         present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
-        for index in present:
-            trainers[index].announce(behind + 1)
         if self._size == 1:
             for index in present:
                 self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
-        from daband.neural._neural_linucb import adapt_stacked
+        from daband.neural._stacking import adapt_stacked
 
         for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
             self._attempt(index, partial(_close, trainers[index], measured))

@@ -259,7 +259,6 @@ class Trainer:
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: RewardedDecision | None = None
         self._unlabelled: ByDomain = []
-        self._coming: tuple[ByDomain, ByDomain] | None = None
 
     @property
     def episode(self) -> int:
@@ -278,23 +277,10 @@ class Trainer:
         its part of the time, and saves as much more seldom.
         """
         self._since, self._beside = self._since if since is None else since, beside
-        rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
-        self._coming = None
+        rounds, self._unlabelled = self._material.take(self.episode)
         self._played = _play_episode(self.phase, rounds, self.history)
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
-
-    def announce(self, coming: int) -> None:
-        """Let a policy that encodes ahead know what it is asked for next: this episode's targets, the coming rounds."""
-
-        def read() -> list[tuple[AnyArray, str]]:
-            self._coming = self._material.take(coming) if coming < self.phase.episodes else None
-            rounds = [] if self._coming is None else self._coming[0]
-            unlabelled = [(part, name or "target") for name, part in self._unlabelled]
-            return [*((part.contexts, name or self.phase.domain_name) for name, part in rounds), *unlabelled]
-
-        if self.policy.encodes_ahead:
-            self.policy.expect(read)  # type: ignore[attr-defined]
 
     def close(self, measured: dict[str, float]) -> None:
         """Write down the episode with what ``adapt`` measured."""

@@ -40,7 +40,9 @@ _SCALE_ANSWERS = 5.0
 """Answers that the variance of source rewards counts for in the pooled residual variance."""
 _SOURCE_PART = 0.7
 """Expected part of a source advantage that is left in the target; the median of the reference class on tables."""
-_PRIOR_DEVIATION = 0.4
+_PART_DEVIATION = 0.6
+"""Standard deviation of that part."""
+_PRIOR_DEVIATION = 0.25
 """Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere."""
 _CAUTION = 0.25
 """Posterior standard deviations that are subtracted from candidates other than the default."""
@@ -71,7 +73,7 @@ class Questions:
     """
 
     def __init__(self, arms: IntArray, predicted: FloatArray, *, scale: float, seed: int = 0) -> None:
-        self.arms, self.predicted, self.scale = arms, predicted, scale
+        self.arms, self.predicted, self.scale, self.seed = arms, predicted, scale, seed
         n_contexts = arms.shape[1]
         ordered = np.sort(arms, axis=0)
         first = np.concatenate([np.ones((1, n_contexts), np.bool_), ordered[1:] != ordered[:-1]])
@@ -222,20 +224,24 @@ class Evidence:
 
         Args:
             default: index of the candidate that is taken without answers.
-            source_values: value of each candidate on held-out source rounds, (C,); NaN if unknown.
+            source_values: value on held-out source rounds of the candidates to choose from, (M,): the first M.
         """
-        arms = self.questions.arms
+        n = len(source_values)
+        arms = self.questions.arms[:n]
         if not len(self.rewards):
             return default
         if self.complete:
-            return int(self._exact(None).argmax())
+            return int(self._exact(None)[:n].argmax())
         estimates, errors = self.advantages(default)
+        estimates, errors = estimates[:n], errors[:n, :n]
         differs = (arms[:, None] != arms[None]).mean(axis=2)
         # A Hamming distance is of negative type, so this is a covariance.
         prior = (differs[:, [default]] + differs[[default]] - differs) / 2.0
         prior *= np.square(_PRIOR_DEVIATION * self.questions.scale)
-        expected = np.nan_to_num(_SOURCE_PART * (source_values - source_values[default]))
-        ridge = 1e-9 * max(float(errors.diagonal().max()), 1e-300) * np.eye(len(arms))
+        gained = source_values - source_values[default]
+        expected = _SOURCE_PART * gained
+        prior += np.square(_PART_DEVIATION) * np.outer(gained, gained)
+        ridge = 1e-9 * max(float(errors.diagonal().max()), 1e-300) * np.eye(n)
         gain = np.linalg.solve(prior + errors + ridge, prior).T
         posterior = expected + gain @ (estimates - expected)
         deviation = np.sqrt(np.maximum((prior - gain @ prior).diagonal(), 0.0))

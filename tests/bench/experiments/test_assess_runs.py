@@ -1,18 +1,23 @@
-"""Assessments of finished runs: files in run folders, the command, the report's first section."""
+"""Assessments of finished runs: files in run folders, the command, the report's section, and audits."""
 
+import csv
+import json
+
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import daband
 from daband.bench._assess_runs import assess_runs
 from daband.bench._bench import bench
-from daband.bench._settings import load_experiment
-from daband.bench.report._page import assemble
+from daband.bench._run import begin_audit, continue_run, finish_audit, finish_choice, policy_folder
+from daband.bench._settings import RunSpec, load_experiment
+from daband.bench.report._page import assemble, write_report
 from daband.cli._main import app
-from daband.cli._trust import assessed_line
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
 from daband.trust._assessment import read_assessment
+from daband.trust._choose import Candidate
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +34,10 @@ def test_every_run_of_a_folder_gets_its_assessment(folder):
     for run in runs:
         assert read_assessment(run.path / "assessment.json") == run.assessment
         assert run.assessment.arm_names[0] == "arm 0"
-        assert assessed_line(run).startswith("estimated without a label: .")
-        assert "; true: ." in assessed_line(run)
-
-
-def test_a_single_run_is_assessed_alone(folder):
-    both = assess_runs(folder)
-    (alone,) = assess_runs(both[1].path)
-    assert alone.spec.seed == 1
-    assert alone.assessment == both[1].assessment
+    (alone,) = assess_runs(runs[1].path)
+    assert alone.assessment == runs[1].assessment
+    other = assess_runs(folder, incumbent="arm 1")
+    assert {run.assessment.incumbent for run in other} == {"always arm 1"}
 
 
 def test_methods_without_contexts_cannot_be_assessed(folder):
@@ -46,22 +46,19 @@ def test_methods_without_contexts_cannot_be_assessed(folder):
         assess_runs(constant)
 
 
-def test_the_command_prints_the_page_and_the_report_begins_with_it(folder):
-    shown = CliRunner().invoke(app, ["assess", str(folder), "--required", "0.99"])
+def test_the_command_prints_the_sentence_first_and_the_report_has_it(folder):
+    shown = CliRunner().invoke(app, ["assess", str(folder), "--incumbent", "arm 2"])
     assert shown.exit_code == 0, shown.output
-    for words in ("Do not hand over", "This assumes", "linucb, seed 1", "assessment.json"):
-        assert words in shown.output
+    for words in ("over always arm 2", "shifts between real domains", "linucb, seed 1", "assessment.json"):
+        assert words in " ".join(shown.output.split())
     document = assemble(folder)
-    (trust,) = [section for section in document.sections[:2] if section.title == "Assessment in the target"]
-    assert "Do not hand over" in trust.blocks[0].text
+    (section,) = [one for one in document.sections[:2] if one.title == "Advantage over the incumbent"]
+    assert "over always arm 2" in section.blocks[0].text
 
 
-def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
-    from daband.bench._run import continue_run, finish_choice, policy_folder
-    from daband.bench._settings import RunSpec
-    from daband.bench.report._page import write_report
-    from daband.trust._choose import Candidate
-
+@pytest.fixture
+def chosen(tmp_path):
+    """The folder of a choice, its choice and its pair."""
     options = pairs.get("synthetic").resolved({"tiny": True})
     pair = daband.domains.load("synthetic", **options)
     candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
@@ -71,19 +68,46 @@ def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
         episodes=4, episode_length=16, seed=0, rule="ucb", selection="choose",
     )  # fmt: skip
     finish_choice(choice, pair, spec, tmp_path)
-    assert policy_folder(tmp_path).pair == "synthetic"
-    (assessed,) = assess_runs(tmp_path)
+    return tmp_path, choice, pair
+
+
+def test_the_folder_of_a_choice_is_a_finished_run(chosen):
+    place, choice, _ = chosen
+    assert policy_folder(place).pair == "synthetic"
+    (assessed,) = assess_runs(place)
     assert assessed.spec.method == choice.candidate
-    assert assessed.assessment == choice.assessment  # one number of rewards to ask for, whoever is asked
-    (strict,) = assess_runs(tmp_path, required=0.999)
-    assert strict.assessment.verdict == "do not"
-    assert strict.assessment.reasons.count("A value of 0.999 is required.") == 1
-    assert len(strict.assessment.reasons) == len(choice.assessment.reasons)
-    assert continue_run(tmp_path, rounds=32)["rounds"] == 32
-    assert write_report(tmp_path, formats=()).is_file()
-    number, path = policy_folder(tmp_path).next_version()
+    assert assessed.assessment == choice.assessment
+    assert continue_run(place, rounds=32)["rounds"] == 32
+    assert write_report(place, formats=()).is_file()
+    number, path = policy_folder(place).next_version()
     assert (number, path.name) == (1, "policy-1.safetensors")
     path.parent.mkdir()
     choice.policy.save(path)
-    assert policy_folder(tmp_path).policy_file == path
-    assert policy_folder(tmp_path).next_version()[0] == 2
+    assert policy_folder(place).policy_file == path
+    assert policy_folder(place).next_version()[0] == 2
+
+
+def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path_factory):
+    """Before: `assess` and the exported file repeated what was known before the rewards."""
+    place, choice, pair = chosen
+    started = begin_audit(place, budget=20)
+    assert started.incumbent == choice.assessment.incumbent
+    with open(started.questions, newline="") as file:
+        rows = list(csv.DictReader(file))
+    rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
+    path = tmp_path_factory.mktemp("answers") / "answers.csv"
+
+    def answer(value_of, **options):
+        lines = [f"{row['id']},{value_of(int(row['context']), int(row['arm']))}" for row in rows]
+        path.write_text("\n".join(["id,reward", *lines]))
+        return finish_audit(place, path, **options)
+
+    audit, assessment = answer(lambda context, arm: rewards[context, arm])
+    assert assessment == read_assessment(place / "assessment.json")
+    assert (assessment.rewards, assessment.low, assessment.high) == (20, audit.low, audit.high)
+    (assessed,) = assess_runs(place)
+    assert assessed.assessment == assessment
+    _, corrected = answer(lambda context, arm: float(arm == choice.assessment.incumbent_arm), replace=True)
+    assert corrected.rewards == 20  # replaced answers do not count twice
+    assert corrected.verdict == "keep the incumbent"
+    assert json.loads((place / "audit/audit.json").read_text())["verdict"] == "keep the incumbent"

@@ -31,6 +31,6 @@ def test_the_papers_hyperparameters(name, episodes, alpha, learning_rate):
         if "recipe" in settings:
             recipe = settings["recipe"]
             assert recipe["learning"]["learning_rate"] == learning_rate
-            assert recipe["replay"] == {**recipe["replay"], "sampling": "last", "refit": False, "unit_theta": True}
+            assert recipe["replay"] == {**recipe["replay"], "sampling": "last", "unit_theta": True}
             on = {term for term, weight in recipe["weights"].items() if weight["value"]}
             assert (on == {"source_squared"}) == (spec.method != "daband")

@@ -3,14 +3,8 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from daband.neural.encoders._conv import (
-    GroupedConvolution,
-    ToomCookConvolution,
-    fits_patches,
-    im2col_conv2d,
-    im2col_is_faster,
-    product_conv2d,
-)
+from daband.neural.encoders import _conv
+from daband.neural.encoders._conv import GroupedConvolution, im2col_conv2d, im2col_is_faster
 from daband.neural.encoders._encoder import build_encoder
 
 
@@ -44,18 +38,6 @@ def test_gradients_of_patches_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(lambda w, b: im2col_conv2d(images, w, b), (weight, shift))
 
 
-def test_patches_are_left_alone_where_they_would_gain_nothing():
-    images, weight, _ = problem(runs=1)
-    assert fits_patches(images, weight)
-    assert im2col_is_faster(images, weight) == images.is_cuda
-    assert fits_patches(images, weight.detach())  # where a kernel cuts them
-    assert not fits_patches(torch.empty(1).expand(512, 1, 3, 28, 28), weight.detach())  # so many need a gradient
-    assert fits_patches(torch.empty(1).expand(512, 1, 3, 28, 28), weight)
-    assert not fits_patches(images.requires_grad_(), weight)
-    assert not fits_patches(torch.empty(1).expand(1024, 1, 3, 224, 224), weight)  # too much memory
-    assert not fits_patches(images.detach(), torch.empty(4, 6, 5, 5, requires_grad=True))  # too many channels
-
-
 @pytest.mark.parametrize("runs", [1, 2])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch, runs, normalise):
@@ -75,9 +57,9 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
         used.append(given)
         return im2col_conv2d(*given)
 
-    monkeypatch.setattr("daband.neural.encoders._conv.im2col_conv2d", counted)
-    for rule in (im2col_is_faster, fits_patches):
-        monkeypatch.setattr("daband.neural.encoders._conv.im2col_is_faster", rule)
+    monkeypatch.setattr(_conv, "im2col_conv2d", counted)
+    for rule in (im2col_is_faster, lambda images, _: not images.requires_grad):
+        monkeypatch.setattr(_conv, "im2col_is_faster", rule)
         given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
         latent, alignment = functional_call(network, given, (contexts,), settings)
         loss = latent[..., 0].sum() + alignment.square().mean()
@@ -101,41 +83,3 @@ def test_a_grouped_convolution_and_its_gradient_are_those_of_torch(groups):
     torch.testing.assert_close(
         GroupedConvolution.apply(maps, weight, groups), functional.conv2d(maps, weight, groups=groups)
     )
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("height", [3, 7, 11])
-@pytest.mark.parametrize("way", [product_conv2d, ToomCookConvolution.apply])
-def test_a_convolution_by_products_is_one_in_every_direction(way, height, bias):
-    torch.manual_seed(0)
-    of_maps = way is not product_conv2d  # which takes images: they need no gradient
-    maps = torch.randn(3, 2, height, 8, dtype=torch.float64, requires_grad=of_maps)
-    weight = torch.randn(4, 2, 3, 5, dtype=torch.float64, requires_grad=True)
-    shift = torch.randn(4, dtype=torch.float64, requires_grad=True) if bias else None
-    wanted = [maps] * of_maps + [weight] + [shift] * bias
-    ours, theirs = way(maps, weight, shift), functional.conv2d(maps, weight, shift)
-    torch.testing.assert_close(ours, theirs)
-    assert ours.is_contiguous(memory_format=torch.channels_last)
-    seen = torch.randn_like(theirs)
-    for got, right in zip(
-        torch.autograd.grad(ours, wanted, seen), torch.autograd.grad(theirs, wanted, seen), strict=True
-    ):
-        torch.testing.assert_close(got, right)
-
-
-@pytest.mark.parametrize("runs", [1, 2])
-def test_an_encoder_is_the_same_by_products_and_by_convolutions(monkeypatch, runs):
-    torch.manual_seed(0)
-    network = build_encoder("conv", context_shape=(3, 20, 17), normalise=False).double()
-    parameters = {name: torch.cat([own] * runs).detach() for name, own in network.named_parameters()}
-    contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
-    for grows in (True, False):  # with and without a gradient
-        results = []
-        for arm in (True, False):
-            monkeypatch.setattr("daband.neural.encoders._conv._ARM", arm)
-            given = {name: own.clone().requires_grad_(grows) for name, own in parameters.items()}
-            latent, alignment = functional_call(network, given, (contexts,), {"domain_rows": (8,), "runs": runs})
-            loss = latent[..., 0].sum() + alignment.square().mean()
-            results.append([latent, alignment, *(torch.autograd.grad(loss, list(given.values())) if grows else [])])
-        for ours, theirs in zip(*results, strict=True):
-            torch.testing.assert_close(ours, theirs)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from daband.neural._neural_linucb import DABand, NeuralLinUCB
+from daband.neural._daband import DABand
+from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
-from daband.neural.learning._replay_buffer import ContextBuffer
+from daband.neural.learning._replay_buffer import ReplayBuffer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")
 
@@ -65,7 +66,7 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_to
 
 def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
     device = torch.device("cuda")
-    buffer = ContextBuffer(context_shape=(3, 20, 20), capacity=200_000, seed=0, device=device)
+    buffer = ReplayBuffer(context_shape=(3, 20, 20), capacity=200_000, seed=0, device=device)
     buffer.add(np.zeros((64, 3, 20, 20), np.uint8))
     place = buffer.contexts.data_ptr()
     for _ in range(40):

@@ -14,7 +14,7 @@ def test_equal_recipes_have_one_fingerprint_and_others_another():
         {"weights": {"adversarial": 1.0}},
         {"learning": {"gate_exponent": 0.0}},
         {"encoder": {"options": {"pixels": "symmetric"}}},
-        {"replay": {"refit": False}},
+        {"replay": {"sampling": "last"}},
         {"alpha": 0.5},
     ):
         assert recipe.changed(changes).fingerprint() != recipe.fingerprint(), changes

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.neural._neural_linucb import DABand
+from daband.neural._daband import DABand
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import build_encoder
 from daband.policies._checkpoints import load_policy
@@ -76,17 +76,17 @@ def test_norms_that_are_folded_into_convolutions_do_what_norms_do(rows):
 def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_last_bit(tmp_path):
     policy = played(fresh())
     policy.adapt(4)
-    assert policy._learner.encoder.features.layers[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert policy.learner.encoder.features.layers[1].weight.is_contiguous(memory_format=torch.channels_last)
     policy.save(tmp_path / "p.safetensors")
     again = load_policy(tmp_path / "p.safetensors")
     for some in (policy, again):
         played(some, seed=1)
         some.adapt(4)
-    one, other = policy._learner.state(), again._learner.state()
+    one, other = policy.learner.state(), again.learner.state()
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-    learner = again._learner  # the modules' parameters are parts of the vector that the optimiser changes
+    learner = again.learner  # the modules' parameters are parts of the vector that the optimiser changes
     with torch.no_grad():
         learner.vector.fill_(7.0)
     assert all((parameter == 7).all() for parameter in learner.encoder.parameters())

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from daband.neural.learning._replay_buffer import ContextBuffer, RoundBuffer
+from daband.neural.learning._replay_buffer import ReplayBuffer
 
 CPU = torch.device("cpu")
 
@@ -11,7 +11,7 @@ def numbered(start, stop):
 
 
 def filled(pieces, capacity=10, seed=0):
-    buffer = ContextBuffer(context_shape=(1,), capacity=capacity, seed=seed, device=CPU)
+    buffer = ReplayBuffer(context_shape=(1,), capacity=capacity, seed=seed, device=CPU)
     for start, stop in pieces:
         buffer.add(numbered(start, stop))
     return buffer
@@ -42,24 +42,38 @@ def test_beyond_the_capacity_every_item_is_kept_equally_often():
 def test_a_restored_buffer_goes_on_alike():
     whole = filled([(0, 30), (30, 80)])
     first = filled([(0, 30)])
-    second = ContextBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
+    second = ReplayBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
     second.restore(first.state())
     second.add(numbered(30, 80))
     assert stored(second) == stored(whole)
 
 
 def test_rounds_stay_together():
-    buffer = RoundBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU)
+    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
     for start in range(0, 60, 7):
         items = numbered(start, start + 7)
         buffer.add_rounds(items, items[:, 0].astype(np.int64), items[:, 0].astype(np.float64) / 100)
     n = len(buffer)
-    assert buffer.contexts[:n, 0].long().tolist() == buffer.arms[:n].tolist()
-    np.testing.assert_allclose(buffer.rewards[:n].numpy() * 100, buffer.arms[:n].numpy())
+    arms, rewards = buffer.columns["arms"][:n], buffer.columns["rewards"][:n]
+    assert buffer.contexts[:n, 0].long().tolist() == arms.tolist()
+    np.testing.assert_allclose(rewards.numpy() * 100, arms.numpy())
+
+
+def test_weights_matter_only_if_one_differs_from_one():
+    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
+    rounds = numbered(0, 3), np.zeros(3, np.int64), np.zeros(3)
+    buffer.add_rounds(*rounds, np.ones(3))
+    assert not buffer.weighted
+    buffer.add_rounds(*rounds, np.array([1.0, 2.0, 1.0]))
+    again = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, labelled=True)
+    again.restore(buffer.state())
+    assert buffer.weighted
+    assert again.weighted
+    assert again.columns["weights"].tolist() == [1, 1, 1, 1, 2, 1]
 
 
 def test_bytes_become_floats_when_floats_follow():
-    buffer = ContextBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
+    buffer = ReplayBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
     buffer.add(np.array([[255]], np.uint8))
     buffer.add(np.array([[0.5]], np.float64))
     assert buffer.contexts[:2, 0].tolist() == [1.0, 0.5]

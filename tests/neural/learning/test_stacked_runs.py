@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural._neural_linucb import adapt_stacked, can_stack
+from daband.neural._stacking import adapt_stacked, can_stack
 from daband.neural.encoders._encoder import encoders
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.neural.learning._settings import EncoderSettings
@@ -76,7 +76,7 @@ def test_bytes_of_one_and_numbers_of_another_stay_what_they_are():
 
 
 def test_an_arm_more_is_another_shape():
-    policies = [trained(make(seed, conditional_adversarial=0.5)) for seed in (0, 1)]
+    policies = [trained(make(seed, adversarial=0.5)) for seed in (0, 1)]
     adapt_stacked(policies)
     policies[1].add_arm()
     with pytest.raises(InvalidInput, match="one shape"):
@@ -114,23 +114,12 @@ def registered():
         yield
 
 
-def test_what_a_term_holds_besides_parameters_is_each_runs_own(registered):
-    together, alone = ([trained(make(seed, counting=0.5), episodes=1) for seed in (0, 1)] for _ in range(2))
-    found = adapt_stacked(together)
-    for one, other, measured in zip(together, alone, found, strict=True):
-        assert measured["counting"] == pytest.approx(other.adapt()["counting"], rel=1e-3)
-        assert_same_step(one, other)
-    broken = together[1]
-    broken.buffers.rounds[0].contexts.fill_(torch.nan)
-    before = [policy.learner.state()["objective.terms.counting.steps"].item() for policy in together]
-    adapt_stacked(together)
-    after = [policy.learner.state()["objective.terms.counting.steps"].item() for policy in together]
-    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0]
-
-
-def test_networks_whose_buffers_nobody_stacks_are_trained_in_turn(registered):
+def test_networks_and_terms_with_buffers_are_trained_in_turn(registered):
     recipe = small(encoder=EncoderSettings(name="own_buffer"))
     assert not can_stack([make_policy(recipe=recipe, seed=seed) for seed in (0, 1)])
+    counting = [trained(make(seed, counting=0.5), episodes=1) for seed in (0, 1)]
+    assert not can_stack(counting)
+    assert counting[0].adapt()["skipped_steps"] == 0
 
 
 def test_nothing_and_a_policy_twice_do_not_fit_together():

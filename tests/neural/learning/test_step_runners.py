@@ -130,7 +130,7 @@ def test_a_buffer_that_moved_or_begins_to_hold_something_is_recorded_anew():
     some.adapt(5)
     assert recorder.calls[before : before + 3] == ["warm up"] * 3
     source = some.buffers.rounds[0]
-    source.contexts = source.contexts.clone()
+    source.columns["contexts"] = source.contexts.clone()
     before = len(recorder.calls)
     some.adapt(5)
     assert recorder.calls[before : before + 3] == ["warm up"] * 3

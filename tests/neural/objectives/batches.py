@@ -32,4 +32,5 @@ def shape(**settings):
 
 
 def weights_at(objective, step=0):
-    return torch.tensor(objective.weights_at(step), dtype=torch.float64)
+    columns = objective.weights_over([step], run_steps=1)
+    return torch.tensor([weight for (weight,) in columns], dtype=torch.float64)

@@ -9,19 +9,18 @@ from torch.nn import functional
 
 from daband.neural.objectives._adversarial import domain_accuracy, domain_cross_entropy, reverse_gradient
 from daband.neural.objectives._objective import Objective, Weight
-from daband.neural.objectives._term import TermShape, terms
-from tests.neural.objectives.batches import B, K, T, W, make_batch, shape, weights_at
+from daband.neural.objectives._term import terms
+from tests.neural.objectives.batches import B, T, make_batch, shape, weights_at
 
 
 def cross_entropy(source, target):
     return domain_cross_entropy(torch.cat([source, target]), (len(source), len(target)))
 
 
-@pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
 @pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
-def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
+def test_the_encoder_receives_exactly_the_reversed_gradient(strength):
     torch.manual_seed(0)
-    term = terms.get(name)(shape()).double()
+    term = terms.get("adversarial")(shape()).double()
     batch = make_batch()
     alignments = [batch.alignment.clone().requires_grad_(True), batch.target_alignment.clone().requires_grad_(True)]
     held = replace(
@@ -33,7 +32,7 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
     parameters = list(term.parameters())
     received = torch.autograd.grad(term(held), [*alignments, *parameters])
 
-    logits = term.discriminator(term.seen(torch.cat(alignments), batch))
+    logits = term.discriminator(torch.cat(alignments))
     plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
     plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
     descended = torch.autograd.grad(plain, [*alignments, *parameters])
@@ -87,14 +86,6 @@ def test_accuracy_is_measured():
     assert float(term.measured(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
     assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
     assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
-
-
-def test_conditional_grows_with_the_arms():
-    term = terms.get("conditional_adversarial")(TermShape(n_arms=K, alignment_width=W))
-    before = term.class_directions.clone()
-    term.grow()
-    assert term.class_directions.shape == (K + 1, term.projected_width)
-    assert torch.equal(term.class_directions[:K], before)
 
 
 def test_taps_that_lie_together_are_not_copied():

@@ -41,13 +41,13 @@ Episodes = Sequence[list[dict[str, Any]]]
 
 
 def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return the assessments of runs, made without a target reward; empty if no run was assessed."""
+    """Return the advantages of runs over the incumbent; empty if no run was assessed."""
     assessed = [(run, assessment) for run in runs if (assessment := run.assessment()) is not None]
     if not assessed:
         return []
     names = [f"{run.record['pair']}: {label(*run.key)}, seed {run.record['seed']}" for run, _ in assessed]
     texts = [Text(f"{name}: {one.sentence}") for name, (_, one) in zip(names, assessed, strict=True)]
-    return [Section("Assessment in the target", [*texts], 2)]
+    return [Section("Advantage over the incumbent", [*texts], 2)]
 
 
 def learning_blocks(pair: str, runs: Sequence[RunFiles]) -> list[Block]:

@@ -1,8 +1,7 @@
-"""What every encoder is: contexts in; a unit-norm latent, and wider features for alignment, out.
+"""The contract of encoders: from contexts to a latent of unit norm, and wider features for alignment.
 
-A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. By
-default the features before those layers are aligned: that moves target accuracy far more than aligning the small latent
-does.
+A network that registers here returns *features*; ``Encoder`` appends the two dense layers of the paper. By default the
+features before those layers are aligned: that moves target accuracy far more than aligning the small latent does.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from daband.neural.encoders._domain_norm import DomainNorm
 
 
 class Encoded(NamedTuple):
-    """What an encoder gives for B contexts."""
+    """The output of an encoder for B contexts."""
 
     latent: torch.Tensor
     """(B, d), each row of unit norm."""
     alignment: torch.Tensor
-    """(B, w), the features that alignment works on."""
+    """(B, w), the features that are aligned."""
 
 
 class Features(nn.Module):
@@ -44,17 +43,17 @@ class Features(nn.Module):
     context_shape: tuple[int, ...]
     width: int
     stackable: ClassVar[bool] = False
-    """Whether ``forward`` takes ``runs``: then contexts are (B, runs, *context_shape), every parameter has the runs'
-    own one after another along its first dimension, and features are (B, runs * width). All parameters must be trained,
-    and all buffers be those of ``DomainNorm``; ``daband.checks.check_encoder`` tells whether runs are kept apart."""
+    """True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
+    follow one another along the first dimension, and features are (B, runs * width). All parameters must be trained,
+    and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs stay apart."""
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Features of contexts: ``domain_rows[0]`` rows of the first domain come first, then those of the second..."""
+        """Return features; the first ``domain_rows[0]`` contexts come from the first domain, and so on."""
         raise NotImplementedError
 
 
 def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
-    """``layer`` over (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
+    """Apply ``layer`` to (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
     if runs == 1:
         return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
@@ -69,10 +68,8 @@ class LatentSettings:
 
     dimension: int = 64
     hidden: int = 100
-    normalise_hidden: bool = False
-    """Whether the hidden layer is batch-normalised, by the statistics that the network's norms go by."""
     alignment: str = "features"
-    """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
+    """The features that are aligned: "features" (before the dense layers) or "latent" (the paper)."""
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden"):
@@ -84,15 +81,11 @@ class LatentSettings:
 class Encoder(nn.Module):
     """A network, two dense layers, and a latent of unit norm."""
 
-    def __init__(
-        self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None, statistics: str = "own"
-    ) -> None:
+    def __init__(self, *, features: Features, latent: LatentSettings) -> None:
         super().__init__()
         self.features = features
         self.latent = latent
         self.first = nn.Linear(features.width, latent.hidden)
-        norm = DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
-        self.normalise = norm if latent.normalise_hidden else None
         self.second = nn.Linear(latent.hidden, latent.dimension)
 
     @property
@@ -111,10 +104,10 @@ class Encoder(nn.Module):
         return self.features.width if self.latent.alignment == "features" else self.latent.dimension
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
-        """Encode (B, *context_shape), ``domain_rows[i]`` of them of domain i; None: all are of the first.
+        """Encode (B, *context_shape), ``domain_rows[i]`` of them from domain i; None: all from the first.
 
         With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers are those of all runs (see
-        ``Features.stackable``), and the encoded are (B, runs, ...).
+        ``Features.stackable``), and outputs are (B, runs, ...).
         """
         lead = () if runs == 1 else (runs,)
         if tuple(contexts.shape[1:]) != (*lead, *self.context_shape):
@@ -125,10 +118,7 @@ class Encoder(nn.Module):
         wide, kind = wide.to(self.first.weight.dtype), wide.device.type
         # The dense layers are too small to gain from another type of numbers.
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            hidden = dense(self.first, wide, runs=runs)
-            if self.normalise is not None:
-                hidden = self.normalise(hidden, domain_rows=domain_rows)
-            latent = dense(self.second, functional.relu(hidden), runs=runs)
+            latent = dense(self.second, functional.relu(dense(self.first, wide, runs=runs)), runs=runs)
             if runs > 1:
                 latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
             latent = unit_norm(latent)
@@ -136,12 +126,12 @@ class Encoder(nn.Module):
 
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
-    """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
+    """Divide rows (..., d) by their norms, except rows of zeros; same shape out as in."""
     return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
-    """The gradient is what is orthogonal to the unit vector; autograd takes three times the operations for it."""
+    """The gradient is the part orthogonal to the unit vector; autograd takes three times the operations for it."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
@@ -158,7 +148,7 @@ class _UnitNorm(torch.autograd.Function):
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
-    """Contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    """Return contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
         return contexts / _BYTE  # in one pass, to float32 whatever torch's default type is
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
@@ -170,52 +160,35 @@ BuildFeatures = Callable[..., Features]
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
 
 
-# The encoder that acts: a copy that training does not touch, so that threads may encode while another one trains.
-
-
 _ROWS = 2048
+"""Contexts that are encoded at once."""
 _NUMBERS = 1 << 18
-"""How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
+"""Numbers of contexts that are encoded at once on the CPU, so that the output of a layer stays in the cache."""
 
 
 def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
-    """How many rows each domain has, up to the last that has any, where all are of one domain."""
+    """Return the number of rows of each domain if all ``rows`` come from one domain."""
     return (0,) * domain + (rows,)
 
 
 class InferenceEncoder:
     """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
 
-    def __init__(self, network: Encoder | Callable[[], Encoder], *, shared: bool, device: torch.device) -> None:
-        self._network = _frozen(network) if isinstance(network, Encoder) else network
+    def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
+        for module in network.modules():
+            if isinstance(module, DomainNorm):
+                module.frozen = {}
+        self.network = network.requires_grad_(False).eval()
         self.shared = shared
         self.device = device
-        self.ahead: dict[int, tuple[AnyArray, FloatArray]] = {}
-        """By domain, contexts that were encoded before anybody asked, and their latents."""
 
-    @property
-    def network(self) -> Encoder:
-        """The network; one that is given as a function is made when it is first asked for."""
-        if not isinstance(self._network, Encoder):
-            self._network = _frozen(self._network())
-        return self._network
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_network": self.network}
-
-    def encode(self, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
-        """Latents for the head of contexts of a domain, float64: (B, d), or (B, K, d) for shared arms."""
-        if domain in self.ahead and contexts is self.ahead[domain][0]:
-            return self.ahead[domain][1]
-        tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
+    def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
+        """Return features for the head, float64 and of unit norm: (B, d), or (B, K, d) for shared arms."""
+        tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
-        return latents_of_head(self.encode_on_device(flat, domain)).reshape(*lead, -1)
-
-    def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
-        """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
         rows = _ROWS
         if self.device.type == "cpu":
             rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
@@ -226,30 +199,15 @@ class InferenceEncoder:
                 given = _filled_up(part) if self.device.type == "cuda" else part
                 latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
                 pieces.append(latent[: len(part)])
-        return torch.cat(pieces)
-
-
-def _frozen(network: Encoder) -> Encoder:
-    for module in network.modules():
-        if isinstance(module, DomainNorm):
-            module.frozen = {}
-    return network.requires_grad_(False).eval()
-
-
-def latents_of_head(rows: torch.Tensor) -> FloatArray:
-    """Latents (..., d) in float64 with norms of exactly one, also behind float32: the head's algebra counts on it."""
-    latents: FloatArray = rows.cpu().numpy().astype(np.float64)
-    latents /= np.maximum(np.linalg.norm(latents, axis=-1, keepdims=True), 1e-12)
-    return latents
+        features: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
+        features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)  # exactly 1 after float32
+        return features.reshape(*lead, -1)
 
 
 def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
-    """Contexts and copies of the first up to a power of two: a GPU's libraries plan anew for every number of rows."""
+    """Append copies of the first context up to a power of two: a GPU's libraries plan again for each number of rows."""
     more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
     return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
-
-
-# An encoder from the name of a network, or around a custom module.
 
 
 def build_encoder(
@@ -260,12 +218,11 @@ def build_encoder(
     domains: DomainNames | None = None,
     **options: object,
 ) -> Encoder:
-    """The encoder with the network of this registered name, or around a custom module, for contexts of one shape.
+    """Return the encoder with the network of this name, or with a custom module, for contexts of one shape.
 
-    "auto" is "conv" for images (channels, height, width) and "mlp" for everything else. The other keywords are the
-    network's own settings. ``domains`` are those that statistics are kept for: a source and a target by default.
+    "auto" is "conv" for images (channels, height, width) and "mlp" for all other contexts. ``options`` are settings of
+    the network. ``domains`` are those that statistics are kept for: a source and a target by default.
     """
-    latent = LatentSettings() if latent is None else latent
     if isinstance(network, nn.Module):
         features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
     else:
@@ -281,27 +238,25 @@ def build_encoder(
         if "domains" in takes:
             options["domains"] = domains
         features = kind(context_shape=context_shape, **options)
-    statistics = str(options.get("statistics", "own"))
-    return Encoder(features=features, latent=latent, domains=domains, statistics=statistics)
+    return Encoder(features=features, latent=LatentSettings() if latent is None else latent)
 
 
 class CustomFeatures(Features):
-    """A copy of any module from (B, *context_shape) to (B, ...), flattened; its normalisation layers stay as they are.
+    """A copy of a custom module from (B, *context_shape) to (B, ...), flattened.
 
-    With ``trainable=False`` the module is held in evaluation mode and receives no gradient. A trainable module with
-    batch norm of its own would make a batch differ from its singles while training, so its norms are always held to
-    their running statistics.
+    With ``trainable=False`` the module stays in evaluation mode and receives no gradient. Batch norms of the module
+    always use their running statistics, so that training sees the features that decisions see.
     """
 
     def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
         super().__init__()
-        module = copy.deepcopy(module)  # policies that are given one network must not train one another's
+        module = copy.deepcopy(module)  # policies with the same network must not train each other's
         self.module = module
         self.trainable = trainable
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        module.eval()  # a trial must leave no trace in statistics that the module keeps
+        module.eval()  # a trial must not change statistics of the module
         reference = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
             probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)

@@ -1,6 +1,6 @@
-"""A trained encoder, frozen for one domain: as arrays that numpy calculates with, or run by torch.
+"""A trained encoder, frozen for one domain: as arrays for numpy, or run by torch.
 
-``freeze_encoder`` folds batch norms into the layers before them. Encoders that have no plain form, such as pretrained
+``freeze_encoder`` folds batch norms into the layers before them. Encoders that numpy cannot run, such as pretrained
 backbones and custom modules, become a ``TorchNetwork``.
 """
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from daband._arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
-from daband.neural.encoders._conv import ConvFeatures, normalised_pixels
+from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import CustomFeatures, Encoder, InferenceEncoder, LatentSettings, build_encoder
 from daband.neural.encoders._mlp import MlpFeatures
@@ -25,7 +25,7 @@ from daband.serving._numpy_networks import Network, network_from, torch_loaders
 
 
 def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:
-    """What an encoder does to contexts of one domain (its index); ``name`` and ``options`` are what built it."""
+    """Return an encoder as it acts in one domain (its index); ``name`` and ``options`` are those it was built from."""
     features = encoder.features
     if type(features) is MlpFeatures:
         header, arrays = _mlp(features, domain)
@@ -40,7 +40,7 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
             "latent": asdict(encoder.latent), "context_shape": list(encoder.context_shape), "domain": domain,
         }  # fmt: skip
         return TorchNetwork(settings, copy.deepcopy(encoder).to("cpu"))
-    first = _folded(encoder.first, encoder.normalise, domain)
+    first = _folded(encoder.first, None, domain)
     if last:  # maps lie channels last here, channels first there
         weight = first[0].reshape(len(first[0]), -1, *last).transpose(0, 2, 3, 1)
         first = (weight.reshape(len(weight), -1), first[1])
@@ -58,16 +58,15 @@ class TorchNetwork:
         tensors = encoder.state_dict().items()
         self.arrays: Mapping[str, AnyArray] = {name: tensor.detach().numpy() for name, tensor in tensors}
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
-        told = settings["domain"]
-        self._domain = int(told != "source") if isinstance(told, str) else int(told)  # files up to version 2 have names
+        self._domain = int(settings["domain"])
         self.dimension = encoder.dimension
 
     @classmethod
     def from_file(cls, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], module: Any) -> TorchNetwork:
-        """With the weights of a file; ``module`` is the network where it is a custom one."""
+        """Return the network with the weights of a file; ``module`` is a custom encoder, if it has one."""
         if settings["name"] == "custom" and module is None:
             raise InvalidInput(
-                f"the policy has a custom encoder ({settings['module']}), of which a file holds the weights alone; "
+                f"the policy has a custom encoder ({settings['module']}), of which a file holds only the weights; "
                 "pass the module: daband.load_deployed(path, encoder=module)",
                 argument="encoder",
             )
@@ -87,7 +86,7 @@ class TorchNetwork:
                     **options,
                 )
 
-        with torch.device("meta"):  # sizes alone: a header may promise more than the file holds
+        with torch.device("meta"):  # sizes only: a header may promise more than the file holds
             sizes = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         if sizes != shapes:
@@ -133,35 +132,21 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
     for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _folded(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and not features.normalise_image:  # the normalisation of pixels in [0, 1] is taken in
-            scale, shift = (part.reshape(1, -1, 1, 1) for part in _pixel_map(features.pixels, weight.shape[1]))
-            weight, bias = weight * scale, bias + (weight * shift).sum(axis=(1, 2, 3))
+        if index == 0 and features.pixels == "symmetric":  # the first layer includes 2 x - 1
+            weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
-    header = {
-        "kind": "conv", "layers": [], "convolutions": len(features.layers), "normalise_image": features.normalise_image,
-        "pooled": list(features.map_shape) if features.pools else None,
-    }  # fmt: skip
-    if features.normalise_image:  # by the image's own mean and deviation, which stand between pixels and convolution
-        scale, shift = _pixel_map(features.pixels, features.context_shape[0])
-        arrays["pixel_scale"], arrays["pixel_shift"] = _single(scale), _single(shift)
-    return header, arrays
+    pooled = list(features.map_shape) if features.pools else None
+    return {"kind": "conv", "layers": [], "convolutions": len(features.layers), "pooled": pooled}, arrays
 
 
 def _folded(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
-    """Weights and biases of a layer, with the norm behind it taken in."""
+    """Return weights and biases of a layer that include the norm after it."""
     weight = _double(layer.weight)
     bias = np.zeros(len(weight)) if layer.bias is None else _double(layer.bias)
     if norm is None:
         return weight, bias
     scale, shift = (_double(part) for part in norm.folded(domain))
     return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
-
-
-def _pixel_map(pixels: str, channels: int) -> tuple[FloatArray, FloatArray]:
-    """Scale and shift (channels,) that normalise pixels in [0, 1] as ``pixels`` says."""
-    ends = normalised_pixels(torch.stack([torch.zeros(channels, 1, 1), torch.ones(channels, 1, 1)]), pixels)
-    shift = _double(ends[0]).reshape(-1)
-    return _double(ends[1]).reshape(-1) - shift, shift
 
 
 def _double(tensor: torch.Tensor) -> FloatArray:

@@ -1,4 +1,4 @@
-"""``mlp``: for vectors, and for anything small enough to be flattened into one."""
+"""``mlp``: dense layers for vectors, and for small contexts that are flattened."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from daband.neural.encoders._encoder import Features, dense, encoders
 class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
-    ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
-    ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``; with "source",
-    ``own_columns`` are the numbers of a context that are standardised by each domain's own nevertheless.
+    ``normalise_input`` standardises every input feature, as raw columns of different units need. ``statistics`` are
+    those of ``DomainNorm``.
     """
 
     stackable = True
@@ -36,7 +35,6 @@ class MlpFeatures(Features):
         normalise_input: bool = True,
         normalise_hidden: bool = True,
         statistics: str = "own",
-        own_columns: tuple[int, ...] = (),
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
@@ -50,7 +48,7 @@ class MlpFeatures(Features):
         check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
         shared: dict[str, Any] = {"domains": domains, "statistics": statistics}
-        norm = DomainNorm(channels=inputs, affine=False, own_channels=own_columns, **shared)
+        norm = DomainNorm(channels=inputs, affine=False, **shared)
         self.normalise_input = norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()

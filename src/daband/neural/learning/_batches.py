@@ -1,7 +1,7 @@
-"""Where the batches of gradient steps come from: replay buffers on the device, or on the host.
+"""The batches of gradient steps, drawn from replay buffers on the device or on the host.
 
-What the coming steps draw (rows of the buffers, numbers for the augmentation) is drawn before the first of them, so a
-step itself uses no random generator and has one shape: it can be recorded as a CUDA graph.
+All random numbers of the coming steps (rows of the buffers, augmentation) are drawn before the first of them. A step
+therefore uses no random generator and has one shape, so that it can be recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ from typing import NamedTuple
 import torch
 
 from daband.neural.encoders._augmentation import Augmentation, augment
-from daband.neural.learning._replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
+from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers, as_float
 
 BLOCK = 64
-"""The most steps that are drawn for at once."""
-_MOST_AHEAD = 1 << 27
+"""The maximum number of steps that are drawn together."""
+_MAX_AHEAD = 1 << 27
 """Numbers of contexts that are prepared before the steps that use them."""
-_MOST_AUGMENTED = 1 << 26
-"""Numbers of contexts that are augmented at once, which takes several times their memory for a moment."""
+_MAX_AUGMENTED = 1 << 26
+"""Numbers of contexts that are augmented together, which temporarily takes several times their memory."""
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What every batch of a stack of runs has in common."""
+    """The settings that all batches of a stack of runs share."""
 
     rounds: int
-    """Rounds, or unlabelled contexts, drawn from each buffer."""
+    """The number of rounds, or unlabelled contexts, drawn from each buffer."""
     contexts_per_round: int
     context_shape: tuple[int, ...]
     augmentation: Augmentation
     latest: bool
-    """Whether steps take the latest rounds; else they draw evenly with replacement."""
+    """True if steps use the latest rounds; otherwise they draw with replacement."""
     uses_target: bool
-    """Whether steps look at unlabelled target contexts."""
+    """True if steps use unlabelled target contexts."""
+    standardised: bool = False
+    """True if rewards are standardised by ``units``."""
 
     @property
     def augmentation_draws(self) -> int:
-        """Random numbers that the augmentation takes per context."""
+        """The number of random numbers that the augmentation of a context takes."""
         return self.augmentation.draws(self.context_shape)
 
 
@@ -50,23 +52,31 @@ class DrawnBatch(NamedTuple):
     contexts: torch.Tensor
     """(runs, R, *context_shape), as they were stored."""
     augmented: torch.Tensor
-    """The same, augmented; contexts that are no images are left as they are."""
+    """The same, augmented if they are images."""
     arm: torch.Tensor
-    """(runs, rounds): of the labelled segments."""
+    """(runs, rounds), of the labelled segments."""
     reward: torch.Tensor
     """(runs, rounds)."""
 
 
 class Batches:
-    """The draws of the coming steps in tables whose places in memory never change.
+    """The draws of the coming steps, in tables whose addresses never change.
 
-    On the CPU a step gathers its own contexts. On a GPU, where a step's time goes by the number of its operations,
-    those of all coming steps are gathered and augmented at once, also from buffers on the host.
+    On the CPU a step gathers its own contexts. On a GPU, where the number of operations decides the time of a step, the
+    contexts of all coming steps are gathered and augmented together, also from buffers on the host.
     """
 
-    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
+    def __init__(
+        self,
+        buffers: Sequence[ReplayBuffers],
+        shape: BatchShape,
+        generators: Sequence[torch.Generator],
+        units: Sequence[torch.Tensor] = (),
+    ) -> None:
         self.shape = shape
         self._generators = generators
+        self._units = units
+        """The centre and scale (2,) of each run's rewards, if they are standardised."""
         self._device = generators[0].device
         runs, rows = len(buffers), shape.rounds
         self.segments = [
@@ -74,23 +84,19 @@ class Batches:
             for segment, part in buffers[0].parts().items()
             if len(part) and (shape.uses_target or segment.labelled)
         ]
-        """What every batch consists of, domain by domain."""
+        """The parts of every batch, domain by domain."""
         self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
         """The buffers that steps draw from, for each run."""
         places = list(enumerate(self.segments))
         self.labelled = [place for place, segment in places if segment.labelled]
-        """The places of segments that have rewards, and below of those that have none, and of the sources'."""
+        """The indices of segments with rewards; then those without, and those of sources."""
         self.unlabelled = [place for place, segment in places if not segment.labelled]
         self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]
         self.segment_rows = rows * shape.contexts_per_round
-        """Contexts of each segment."""
+        """The number of contexts of each segment."""
         self.n_contexts = self.segment_rows * len(self.segments)
         labelled = rows * len(self.labelled)
         device = self._device
-        domains = [self.segments[place].domain for place in self.labelled if any(own.weights for own in buffers)]
-        counts = [[own.weights[domain] if own.weights else 1.0 for domain in domains] for own in buffers]
-        self.counts = torch.tensor(counts, dtype=torch.float32, device=device).repeat_interleave(rows, dim=1)
-        """(runs, rounds): how much each round counts in gradients; (runs, 0) where all count as much."""
         self._lengths = torch.zeros(runs, len(self.segments), 1, dtype=torch.int64, device=device)
         self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
@@ -102,9 +108,9 @@ class Batches:
         self._type = types.pop() if len(types) == 1 else torch.float32
         stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
         self._on_host = device.type == "cuda" and any(part.on_host for own in self._parts for part in own)
-        fit = max(1, min(BLOCK, _MOST_AHEAD // math.prod(stored_shape)))
+        fit = max(1, min(BLOCK, _MAX_AHEAD // math.prod(stored_shape)))
         self.block = fit if self._on_host else BLOCK
-        """For how many steps at most is drawn at once."""
+        """The maximum number of steps that are drawn together."""
         self.ahead = self.prepares_ahead(fit)
         lead = (self.block,) if self.ahead else ()
         self._gathered = torch.zeros(*lead, *stored_shape, dtype=self._type, device=device)
@@ -114,23 +120,23 @@ class Batches:
             self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
 
     def prepares_ahead(self, fit: int) -> bool:
-        """Whether contexts of the coming steps are gathered at once, if those of ``fit`` steps fit in memory."""
+        """Return True if contexts of the coming steps are gathered together; those of ``fit`` steps fit in memory."""
         return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
 
     @property
     def recordable(self) -> bool:
-        """Whether ``draw`` for a whole block does the same operations every time, on a GPU alone."""
-        weighted = any(isinstance(part, RoundBuffer) and part.weighted for own in self._parts for part in own)
+        """True if ``draw`` for a full block always does the same operations, on a GPU only."""
+        weighted = any(part.weighted for own in self._parts for part in own)
         return self.ahead and not (self._on_host or self.shape.latest or weighted)
 
     def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
-        """Draw for the coming steps, at most ``block``; ``recorded`` is a ``draw`` for as many from a recording."""
+        """Draw for the coming steps, at most ``block``; ``recorded`` replays ``draw`` for as many steps."""
         lengths = torch.tensor([[len(part) for part in own] for own in self._parts])
         self._lengths.copy_(lengths[:, :, None], non_blocking=True)
         self.draw(steps) if recorded is None else recorded()
 
     def draw(self, steps: int) -> None:
-        """What ``load`` does, with buffers as long as it has noted; each run draws from its own generator."""
+        """Draw with the buffer lengths that ``load`` has noted; each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
         sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
@@ -146,14 +152,16 @@ class Batches:
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
             for place, part in enumerate(own):
-                if n_rows and isinstance(part, RoundBuffer) and part.weighted:
+                if n_rows and part.weighted:
                     rows[:, run, place] = _by_weight(part, evenly[:, run, place])
             for place, segment in enumerate(self.labelled):
-                part, own_rows = own[segment], rows[:, run, segment]
-                assert isinstance(part, RoundBuffer)
+                drawn_columns, own_rows = own[segment].columns, rows[:, run, segment]
                 columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
-                self._arm[:steps, run, columns] = part.arms[own_rows]
-                self._reward[:steps, run, columns] = part.rewards[own_rows].to(torch.float32)
+                self._arm[:steps, run, columns] = drawn_columns["arms"][own_rows]
+                rewards = drawn_columns["rewards"][own_rows]
+                if self.shape.standardised:
+                    rewards = (rewards - self._units[run][0]) / self._units[run][1]
+                self._reward[:steps, run, columns] = rewards.to(torch.float32)
         if self.ahead:
             self._prepare(steps)
 
@@ -167,7 +175,7 @@ class Batches:
                 contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(place * size, (place + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
-        at_once = max(1, _MOST_AUGMENTED // math.prod(self._gathered.shape[1:]))
+        at_once = max(1, _MAX_AUGMENTED // math.prod(self._gathered.shape[1:]))
         for start in range(0, steps if len(self._prepared) else 0, at_once):
             block = slice(start, min(start + at_once, steps))
             stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
@@ -175,18 +183,18 @@ class Batches:
             self._prepared[block] = augmented.view(self._prepared[block].shape)
 
     def domain_rows(self, places: Sequence[int] | None = None) -> tuple[int, ...]:
-        """How many contexts of each domain the segments at these places have, all by default."""
+        """Return the number of contexts of each domain in the segments with these indices, by default in all."""
         domains = [self.segments[place].domain for place in (range(len(self.segments)) if places is None else places)]
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
     def labelled_apart(self) -> int:
-        """How many contexts the labelled segments have, where all others follow and are of other domains; else 0."""
+        """Return the number of contexts in labelled segments if all others follow and have other domains; else 0."""
         domains = [{self.segments[at].domain for at in places} for places in (self.labelled, self.unlabelled)]
         apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
         return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
 
     def at(self, position: torch.Tensor) -> DrawnBatch:
-        """The batch of the step at ``position`` (1,), a number on the device."""
+        """Return the batch of the step at ``position`` (1,), a number on the device."""
 
         def now(table: torch.Tensor) -> torch.Tensor:
             return table.index_select(0, position).squeeze(0)
@@ -201,7 +209,7 @@ class Batches:
         return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
 
     def _augment(self, contexts: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Contexts (a, b, ...) augmented by draws (a, b, draws)."""
+        """Augment contexts (a, b, ...) by draws (a, b, draws)."""
         flat = augment(contexts.flatten(0, 1), self.shape.augmentation, draws.flatten(0, 1))
         return flat.view(*contexts.shape[:2], *flat.shape[1:])
 
@@ -217,14 +225,14 @@ class Batches:
                     there.copy_(as_float(contexts.index_select(0, some.to(contexts.device))))
 
 
-def _by_weight(part: RoundBuffer, evenly: torch.Tensor) -> torch.Tensor:
-    """The rows that even draws from [0, 1) pick with probabilities in proportion to the rounds' weights."""
-    shares = part.weights[: len(part)].cumsum(0)
-    rows = torch.searchsorted(shares, evenly.to(shares.dtype).contiguous() * shares[-1], right=True)
+def _by_weight(part: ReplayBuffer, evenly: torch.Tensor) -> torch.Tensor:
+    """Turn uniform draws from [0, 1) into rows with probabilities proportional to the weights of rounds."""
+    totals = part.columns["weights"][: len(part)].cumsum(0)
+    rows = torch.searchsorted(totals, evenly.to(totals.dtype).contiguous() * totals[-1], right=True)
     return rows.clamp(max=len(part) - 1)
 
 
-def _latest(part: ContextBuffer, size: int) -> torch.Tensor:
-    """The rows (size,) of the latest contexts; a buffer that holds fewer repeats its oldest."""
+def _latest(part: ReplayBuffer, size: int) -> torch.Tensor:
+    """Return the rows (size,) of the latest contexts; a buffer with fewer repeats its oldest."""
     numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
-    return numbers % part.capacity  # a full buffer writes over its oldest
+    return numbers % part.capacity  # a full buffer overwrites its oldest

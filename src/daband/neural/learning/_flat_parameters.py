@@ -1,8 +1,8 @@
-"""Where the numbers of a network lie in memory: all parameters in one vector, all running statistics in another.
+"""The memory layout of a network: all parameters in one vector, all running statistics in another.
 
 With one vector the optimiser (``RowAdam``), the EMA and the norm of the gradient are one operation each, not many.
 Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
-are adjacent: a step works on all runs at once, while the modules of each run are views of its part.
+are adjacent. A step works on all runs together, while the modules of each run are views of its part.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
 
 _NUMBERS_IN_16_BYTES = 4
 _NUMBERS_IN_A_REGISTER = 16
-"""Of the widest processors today. Numbers beyond the last full register may be rounded in another way."""
-
-
-_CHUNK = 8192
-"""Numbers in a piece of a row. The fused kernel gives a tensor only a few blocks of a GPU; pieces of a row fill it."""
+"""For the widest processors. Numbers beyond the last full register may be rounded in another way."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class _Place:
         return math.prod(self.shape)
 
     def shaped(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Numbers (..., size) as the parameter (..., *shape); the weights of convolutions with the channels last."""
+        """Return numbers (..., size) as the parameter (..., *shape); weights of convolutions have the channels last."""
         lead = numbers.shape[:-1]
         if len(self.shape) != 4:
             return numbers.view(*lead, *self.shape)
@@ -46,13 +42,13 @@ class _Place:
         return numbers.view(*lead, out, height, width, inputs).movedim(-1, -3)
 
     def numbers(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The inverse of ``shaped``, a copy."""
+        """Invert ``shaped``, as a copy."""
         ordered = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
         return ordered.reshape(-1)
 
 
 def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
-    """A nameless place up to the next multiple of so many numbers, where one is needed."""
+    """Return a nameless place up to the next multiple of ``numbers``, if one is needed."""
     missing = -sum(place.size for place in before) % numbers
     return [_Place(part, "", (missing,))] if missing else []
 
@@ -60,9 +56,9 @@ def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
 class FlatParameters:
     """The trainable parameters of named modules, one after another.
 
-    Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights begin at
-    multiples of 16 bytes. A module's numbers end at a full register, so that its steps have the same bits whether
-    another module follows or not. Padding belongs to no parameter and stays 0.
+    Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights start at
+    multiples of 16 bytes. A module's numbers end at a full register, so that its steps have the same bits with and
+    without a module after it. Padding belongs to no parameter and stays 0.
     """
 
     def __init__(self, places: Sequence[_Place]) -> None:
@@ -72,7 +68,7 @@ class FlatParameters:
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
-        """The layout of these modules."""
+        """Return the layout of these modules."""
         places = []
         for part, module in modules.items():
             own = [
@@ -80,7 +76,7 @@ class FlatParameters:
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
-            # Matrices and convolutions first, the many short vectors behind them: so hardly any room is lost.
+            # Matrices and convolutions first, then the many short vectors: so there is little padding.
             for place in sorted(own, key=lambda place: len(place.shape) < 2):
                 places.append(place)
                 if len(place.shape) > 1:
@@ -89,15 +85,15 @@ class FlatParameters:
         return cls(places)
 
     def only(self, part: str) -> FlatParameters:
-        """The layout of one of the modules alone."""
+        """Return the layout of one of the modules."""
         return FlatParameters([place for place in self.places if place.part == part])
 
     def size_of(self, part: str) -> int:
-        """How many numbers a module has."""
+        """Return the number of numbers of a module."""
         return sum(place.size for place in self.places if place.part == part)
 
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
-        """The parameters as one vector, a copy."""
+        """Return the parameters as one vector, a copy."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
         pieces = []
         for place in self.places:
@@ -115,10 +111,10 @@ class FlatParameters:
                 named[place.part][place.name].data = place.shaped(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
-        """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
+        """Return the parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
 
-        The gradient of a split is one concatenation, so that of ``rows`` comes in one piece. With several runs, the
-        runs' parts of each parameter are adjacent: one copy of all rows, where networks would copy every parameter.
+        The gradient of a split is one concatenation, so the gradient of ``rows`` is one piece. With several runs, the
+        runs' parts of each parameter are made adjacent by one copy of all rows; networks would copy each parameter.
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
         runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
@@ -132,7 +128,7 @@ class FlatParameters:
         return found
 
     def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which number of (runs, size) stands at each place where a parameter's runs are adjacent, and the inverse."""
+        """Return the order of numbers (runs, size) in which a parameter's runs are adjacent, and its inverse."""
         if (runs, device) not in self._orders:
             numbers = torch.arange(runs * sum(self.sizes), device=device).view(runs, -1)
             order = torch.cat([piece.reshape(-1) for piece in torch.split(numbers, self.sizes, dim=1)])
@@ -141,7 +137,7 @@ class FlatParameters:
 
 
 class _Adjacent(torch.autograd.Function):
-    """The numbers of rows in another order; the way back is a copy in the inverse order."""
+    """The numbers of rows in another order; the backward pass copies in the inverse order."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
@@ -163,12 +159,12 @@ class FlatStatistics:
         self._buffers: list[tuple[str, tuple[int, ...]]] = []
         for prefix, module in network.named_modules():
             if isinstance(module, DomainNorm):
-                for name in ("running_mean", "running_variance", "batches_seen", "gate"):
+                for name in ("running_mean", "running_variance", "batches_seen"):
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
         self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
-        """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
+        """Return the statistics of the runs' networks as one vector; the networks' buffers become views of it."""
         like = next(networks[0].parameters())
         vector = torch.zeros(self.size, device=like.device, dtype=like.dtype)
         for run, network in enumerate(networks):
@@ -180,17 +176,11 @@ class FlatStatistics:
         return vector
 
     def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The buffers of all runs, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
-        found = {name: part.flatten(1) for name, part in self._stacked(vector)}
-        shapes = dict(self._buffers)
-        return {name: part if shapes[name] else part[0] for name, part in found.items()}
-
-    def of_run(self, vector: torch.Tensor, run: int) -> dict[str, torch.Tensor]:
-        """The buffers of one run, by name, as views."""
-        return dict(self._own(vector, run))
+        """Return the buffers of all runs, by name, as views: (domains, runs * channels) or (domains, runs)."""
+        return {name: part.flatten(1) for name, part in self._stacked(vector)}
 
     def run_of(self, device: torch.device) -> torch.Tensor:
-        """To which run each number belongs."""
+        """Return the run to which each number belongs."""
         vector = torch.zeros(self.size, device=device)
         for run in range(self.runs):
             for _, mine in self._own(vector, run):
@@ -198,15 +188,13 @@ class FlatStatistics:
         return vector.long()
 
     def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
-        """How many rows a buffer has, the room of a row, of which some may be left empty, and a run's part of it."""
-        name, shape = buffer
-        leaf = name.rpartition(".")[2]
-        lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
+        """Return the number of rows of a buffer, the room of a row with its padding, and a run's part of it."""
+        lead, own = buffer[1][0], math.prod(buffer[1][1:])
         size = self.runs * own
         return lead, size + -size % _NUMBERS_IN_16_BYTES, own
 
     def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""
+        """Return every buffer as (rows, runs, a run's part); each row starts at a multiple of 16 bytes."""
         found, start = [], 0
         for buffer in self._buffers:
             lead, room, own = self._room(buffer)
@@ -221,40 +209,30 @@ class FlatStatistics:
 
 
 def fresh_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What Adam knows of a vector of parameters before its first step."""
-    vector = vector.detach()
-    return {
-        "exp_avg": torch.zeros_like(vector),
-        "exp_avg_sq": torch.zeros_like(vector),
-        "step": torch.zeros(-(-len(vector) // _CHUNK), dtype=torch.float32, device=vector.device),
-    }
+    """Return Adam's state of a vector of parameters before its first step."""
+    zeros = torch.zeros_like(vector.detach())
+    return {"exp_avg": zeros, "exp_avg_sq": zeros.clone(), "step": torch.zeros((), device=vector.device)}
 
 
 class RowAdam:
-    """Adam for the rows of a matrix of parameters (runs, n); a row whose gradient is not finite is left alone.
+    """Adam for the rows of a matrix of parameters (runs, n); a row whose gradient is not finite does not change.
 
-    It changes ``parameters`` and ``moments``, as ``fresh_moments`` makes them for each run, in place.
+    It changes ``parameters`` and ``moments`` in place; ``fresh_moments`` makes the moments of a run.
     """
 
     def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
         self._learning_rate = learning_rate
-        self._parameters, self._moments = parameters.detach(), moments
+        self._rows = [parameters.detach(), *(moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
         self._kernels = triton_kernels(parameters.device)
-        numbers = (parameters.detach(), moments["exp_avg"], moments["exp_avg_sq"])
-        self._rows = [
-            [*(list(torch.split(rows[run], _CHUNK)) for rows in numbers), list(moments["step"][run].unbind())]
-            for run in range(len(parameters))
-        ]
 
     def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
-        """One step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
+        """Take one step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
         if self._kernels is not None:
-            own = [self._moments[name] for name in ("exp_avg", "exp_avg_sq", "step")]
             settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
-            self._kernels.adam(self._parameters, gradient, *own, bad, **settings)
+            self._kernels.adam(self._rows[0], gradient, *self._rows[1:], bad, **settings)
             return
-        for run, (parameters, averages, squares, taken) in enumerate(self._rows):
-            pieces = list(torch.split(gradient[run], _CHUNK))
-            given: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-            given |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-            adam(parameters, pieces, averages, squares, [], taken, found_inf=bad[run], **given)
+        given: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+        given |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        for run in range(len(gradient)):
+            parameters, averages, squares, taken = ([rows[run]] for rows in self._rows)
+            adam(parameters, [gradient[run]], averages, squares, [], taken, found_inf=bad[run], **given)

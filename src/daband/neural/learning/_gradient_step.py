@@ -1,8 +1,8 @@
 """One gradient step of a stack of learners.
 
 A step has fixed shapes, reads nothing back from the device and draws no random number, so that it can be recorded as a
-CUDA graph. What it needs from the host (the head's coefficients, the schedule of weights, the batches' draws) lies in
-tensors that the host fills between steps.
+CUDA graph. Its inputs from the host (the head's coefficients, the schedule of weights, the batches' draws) are tensors
+that the host fills between steps.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from daband.neural.learning._flat_parameters import RowAdam
 from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
 from daband.neural.objectives._term import Batch
 
-_MOST_MEASURED = 32
+_MAX_MEASURED = 32
+"""The maximum number of measurements of a step."""
 
 
 class GradientStep:
-    """Takes the next step of ``stack`` on the next batch of ``batches``; what it measures is added to ``totals``."""
+    """Takes the next step of ``stack`` on the next batch of ``batches``, and adds measurements to ``totals``."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -35,15 +36,15 @@ class GradientStep:
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
         self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
-        """For each of the coming steps every term's weight, and the share of the way that the EMA encoder goes."""
+        """For each of the coming steps the weight of every term, and the rate of the EMA encoder."""
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        """How many of them were taken."""
-        self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
-        """Sums over measured steps: their number, and then what ``measured_names`` says."""
+        """The number of these steps that were taken."""
+        self.totals = torch.zeros(runs, _MAX_MEASURED, dtype=torch.float32, device=device)
+        """Sums over measured steps: their number, and then the values of ``measured_names``."""
         self._taught = stack.first.objective.taught
         by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
-        """Whether unlabelled rows matter to the statistics of norms alone; a GPU has fewer kernels with all at once."""
+        """True if only the norms use unlabelled rows; on a GPU one pass over all rows has fewer kernels."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._no_width = torch.zeros((), device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -60,13 +61,13 @@ class GradientStep:
         (gradient,) = torch.autograd.grad(losses, stack.parameters, grad_outputs=self._ones)
         with torch.no_grad():
             losses = losses.detach()
-            # Zero times a finite number is 0, and NaN otherwise: 1 where a step must be skipped.
+            # Zero times a finite number is 0, and NaN otherwise: 1 if a step must be skipped.
             bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
             self._adam.step(gradient, bad)
             stack.restore_where(bad, statistics, others)
             stack.update_ema(torch.addcmul(now[:, -1], now[:, -1], bad, value=-1))
             skipped, streak, longest = stack.faults.unbind(1)
-            torch.addcmul(bad, streak, bad, out=streak)  # one more, or 0 where the step was good
+            torch.addcmul(bad, streak, bad, out=streak)  # one more, or 0 if the step was good
             skipped.add_(bad)
             torch.maximum(longest, streak, out=longest)
             if measure:
@@ -76,7 +77,7 @@ class GradientStep:
             self.position += 1
 
     def _losses(self, weights: torch.Tensor, measure: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The runs' losses (runs,), and what was measured (runs, M)."""
+        """Return the losses (runs,) and measurements (runs, M)."""
         stack, batches = self.stack, self.batches
         assert batches is not None
         drawn = batches.at(self.position)
@@ -89,11 +90,11 @@ class GradientStep:
                 teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
             latent, alignment = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
-        if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
+        if self._stream is not None:  # whose backward pass reads it; its memory must not be reused before
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
-        rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights, "counts": batches.counts}
+        rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
 
         def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,7 +103,7 @@ class GradientStep:
         return stack.losses(run_loss, parameters["objective"], inputs)
 
     def _teaches(self, weights: torch.Tensor, measure: bool) -> bool:
-        """Whether the EMA encoder's predictions matter: not to terms whose weights (runs, terms) are still 0."""
+        """Return True if a term with a weight (runs, terms) above 0 uses the EMA encoder's predictions."""
         if measure or weights.device.type != "cpu":  # a CUDA graph has no branches
             return bool(self._taught)
         return bool(weights.numpy()[:, self._taught].any())
@@ -110,7 +111,7 @@ class GradientStep:
     def _encode(
         self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents and alignment features of the batch; no gradient goes through rows that only norms look at."""
+        """Return latents and alignment features; rows that only norms use have no gradient."""
         rows = batches.labelled_apart() if self._target_for_norms else 0
         if not rows:
             return self.stack.encode(parameters, contexts, batches.domain_rows())
@@ -121,13 +122,13 @@ class GradientStep:
         return latent, alignment
 
     def _maps_type(self) -> AbstractContextManager[object]:
-        """On a GPU maps of images are bfloat16 where torch may use TF32; parameters and vectors are not."""
+        """Return a context in which maps of images are bfloat16 on a GPU, if torch may use TF32."""
         images = len(self.stack.first.encoder.context_shape) == 3
         allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:
-        """Within this block a GPU works beside what follows it, up to ``_join_side_stream``."""
+        """Return a context in which a GPU works concurrently with what follows, up to ``_join_side_stream``."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
@@ -140,23 +141,20 @@ class GradientStep:
     def _run_loss(
         self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One run's loss and measurements."""
+        """Return a run's loss and measurements."""
         learner = self.stack.first
         objective, n_arms, per_round = learner.objective, learner.n_arms, learner.contexts_per_round
 
         def predict(latents: torch.Tensor) -> torch.Tensor:
-            """Predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
+            """Return predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
             return (latents @ run.theta[0]).view(-1, n_arms) if learner.shared else latents @ run.theta.T
 
         predicted = predict(run.latent)
         rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
         of_segments = torch.split(predicted, rows // per_round)
         of_rounds, of_target = (_of(of_segments, places, predicted) for places in (batches.labelled, unlabelled))
-        if len(run.counts):  # the same values, whose gradient arrives multiplied by what the round counts
-            held = of_rounds.detach()
-            of_rounds = held + run.counts[:, None] * (of_rounds - held)
         alignments = torch.split(run.alignment, rows)
-        # Rounds of targets are aligned with nothing; without any, all rows are.
+        # Target rounds are not aligned.
         aligned = [*sources, *unlabelled]
         width = self._no_width.expand(of_target.shape)
         if unlabelled and objective.needs_width:
@@ -174,7 +172,6 @@ class GradientStep:
             alignments=run.alignment if len(aligned) == len(alignments) else None,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
             weight=run.weights[0],
-            target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
@@ -185,21 +182,18 @@ class GradientStep:
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
             measured["target_top_share"] = shares.max()
         self.measured_names = ["loss", "gradient_norm", *measured]
-        if len(self.measured_names) >= _MOST_MEASURED:  # the first place has their number
-            raise InvalidInput(f"an objective can have at most {_MOST_MEASURED - 6} terms")
+        if len(self.measured_names) >= _MAX_MEASURED:  # the first total is their number
+            raise InvalidInput(f"an objective can have at most {_MAX_MEASURED - 6} terms")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
 
 
 def _joined(whole: torch.Tensor, rows: int, places: Sequence[int], *, dim: int = 0) -> torch.Tensor:
-    """The segments, of so many rows each, at these places."""
+    """Return the segments, of ``rows`` rows each, with these indices."""
     return _of(torch.split(whole, rows, dim=dim), places, whole, dim=dim)
 
 
 def _of(segments: Sequence[torch.Tensor], places: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
-    """The segments of ``whole`` at these places, one after another.
-
-    They are split, not sliced: the gradient of a slice is a tensor of zeros with a copy in it.
-    """
+    """Concatenate the segments of ``whole`` with these indices; the gradient of a slice would be zeros with a copy."""
     if not places:
         return whole.narrow(dim, 0, 0)
     return segments[places[0]] if len(places) == 1 else torch.cat([segments[place] for place in places], dim=dim)

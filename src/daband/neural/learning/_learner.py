@@ -1,4 +1,4 @@
-"""What a neural policy learns by gradients: an encoder, its EMA, the objective's own parameters, the optimiser's state.
+"""The trained state of a neural policy: an encoder, its EMA, the objective's parameters, and the optimiser's state.
 
 ``stepper`` takes the steps, for one learner or for several that are stacked.
 """
@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
+import zlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, build_encoder
-from daband.neural.learning._flat_parameters import FlatParameters, FlatStatistics, fresh_moments
+from daband.neural.learning._flat_parameters import FlatParameters, fresh_moments
 from daband.neural.learning._settings import CUSTOM, Recipe
 from daband.neural.learning._skill_gate import SkillGate
 from daband.neural.learning._torch_settings import single_precision, worth_threads
@@ -30,13 +29,17 @@ from daband.neural.objectives._objective import Objective
 from daband.neural.objectives._term import TermShape
 
 _Module = TypeVar("_Module", bound=nn.Module)
+_STANDARDISED_SCALE = 0.4
+"""The factor of ``LearningSettings.scale`` for standardised rewards: the standard deviation of a reward that is 1 in
+every fifth round and 0 otherwise."""
 
 
 class Learner:
     """The state of one run.
 
-    ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
-    ``module`` is the network where the recipe says that it is a custom one.
+    ``feature_shape`` is the shape of a context after the transform; with ``shared`` arms a round has one for each arm.
+    ``module`` is the network if the recipe names a custom one. ``standardised`` rewards have mean 0 and standard
+    deviation 1.
     """
 
     @single_precision()
@@ -50,6 +53,7 @@ class Learner:
         feedback: str,
         seed: int,
         device: torch.device,
+        standardised: bool = False,
         module: nn.Module | None = None,
         domains: DomainNames | None = None,
     ) -> None:
@@ -59,17 +63,18 @@ class Learner:
         self.shared = shared
         self.n_arms = n_arms
         self.feedback = feedback
+        self.standardised = standardised
         self.seed = seed
         self.device = device
-        # The initial weights depend on the seed alone, and nobody else's random numbers change.
+        # The initial weights depend on the seed only, and the process's random numbers do not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             settings = recipe.encoder
             network, options = (settings.name, settings.options) if module is None else (module, {})
             if network == CUSTOM:
                 raise InvalidInput(
-                    f"the encoder is a custom module ({options.get('module')}), of which a recipe and a file hold the "
-                    "name and the weights alone; pass the module: encoder=..., or daband.load(path, encoder=...)"
+                    f"the encoder is a custom module ({options.get('module')}), of which a recipe and a file hold only "
+                    "the name and the weights; pass the module: encoder=..., or daband.load(path, encoder=...)"
                 )
             encoder = build_encoder(
                 network, context_shape=feature_shape, latent=settings.latent, domains=self.domains, **options
@@ -77,59 +82,59 @@ class Learner:
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
-                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
+                n_arms=n_arms,
+                alignment_width=encoder.alignment_width,
+                feedback=feedback,
+                scale=recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0),
+                standardised=standardised,
             )
-            torch.manual_seed(seed + 1)  # a term more or less must not change another's start
+            torch.manual_seed(seed + 1)  # the number of terms must not change the start of another term
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
         self.layout = FlatParameters.of(self._modules())
         self.vector = nn.Parameter(self.layout.pack(self._modules()))
-        """Every trainable parameter; the modules' own are parts of it."""
+        """Every trainable parameter; the parameters of modules are views of it."""
         self.layout.install(self._modules(), self.vector)
         self.ema: Encoder | None = None
         self.ema_vector: torch.Tensor | None = None
         if recipe.learning.ema_decay > 0:
             self.ema = copy.deepcopy(self.encoder).requires_grad_(False).eval()
-            alone = self.layout.only("encoder")
-            self.ema_vector = alone.pack({"encoder": self.ema})
-            alone.install({"encoder": self.ema}, self.ema_vector)
-        self.ema_statistics: tuple[FlatStatistics, torch.Tensor, int] | None = None
-        """Where a stack keeps the statistics of the EMA encoder: their layout, the numbers of all runs, its own run."""
-        self.own_buffers, self.ema_buffers = _buffers_besides_norms(self.encoder, self.ema)
-        """Buffers of a custom network that are no norm's, and those of its EMA copy, if it has one."""
+            only = self.layout.only("encoder")
+            self.ema_vector = only.pack({"encoder": self.ema})
+            only.install({"encoder": self.ema}, self.ema_vector)
+        self.own_buffers, self.ema_buffers = _other_buffers(self.encoder, self.ema)
+        """Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any."""
         self.generator = torch.Generator(device).manual_seed(seed)
         self.moments = fresh_moments(self.vector)
-        """What Adam knows: the means of the gradient and of its square, and the steps taken."""
+        """Adam's state: the means of the gradient and of its square, and the number of steps."""
         heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
-        # Only P asks for widths; without it a matrix per arm would be copied for nothing.
-        side = dimension if self.objective.needs_width else 0
+        side = dimension if self.objective.needs_width else 0  # only P needs a matrix per arm
         self.constants = {
             "theta": torch.zeros(heads, dimension, device=device),
             "inverse": torch.zeros(heads, side, side, device=device),
             "alpha": torch.zeros((), device=device),
-            "prior": torch.full((n_arms,), 1.0 / n_arms, device=device),
+            "unit": torch.tensor([0.0, 1.0], device=device),
         }
-        """What losses take from the head: coefficients, A^-1, how much of the width P adds, the arms' frequencies."""
+        """Inputs of the losses from the head: coefficients, A^-1, alpha, and the centre and scale of rewards."""
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
-        has_gate = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in self.norms)
-        self.gated = has_gate and recipe.learning.gate_exponent > 0
-        """Whether weights depend on the policy's skill, so that it must be kept up."""
+        self.gated = bool(self.objective.gated) and recipe.learning.gate_exponent > 0
+        """True if weights depend on the policy's skill."""
         self.gate = 0.0
-        """What the weights of gated terms are multiplied with."""
+        """The factor of the weights of gated terms."""
         self.step_number = 0
         self.run_steps = recipe.learning.run_steps
-        """How many steps the run has, of which schedules are shares."""
+        """The number of steps of the run; schedules are fractions of it."""
         self.faults = torch.zeros(3, device=device)
-        """Steps skipped in this ``adapt``, the present streak of skipped ones, and the longest of this ``adapt``."""
+        """Steps skipped in this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``."""
         rows = 2 * recipe.learning.batch * self.contexts_per_round
         self.worth_threads = worth_threads(self.encoder, context_shape=feature_shape, contexts=rows)
-        """Whether steps on the CPU use more than one thread."""
+        """True if steps on the CPU use more than one thread."""
         self.cuda_graph = True
-        """Whether steps on a GPU are recorded as a CUDA graph; else they run eagerly."""
+        """True if steps on a GPU are recorded as a CUDA graph."""
         self.stepper: object | None = None
-        """Whoever takes this learner's steps; ``learning.step_runners`` sets it."""
+        """The object that takes this learner's steps; ``_step_runners.py`` sets it."""
 
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}
@@ -139,68 +144,48 @@ class Learner:
         """The encoder's norms that have statistics for each domain."""
         return [module for module in self.encoder.modules() if isinstance(module, DomainNorm)]
 
-    # What a stack of learners asks for.
-
     @property
     def contexts_per_round(self) -> int:
-        """How many contexts a round has: one, or one per arm."""
+        """The number of contexts of a round: one, or one per arm."""
         return self.n_arms if self.shared else 1
 
     @property
     def uses_target(self) -> bool:
-        """Whether steps look at unlabelled target contexts: for a term, or for the statistics of norms."""
-        own = any(norm.statistics != "source" or norm.by_channel for norm in self.norms)
-        return self.objective.needs_target or (self.recipe.learning.target_statistics and own)
-
-    @property
-    def stores_target(self) -> bool:
-        """Whether unlabelled target contexts are kept: for steps, or to estimate how often arms are best there."""
-        return self.uses_target or self.recipe.learning.prior == "estimated"
-
-    @property
-    def encodes_ahead(self) -> bool:
-        """Whether contexts that are known beforehand are encoded right after steps: on a GPU, by the EMA encoder."""
-        return self.device.type == "cuda" and self.ema is not None and not self.shared
+        """True if steps use unlabelled target contexts: for a term, or for the statistics of norms."""
+        return self.objective.needs_target or any(norm.statistics == "own" for norm in self.norms)
 
     @property
     def alignment(self) -> str:
-        """What is aligned between the domains, and by how much, in one line."""
-        norms = self.norms
-        columns = sum(int(norm.own.sum()) for norm in norms)
-        if not norms:
-            statistics = "no normalisation by domain"
-        elif columns:
-            statistics = f"own statistics of each domain for {columns} columns, the source's for the rest"
-        elif norms[0].statistics == "source":
-            statistics = "the source's statistics in every domain"
-        else:
-            statistics = "own statistics of each domain"
+        """One line about what is aligned between the domains, and with which weights."""
+        statistics = "no normalisation by domain"
+        if self.norms:
+            own = self.norms[0].statistics == "own"
+            statistics = "own statistics of each domain" if own else "the source's statistics in every domain"
         terms = [name for name in self.objective.gated if name != "regression_error"]
         if not terms:
             return f"nothing is aligned: {statistics}"
-        exponent = self.recipe.learning.gate_exponent
-        gate = f"gate {self.gate:.2f}" + (f" (skill {self.skill_gate.skill:.2f} ** {exponent:g})" if exponent else "")
-        late = {name: self.objective.weights[name].full_at(self.run_steps) for name in terms}
-        waiting = [f"{name} at step {math.ceil(step):,}" for name, step in late.items() if step > self.step_number]
+        late = {name: math.ceil(self.objective.weights[name].full_at(self.run_steps)) for name in terms}
+        waiting = [f"{name} at step {step:,}" for name, step in late.items() if step > self.step_number]
         begun = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
-        return f"aligned by {', '.join(terms)}, {gate}{begun}; {statistics}"
+        return f"aligned by {', '.join(terms)}, gate {self.gate:.2f}{begun}; {statistics}"
 
     def plan(self, steps: int) -> None:
-        """Say how many gradient steps the run has in all: schedules are shares of that."""
+        """Set the number of gradient steps of the run; schedules are fractions of it."""
         self.run_steps = max(1, steps)
 
     @property
     def stackable(self) -> bool:
-        """Whether learners of this shape can be stacked: if all that the encoder holds is trained, or a norm's."""
-        frozen = any(not parameter.requires_grad for parameter in self.encoder.parameters())
-        return self.encoder.features.stackable and not frozen and not self.own_buffers
+        """True if learners of this shape can be stacked: all tensors are trained, or statistics of a norm."""
+        trained = all(own.requires_grad for module in self._modules().values() for own in module.parameters())
+        rest = [*self.own_buffers, *self.objective.buffers()]
+        return self.encoder.features.stackable and trained and not rest
 
     @property
     def shape_key(self) -> str:
-        """The same for learners that can be stacked."""
+        """Equal for learners that can be stacked."""
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
-        sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings()]
+        sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings(), self.standardised]
         return json.dumps([recipe, *sizes, self.feedback, str(self.device)], default=str)
 
     def move_to(
@@ -212,7 +197,7 @@ class Learner:
         constants: Mapping[str, torch.Tensor],
         faults: torch.Tensor,
     ) -> None:
-        """Keep everything that steps change in these tensors, which hold the same values already."""
+        """Keep everything that steps change in these tensors, which have the same values."""
         self.vector.data = vector
         self.layout.install(self._modules(), self.vector)
         if self.ema is not None and ema_vector is not None:
@@ -221,97 +206,62 @@ class Learner:
         self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
     def schedule(self, steps: int) -> AnyArray:
-        """For each of the coming steps every term's weight, and how far the EMA encoder follows: (steps, terms + 1)."""
-        coming = range(self.step_number, self.step_number + steps)
-        weights = self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate)
-        # The EMA encoder follows faster while training is young.
+        """Return, for the coming steps, the weight of each term and the EMA encoder's rate: (steps, terms + 1)."""
         numbers = np.arange(self.step_number, self.step_number + steps)
+        weights = self.objective.weights_over(numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
+        # The EMA encoder follows faster at the start of training.
         kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay).astype(np.float32)
         self.step_number += steps
         return np.array([*weights, 1 - kept], np.float32).T
 
     def acting_copy(self) -> InferenceEncoder:
-        """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""
+        """Return a copy of the encoder that acts: the EMA encoder if there is one. Frozen parameters are shared."""
         network = self.encoder if self.ema is None else self.ema
-        frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
-        shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
-        if self.encodes_ahead and self.ema_statistics is not None and self.ema_vector is not None and self.stackable:
-            # Most contexts are encoded ahead, and nobody asks for the copy: its numbers are enough, in two pieces.
-            statistics, vector, run = self.ema_statistics
-            copies = self.ema_vector.clone(), statistics, vector.clone(), run
-            make = partial(_with_values, network, self.layout, *copies)
-            return InferenceEncoder(make, shared=self.shared, device=self.device)
-        # Copying everything that a module of somebody else may hold takes ten times as long.
-        copied = _with_own_tensors(network) if self.stackable else copy.deepcopy(network, shared)
+        if self.stackable:
+            copied = _with_own_tensors(network)
+        else:
+            frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
+            shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
+            copied = copy.deepcopy(network, shared)
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
 
     def take_head(
-        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, prior: FloatArray | None = None
+        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        """Copy what the losses treat as constants, coefficients, A^-1 and alpha, and set the gate by the skill so far.
+        """Copy the constants of the losses, and set the gate by the skill so far.
 
-        ``prior`` (K,) is how often each arm is expected to be the best one in the target; None: all as often.
+        ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, ``unit`` the centre and
+        scale of rewards.
         """
-        coefficients = torch.from_numpy(theta).to(torch.float32)
+        coefficients = torch.from_numpy(np.ascontiguousarray(theta)).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
         self.constants["theta"].copy_(coefficients, non_blocking=True)
         if self.objective.needs_width:
             self.constants["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
         self.constants["alpha"].fill_(alpha)
-        if prior is None:
-            self.constants["prior"].fill_(1.0 / self.n_arms)
-        else:
-            self.constants["prior"].copy_(torch.from_numpy(prior), non_blocking=True)
-        self.gate = self.skill_gate.skill**self.recipe.learning.gate_exponent
-        for norm in self.norms:
-            if norm.statistics == "gated":
-                norm.gate.fill_(self.gate)
+        if self.standardised:
+            self.constants["unit"].copy_(torch.tensor(unit), non_blocking=True)
+        self.gate = self.skill_gate.skill(unit[1]) ** self.recipe.learning.gate_exponent
 
-    @single_precision()
     def grow(self) -> None:
-        """One more arm."""
-        with torch.random.fork_rng(devices=[]):
-            # The initial values for a new arm depend on the seed and the arm's number alone.
-            torch.manual_seed(int(np.random.SeedSequence([self.seed, self.n_arms]).generate_state(1)[0]))
-            self.objective.grow()
-        self.objective.to(self.device)
+        """Add an arm."""
         self.n_arms += 1
         self.skill_gate.grow()
         self.stepper = None
-        layout = FlatParameters.of(self._modules())
-        if layout.places != self.layout.places:
-            self._lay_out(layout)
-        self.constants["prior"] = torch.full((self.n_arms,), 1.0 / self.n_arms, device=self.device)
         if not self.shared:
             for name in ("theta", "inverse"):
                 before = self.constants[name]
                 self.constants[name] = torch.cat([before, torch.zeros_like(before[:1])])
 
-    def _lay_out(self, layout: FlatParameters) -> None:
-        """Make room for parameters that have grown; Adam's moments of the others, and of the old part, are kept."""
-        self.vector = nn.Parameter(layout.pack(self._modules()))
-        layout.install(self._modules(), self.vector)
-        moments = fresh_moments(self.vector)
-        moments["step"] += self.moments["step"][0]
-        for name in ("exp_avg", "exp_avg_sq"):
-            fresh = moments[name]
-            new, old = layout.parameters(fresh[None]), self.layout.parameters(self.moments[name][None])
-            for part, own in new.items():
-                for parameter in own.keys() & old.get(part, {}).keys():
-                    before, after = old[part][parameter], own[parameter]
-                    common = tuple(slice(min(sizes)) for sizes in zip(before.shape, after.shape, strict=True))
-                    after[common] = before[common]
-        self.moments = moments
-        self.layout = layout
+    def _parts(self) -> dict[str, nn.Module]:
+        """Return the modules by their names in files."""
+        return self._modules() if self.ema is None else {**self._modules(), "average": self.ema}
 
     def state(self) -> dict[str, AnyArray]:
-        """Everything needed to continue to the last bit."""
+        """Return everything needed to continue to the last bit."""
         arrays: dict[str, AnyArray] = {}
-        parts: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
-        if self.ema is not None:
-            parts["average"] = self.ema
-        for prefix, module in parts.items():
+        for prefix, module in self._parts().items():
             for name, tensor in module.state_dict().items():
                 arrays[f"{prefix}.{name}"] = tensor.detach().cpu().numpy()
         for name, tensor in self.moments.items():
@@ -324,45 +274,34 @@ class Learner:
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the state."""
 
         def tensors(prefix: str) -> dict[str, torch.Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in below(prefix, state).items()}
 
-        self.encoder.load_state_dict(tensors("encoder."))
-        self.objective.load_state_dict(tensors("objective."))
-        if self.ema is not None:
-            self.ema.load_state_dict(tensors("average."))
+        for prefix, module in self._parts().items():
+            module.load_state_dict(tensors(f"{prefix}."))
         saved = tensors("optimiser.")
         for name, moments in self.moments.items():
             if saved[name].numel() != moments.numel():
-                raise InvalidInput(
-                    "the file holds another number of optimiser values than its network has: another version of daband "
-                    "wrote it, and training cannot go on from it here"
-                )
+                raise InvalidInput("the file holds another number of optimiser values than its network has")
             moments.copy_(saved[name].reshape(moments.shape))
-        self._restore_generator(torch.from_numpy(np.array(state["generator"])))
+        generator = torch.from_numpy(np.array(state["generator"]))
+        if generator.shape == self.generator.get_state().shape:
+            self.generator.set_state(generator)
+        else:  # of another kind of device, which cannot be continued
+            self.generator.manual_seed(zlib.crc32(generator.numpy().tobytes()))
         self.step_number = int(state["step_number"][0])
-        if "run_steps" in state:
-            self.run_steps = int(state["run_steps"][0])
-        if "gate.sums" in state:
-            self.skill_gate.restore(below("gate.", state))
+        self.run_steps = int(state["run_steps"][0])
+        self.skill_gate.restore(below("gate.", state))
         self.faults[1] = float(state["streak"][0])
 
-    def _restore_generator(self, state: torch.Tensor) -> None:
-        """Continue these random numbers; a state of another kind of device cannot be, and seeds new ones."""
-        if state.shape == self.generator.get_state().shape:
-            self.generator.set_state(state)
-        else:
-            digest = hashlib.sha256(state.numpy().tobytes()).digest()
-            self.generator.manual_seed(int.from_bytes(digest[:7], "little"))
-
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
-        """Copies and pickles are rebuilt from the state: the views into shared tensors would not survive copying."""
+        """Rebuild copies and pickles from the state: views of common tensors do not survive copying."""
         arguments = {
             "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
             "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
-            "module": self._module, "domains": self.domains,
+            "standardised": self.standardised, "module": self._module, "domains": self.domains,
         }  # fmt: skip
         return _rebuilt, (arguments, self.state(), self.cuda_graph)
 
@@ -374,59 +313,31 @@ def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_grap
     return learner
 
 
-def _buffers_besides_norms(
-    encoder: nn.Module, average: nn.Module | None
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Buffers that training may change and that are no ``DomainNorm``'s: the encoder's, and its average's if any.
+def _with_own_tensors(module: _Module) -> _Module:
+    """Copy a module with its parameters and buffers in half the time of ``copy.deepcopy``; all else is shared."""
+    twin = copy.copy(module)
+    twin._parameters = {
+        name: None if tensor is None else nn.Parameter(tensor.detach().clone(), requires_grad=False)
+        for name, tensor in module._parameters.items()
+    }
+    twin._buffers = {name: None if tensor is None else tensor.clone() for name, tensor in module._buffers.items()}
+    twin._modules = {name: None if part is None else _with_own_tensors(part) for name, part in module._modules.items()}
+    return twin
 
-    Those of norms that are held to the statistics they came with are left out: there may be hundreds.
+
+def _other_buffers(encoder: nn.Module, average: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return buffers that training may change and that belong to no ``DomainNorm``: the encoder's, and its EMA's.
+
+    Buffers of norms that always use their running statistics are ignored: there may be hundreds.
     """
     own: list[torch.Tensor] = []
     slow: list[torch.Tensor] = []
-    beside = encoder if average is None else average
-    for module, other in zip(encoder.modules(), beside.modules(), strict=True):
+    for module, other in zip(encoder.modules(), (average or encoder).modules(), strict=True):
         held = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
         if not isinstance(module, DomainNorm) and not held:
             own += module.buffers(recurse=False)
             slow += other.buffers(recurse=False)
     return own, slow if average is not None else []
-
-
-def _with_own_tensors(module: _Module, values: Mapping[str, torch.Tensor] | None = None, prefix: str = "") -> _Module:
-    """A copy of a module with parameters and buffers of its own; all else that it holds must never change.
-
-    They are those of ``values``, by name, where it has them.
-    """
-
-    def own(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        value = None if values is None else values.get(prefix + name)
-        return tensor.detach().clone() if value is None else value
-
-    twin = copy.copy(module)
-    twin._parameters = {
-        name: None if tensor is None else nn.Parameter(own(name, tensor), requires_grad=False)
-        for name, tensor in module._parameters.items()
-    }
-    twin._buffers = {name: None if tensor is None else own(name, tensor) for name, tensor in module._buffers.items()}
-    twin._modules = {
-        name: None if part is None else _with_own_tensors(part, values, f"{prefix}{name}.")
-        for name, part in module._modules.items()
-    }
-    return twin
-
-
-def _with_values(
-    network: Encoder,
-    layout: FlatParameters,
-    vector: torch.Tensor,
-    statistics: FlatStatistics,
-    buffers: torch.Tensor,
-    run: int,
-) -> Encoder:
-    """A copy of a run's encoder whose parameters and norms' buffers are parts of these vectors."""
-    parameters = layout.only("encoder").parameters(vector[None])["encoder"]
-    values = {**{name: own[0] for name, own in parameters.items()}, **statistics.of_run(buffers, run)}
-    return _with_own_tensors(network, values)
 
 
 def _initialise_gaussian(network: nn.Module) -> None:

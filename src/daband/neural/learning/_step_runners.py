@@ -1,4 +1,8 @@
-"""Takes the gradient steps of one or several learners: fills the tables that a step reads, and lets a runner run it."""
+"""Run gradient steps, eagerly or from a CUDA graph that was recorded from a step.
+
+A graph holds addresses. If a tensor that it reads has moved (a buffer that grew) or a part of the step appears (the
+first target context), the step is recorded again. If recording fails, steps run eagerly, with a warning.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from daband._arrays import AnyArray
 from daband.errors import DeviceOutOfMemory, InvalidInput
-from daband.neural.encoders._encoder import domain_rows
 from daband.neural.learning._batches import Batches, BatchShape
 from daband.neural.learning._gradient_step import GradientStep
 from daband.neural.learning._learner import Learner
@@ -22,43 +23,28 @@ from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
 from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
 
-# Who runs a gradient step: Python, operation by operation, or a CUDA graph that was recorded from it.
-#
-# A graph holds addresses. Whenever something that it reads has moved (a buffer that grew) or a part of the step comes
-# or goes (the first target context), the step is recorded anew. Where recording fails, steps run eagerly, with a
-# warning.
-
-
 _WARM_UP = 3
-"""Steps run before recording: in them the libraries choose their kernels and allocate their work space."""
+"""Steps before recording, in which the libraries choose their kernels and allocate their work space."""
+_MEASURE_EVERY = 16
+"""Steps from one measurement to the next."""
 
 Step = Callable[[bool], None]
-"""A step that changes tensors in place; its argument says whether it measures."""
-
-
-class Recorder(Protocol):
-    """What a ``StepRunner`` asks of the device."""
-
-    def warm_up(self, work: Callable[[], None]) -> None:
-        """Run ``work`` where it will be recorded later."""
-
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record ``work`` without running it, and return what replays it; RuntimeError where that is impossible."""
+"""A step that changes tensors in place; its argument is True if it measures."""
 
 
 class StepRunner:
-    """Runs a step as it is, or where there is a recorder from a recording: of the step that measures, or the other."""
+    """Runs a step eagerly, or with a recorder from a recording, of which there are two: with and without measuring."""
 
-    def __init__(self, step: Step, recorder: Recorder | None = None) -> None:
+    def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
         self._step = step
         self._recorder = recorder
         self._replays: dict[bool, Callable[[], None]] = {}
         self._warm_ups = 0
         self.eager = recorder is None
-        """Whether steps run as they are: without a recorder, or once recording has failed."""
+        """True if steps run eagerly: without a recorder, or after recording has failed."""
 
     def run(self, measure: bool) -> None:
-        """Take one step; with a recorder some warm up before they are recorded."""
+        """Take one step; with a recorder the first ones warm up before a step is recorded."""
         if self._recorder is not None and measure not in self._replays and not self.eager:
             if self._warm_ups < _WARM_UP:
                 self._warm_ups += 1
@@ -78,20 +64,21 @@ class StepRunner:
             replay()
 
     def forget(self) -> None:
-        """Warm up and record anew: something that the recordings read has moved."""
+        """Warm up and record again: tensors that the recordings read have moved."""
         self._replays = {}
         self._warm_ups = 0
 
 
 class CudaRecorder:
-    """Records CUDA graphs, of which some draw from these generators."""
+    """Records CUDA graphs that may draw from these generators."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = generators
         self._collected = False
 
     def warm_up(self, work: Callable[[], None]) -> None:
-        # On a stream of its own, as recording will be: what is allocated here is then safe to reuse there.
+        """Run ``work`` on the stream that will record it."""
+        # On a separate stream, as recording is: memory that is allocated here is then safe to reuse there.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -99,9 +86,10 @@ class CudaRecorder:
         torch.cuda.current_stream().wait_stream(stream)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record ``work`` without running it, and return a function that replays it; RuntimeError if impossible."""
         if not self._collected:
-            # Graphs of policies that are no longer used hold device memory until the cycle that they are part of is
-            # collected. Once is enough: it takes a tenth of a second, and steps are recorded again and again.
+            # Graphs of policies that are no longer used hold device memory until their reference cycle is collected.
+            # Once is enough: it takes a tenth of a second, and steps are recorded often.
             gc.collect()
             self._collected = True
         graph = torch.cuda.CUDAGraph()
@@ -119,7 +107,7 @@ class CudaRecorder:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect no garbage within this block: events and pinned memory that are freed end a recording."""
+    """Collect no garbage within this block: freed events and pinned memory end a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -129,30 +117,12 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_MEASURE_EVERY = 16
-
-
 def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
-    """Take ``steps`` gradient steps for each learner on its buffers, and return means of what was measured.
+    """Take ``steps`` gradient steps for each learner on its buffers, and return means of the measurements.
 
     Learners that are given together must be stackable; they stay stacked until one of them is given with others.
     """
-    return start_steps(learners, steps, buffers)()
-
-
-def start_steps(
-    learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]
-) -> Callable[[], list[dict[str, float]]]:
-    """What ``take_steps`` does; a GPU works on the steps until the returned call asks for what they measured."""
-    return _stepper_of(learners).start(steps, buffers)
-
-
-def encode_ahead(learners: Sequence[Learner], contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
-    """Start to encode as many contexts of a domain for each learner by its EMA encoder, for all learners at once.
-
-    Returns latents (learners, B, d) on the device; the next call writes over them.
-    """
-    return _stepper_of(learners).encode(contexts, domain)
+    return _stepper_of(learners).take(steps, buffers)
 
 
 def _stepper_of(learners: Sequence[Learner]) -> Stepper:
@@ -176,13 +146,13 @@ class Stepper:
             augmentation=learning.augmentation,
             latest=first.recipe.replay.sampling == "last",
             uses_target=first.uses_target,
+            standardised=first.standardised,
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
         self._recorder = CudaRecorder([learner.generator for learner in learners])
         self.runner = self._runner_of(self.step)
         self._drawing = self._runner_of(lambda _: self._draw_block())
-        self._ahead: dict[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepRunner]] = {}
         self._places: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
@@ -192,16 +162,16 @@ class Stepper:
         return StepRunner(step, self._recorder if records else None)
 
     def serves(self, learners: Sequence[Learner]) -> bool:
-        """Whether these learners' numbers are still the rows of this stack."""
+        """Return True if the tensors of these learners are still the rows of this stack."""
         mine = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
         return mine and self._cuda_graph == learners[0].cuda_graph
 
     @single_precision()
-    def start(self, steps: int, buffers: Sequence[ReplayBuffers]) -> Callable[[], list[dict[str, float]]]:
-        """Start ``steps`` steps; the returned call gives, for each learner, means of what was measured.
+    def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
+        """Take ``steps`` steps, and return for each learner the means of the measurements.
 
-        Every sixteenth step measures, the last among them: measuring takes about a sixth of the operations of a small
-        network's step. Steps that were skipped count in no mean. The device is read once, at the end.
+        Every sixteenth step measures, including the last: measuring takes about a sixth of the operations of a small
+        network's step. Skipped steps count in no mean. The device is read once, at the end.
         """
         batches = self._refresh_batches(buffers)
         first, faults = self.stack.first, self.stack.faults
@@ -219,31 +189,7 @@ class Stepper:
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
         numbers = torch.cat([faults[:, ::2], self.step.totals], dim=1)
-        return lambda: [self._means(*row) for row in numbers.cpu().tolist()]
-
-    @single_precision()
-    def encode(self, contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
-        """What ``encode_ahead`` returns; contexts of one shape and domain are encoded by one recording."""
-        stack, key = self.stack, (domain, contexts[0].shape, contexts[0].dtype)
-        if key not in self._ahead:
-            rows = domain_rows(domain, len(contexts[0]))
-            bytes_or_floats = torch.uint8 if contexts[0].dtype == np.uint8 else torch.float32
-            sizes = (stack.runs, *contexts[0].shape)
-            on_host = torch.zeros(sizes, dtype=bytes_or_floats, pin_memory=stack.device.type == "cuda")
-            on_device = torch.zeros_like(on_host, device=stack.device)
-            latents = torch.zeros(*sizes[:2], stack.first.encoder.dimension, device=stack.device)
-
-            def encode(_: bool) -> None:
-                encoded = stack.encode_by_teacher(on_device, rows)
-                assert encoded is not None
-                latents.copy_(encoded)
-
-            self._ahead[key] = on_host, on_device, latents, self._runner_of(encode)
-        on_host, on_device, latents, runner = self._ahead[key]
-        np.stack(contexts, out=on_host.numpy(), casting="same_kind")
-        on_device.copy_(on_host, non_blocking=True)
-        runner.run(False)
-        return latents
+        return [self._means(*row) for row in numbers.cpu().tolist()]
 
     def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
         step = self.step
@@ -261,16 +207,17 @@ class Stepper:
         self.step.batches.draw(self.step.batches.block)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
-        """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
+        """Make new batches, and forget recordings, if buffers have moved or have received their first contexts."""
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
             raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
         places = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
-        ) + tuple(own.weights for own in buffers)
+        )
         if self.step.batches is None or places != self._places:
             generators = [learner.generator for learner in self.stack.learners]
-            self.step.batches = Batches(buffers, self._shape, generators)
+            units = [learner.constants["unit"] for learner in self.stack.learners]
+            self.step.batches = Batches(buffers, self._shape, generators, units)
             self.runner.forget()
             self._drawing.forget()
             self._places = places

@@ -2,12 +2,11 @@
 
 The discriminator descends the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives exactly
 that gradient, reversed and times twice the weight: the paper adds the two domains' expectations where the mean halves
-them. Several sources are one mixture, and so are several targets: so a source that counts for nothing changes nothing.
+them. Several sources are one mixture, and so are several targets.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ class _Reversal(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - the way back needs it
+    def forward(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return features.view_as(features)
 
     @staticmethod
@@ -36,15 +35,14 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
-    """``features``, whose gradient arrives multiplied by ``-strength``, a scalar tensor."""
+    """Return ``features``; their gradient is multiplied by ``-strength``, a scalar tensor."""
     return _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
 def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The mean over both domains of each one's mean cross-entropy.
+    """Return the mean over both domains of the mean cross-entropy of each; 0 if one of them has no rows.
 
-    ``logits`` (B,) are positive for the target; the first ``rows[0]`` are of the source, ``rows[1]`` of the target. One
-    alone cannot be told from the other: 0.
+    ``logits`` (B,) are positive for the target. The first ``rows[0]`` come from the source, the others from the target.
     """
     first, second = torch.split(logits, list(rows))
     if not len(first) or not len(second):
@@ -55,7 +53,7 @@ def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Ten
 
 
 def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The mean over both domains of the share of rows that ``logits`` (B,) put into their domain; a 0 counts half."""
+    """Return the mean over both domains of the fraction of rows that ``logits`` (B,) classify correctly."""
     first, second = torch.split(logits, list(rows))
     return 0.5 + (torch.sign(second).mean() - torch.sign(first).mean()) / 4
 
@@ -75,73 +73,22 @@ class Discriminator(nn.Module):
 
 @terms.register("adversarial")
 class Adversarial(Term):
-    """The discriminator sees the alignment."""
+    """D of the bound: the discriminator sees the alignment features."""
 
     needs_target = True
     weighs_itself = True
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
-        self.discriminator = Discriminator(width=self.input_width(shape))
-
-    def input_width(self, shape: TermShape) -> int:
-        """How wide what the discriminator sees is."""
-        return shape.alignment_width
+        self.discriminator = Discriminator(width=shape.alignment_width)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         alignment = reverse_gradient(batch.both_alignments, 2 * batch.weight)
-        return domain_cross_entropy(self.logits(alignment, batch), batch.alignment_rows)
-
-    def logits(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The discriminator's logits of all rows, the sources' first, whose alignments are ``alignment``."""
-        return self.discriminator(self.seen(alignment, batch))
-
-    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the discriminator sees of the rows whose alignments are ``alignment``."""
-        return alignment
+        return domain_cross_entropy(self.discriminator(alignment), batch.alignment_rows)
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        if min(len(batch.alignment), len(batch.target_alignment)) == 0:
+        if min(batch.alignment_rows) == 0:
             return {}
         with torch.no_grad():
-            logits = self.logits(batch.both_alignments, batch)
+            logits = self.discriminator(batch.both_alignments)
             return {"discriminator_accuracy": domain_accuracy(logits, batch.alignment_rows)}
-
-
-@terms.register("conditional_adversarial")
-class ConditionalAdversarial(Adversarial):
-    """The discriminator sees features and predictions together, so that class is aligned with class.
-
-    Their outer product is projected onto random directions, which keeps it small for many arms. The predictions are
-    constants here: the gradient reaches the encoder through the features. Where every arm has a context of its own,
-    the two classes of a context are that its arm is the one to choose, and that it is not.
-    """
-
-    projected_width = 512
-
-    feature_directions: torch.Tensor
-    class_directions: torch.Tensor
-
-    def __init__(self, shape: TermShape) -> None:
-        super().__init__(shape)
-        self.register_buffer("feature_directions", torch.randn(shape.alignment_width, self.projected_width))
-        self.register_buffer("class_directions", torch.randn(shape.n_arms, self.projected_width))
-
-    def input_width(self, shape: TermShape) -> int:
-        return self.projected_width
-
-    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
-        contexts_a_round = len(batch.target_alignment) // len(batch.target_predicted)
-        source = batch.predicted[: len(batch.alignment) // contexts_a_round]  # behind them are rounds of the target
-        predicted = torch.cat([source, batch.target_predicted])
-        probabilities = torch.softmax(self.shape.scale * predicted.detach(), dim=1)
-        directions = self.class_directions
-        if contexts_a_round > 1:
-            of_context = probabilities.reshape(-1, 1)
-            probabilities, directions = torch.cat([of_context, 1 - of_context], dim=1), directions[:2]
-        product = (alignment @ self.feature_directions) * (probabilities @ directions)
-        return product / math.sqrt(self.projected_width)
-
-    def grow(self) -> None:
-        new = torch.randn(1, self.projected_width).to(self.class_directions)
-        self.class_directions = torch.cat([self.class_directions, new])

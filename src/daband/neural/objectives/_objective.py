@@ -1,4 +1,4 @@
-"""The objective: chosen terms, each with its weight and the schedule of that, added up."""
+"""The objective: the sum of chosen terms, each with a scheduled weight."""
 
 from __future__ import annotations
 
@@ -10,56 +10,46 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from daband._arguments import one_of
 from daband.errors import InvalidInput
 from daband.neural.objectives._term import Batch, Term, TermShape, terms
-
-_SHAPES = ("constant", "linear", "sigmoid", "step")
 
 
 @dataclass(frozen=True)
 class Weight:
     """A weight with its schedule over the gradient steps of a run.
 
-    ``shape`` "constant" is ``value`` from ``start`` on; "linear" grows from 0 to ``value`` over ``steps`` steps after
-    ``start``; "sigmoid" does so as the ramp of domain-adversarial training does, ``2 / (1 + exp(-10 p)) - 1``; "step"
-    is another word for a constant that starts late. Before ``start`` the weight is 0. ``start`` and ``steps`` below 1
-    are shares of the run, so that a short run reaches what a long one does; from 1 on they are numbers of steps.
+    Before ``start`` the weight is 0. Then it grows over ``ramp`` steps from 0 to ``value`` by the schedule of
+    domain-adversarial training, ``2 / (1 + exp(-10 p)) - 1``; with a ``ramp`` of 0 it has its value at once. ``start``
+    and ``ramp`` below 1 are fractions of the run, so that a short run ends with the weights of a long one; from 1 on
+    they are numbers of steps.
 
-    A ``value`` of 0 removes the term: nothing of it is computed, and no random number is drawn for it.
+    A ``value`` of 0 removes the term: it is not computed, and draws no random number.
     """
 
     value: float = 0.0
-    shape: str = "constant"
     start: float = 0
-    steps: float = 0
+    ramp: float = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value >= 0):
             raise InvalidInput(f"a weight must be a finite number >= 0, got {self.value}")
-        one_of("the shape of a weight", self.shape, _SHAPES)
-        if self.start < 0 or self.steps < 0:
-            raise InvalidInput(f"start and steps of a weight must be >= 0, got {self.start} and {self.steps}")
+        if self.start < 0 or self.ramp < 0:
+            raise InvalidInput(f"start and ramp of a weight must be >= 0, got {self.start} and {self.ramp}")
 
     def __bool__(self) -> bool:
         return self.value > 0
 
     def full_at(self, run_steps: int) -> float:
-        """The gradient step, of a run of so many, from which on the weight has its value."""
-        ramp = 0.0 if self.shape in ("constant", "step") else _in_steps(self.steps, run_steps)
-        return _in_steps(self.start, run_steps) + ramp
+        """Return the gradient step of a run of ``run_steps`` from which the weight has its value."""
+        return _in_steps(self.start, run_steps) + _in_steps(self.ramp, run_steps)
 
     def at(self, step: int, run_steps: int) -> float:
-        """The weight at gradient step ``step`` of a run of ``run_steps``."""
-        start, steps = _in_steps(self.start, run_steps), _in_steps(self.steps, run_steps)
+        """Return the weight at gradient step ``step`` of a run of ``run_steps``."""
+        start, ramp = _in_steps(self.start, run_steps), _in_steps(self.ramp, run_steps)
         if step < start:
             return 0.0
-        if steps == 0 or self.shape in ("constant", "step"):
-            return self.value
-        progress = min(1.0, (step - start) / steps)
-        if self.shape == "sigmoid":
-            progress = 2 / (1 + math.exp(-10 * progress)) - 1
-        return self.value * progress
+        progress = min(1.0, (step - start) / ramp) if ramp else math.inf
+        return self.value * (2 / (1 + math.exp(-10 * progress)) - 1)
 
 
 def _in_steps(number: float, run_steps: int) -> float:
@@ -77,8 +67,8 @@ class Objective(nn.Module):
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
         self.streams: Sequence[torch.cuda.Stream] = ()
-        """Where a GPU works beside the others, also on the way back: first on terms with networks of their own, then on
-        terms whose ``concurrent_feedback`` has the feedback."""
+        """On which a GPU computes terms concurrently: the first for terms with networks, the others for terms whose
+        ``concurrent_feedback`` has the feedback."""
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
@@ -87,49 +77,42 @@ class Objective(nn.Module):
 
     @property
     def needs_target(self) -> bool:
-        """Whether any term looks at target contexts."""
+        """True if any term uses target contexts."""
         return any(term.needs_target for _, term in self._named_terms())
 
     @property
     def needs_width(self) -> bool:
-        """Whether any term needs the head's widths at target contexts."""
+        """True if any term needs the head's bonuses at target contexts."""
         return any(term.needs_width for _, term in self._named_terms())
 
     @property
     def taught(self) -> list[int]:
-        """The places of terms that need the EMA encoder's predictions."""
+        """The indices of terms that need the EMA encoder's predictions."""
         return [place for place, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
 
     @property
     def gated(self) -> list[str]:
-        """The terms whose weights are gated: on the target, and R."""
+        """The names of terms whose weights are gated: terms on the target, and R."""
         return [name for name, term in self._named_terms() if _is_gated(term)]
 
     def weights_over(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
-        """Every term's weight at each of these gradient steps of a run, in the order of ``weights``.
-
-        ``gate`` multiplies those of gated terms.
-        """
-        factors = [gate if _is_gated(term) else 1.0 for _, term in self._named_terms()]
+        """Return the weight of every term at these gradient steps of a run; ``gate`` multiplies the gated ones."""
         columns = []
-        for weight, factor in zip(self.weights.values(), factors, strict=True):
+        for weight, (_, term) in zip(self.weights.values(), self._named_terms(), strict=True):
+            factor = gate if _is_gated(term) else 1.0
             ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
-            # A weight never falls: where its ends agree, so does what is between them.
+            # A weight never falls: if its ends agree, it is constant between them.
             column = ends[:1] * len(steps) if ends[0] == ends[1] else [weight.at(step, run_steps) for step in steps]
             columns.append([own * factor for own in column])
         return columns
 
-    def weights_at(self, step: int) -> list[float]:
-        """Every term's weight at one gradient step of a run, with the gate fully open."""
-        return [weight for (weight,) in self.weights_over([step], run_steps=1)]
-
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss with ``weights`` (one a term, as ``weights_at`` gives them), and every term's own value, detached.
+        """Return the loss with ``weights`` (one per term), and the value of every term, detached.
 
-        Terms that need the target are left out while there is none. With ``measure``, what terms can tell besides
-        stands among the values.
+        Terms that need the target are ignored while there is none. With ``measure``, the measurements of terms are
+        among the values.
         """
         values: dict[str, torch.Tensor] = {}
         weighed, places, as_they_are = [], [], []
@@ -151,7 +134,7 @@ class Objective(nn.Module):
                 places.append(place)
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
-        if not values:  # 0 all the same, and something to take the gradient of
+        if not values:  # a 0 that has a gradient
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)
         if len(weighed) == 1:
@@ -165,11 +148,6 @@ class Objective(nn.Module):
         for _, term in self._named_terms() if measure else ():
             measured.update(term.measured(batch))
         return total, measured
-
-    def grow(self) -> None:
-        """One more arm."""
-        for _, term in self._named_terms():
-            term.grow()
 
 
 def _is_gated(term: Term) -> bool:

@@ -1,4 +1,4 @@
-"""P, the predicted reward: how large predictions are in the target, and in the source where the policy was wrong.
+"""P, the predicted reward: the size of predictions in the target, and in the source if the policy was wrong.
 
 The paper's L_reg leaves open which arm's prediction counts in the target. ``predicted_reward`` takes the action of the
 source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
@@ -14,23 +14,23 @@ from daband.neural.objectives._term import Batch, Term, terms
 
 
 def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """Mean ``|predicted|`` of the played arm where it was not the best one.
+    """Return the mean ``|predicted|`` of the played arm if it was not the best one.
 
-    That is ``reward < 1`` where one arm pays 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
+    That is ``reward < 1`` if one arm has reward 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
     """
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else 1 - reward
+    wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else (1 - reward).clamp(min=0)
     return (wrong * chosen.abs()).mean()
 
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source's part."""
+    """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source part."""
 
     needs_target = True
 
     def target_arm(self, batch: Batch) -> torch.Tensor:
-        """The arms that count in the target: those of the source rounds."""
+        """Return the arms whose predictions count in the target: the arms of the source rounds."""
         return batch.arm
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -44,7 +44,7 @@ class PredictedReward(Term):
 
 @terms.register("predicted_reward_target_choice")
 class PredictedRewardTargetChoice(PredictedReward):
-    """P with the arm that the policy would choose in the target, by its predictions and widths."""
+    """P with the arm that the policy would choose in the target, by its predictions and bonuses."""
 
     needs_width = True
 

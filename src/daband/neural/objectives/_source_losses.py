@@ -1,7 +1,8 @@
-"""Losses of predicted rewards against observed ones: the source regret, and R, the regression error.
+"""Losses of predicted against observed rewards: the source regret, and R, the regression error.
 
-Only the played arm's reward is observed. Where exactly one arm is right and rewards are noise-free, a reward of 1 also
-says that every other arm pays 0; the loss then runs over all arms of such rounds. Which rule holds is a setting.
+Only the played arm's reward is observed. If exactly one arm is right and rewards have no noise ("one_hot" feedback), a
+reward of 1 also implies that every other arm has reward 0. Rounds of such a problem whose reward is neither 0 nor 1,
+such as the mean of two answers, say something about the played arm only.
 """
 
 from __future__ import annotations
@@ -9,61 +10,64 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.neural.objectives._term import Batch, Term, WithGradient, terms
+from daband.neural.objectives._term import Batch, Term, TermShape, WithGradient, terms
+
+
+def played(predicted: torch.Tensor, arm: torch.Tensor) -> torch.Tensor:
+    """Return the predictions (B,) of the played arms."""
+    return predicted.gather(1, arm[:, None]).squeeze(1)
 
 
 def known_rewards(arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str) -> tuple[torch.Tensor, ...]:
-    """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
+    """Return a mask (B, K) of the arms whose reward is known, and these rewards (B, K), 0 if unknown."""
     chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
     known = chosen
     if feedback == "one_hot":
-        known = torch.where(reward[:, None] >= 1, torch.ones_like(chosen), chosen)
+        known = torch.where(reward[:, None] == 1, torch.ones_like(chosen), chosen)
     return known, chosen * reward[:, None]
 
 
 def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """The paper's loss: squared errors summed over the arms of known reward (B, K), mean over rounds."""
+    """Return the paper's loss: squared errors summed over the arms of known reward (B, K), mean over rounds."""
     known, rewards = known_rewards(arm, reward, n_arms=predicted.shape[1], feedback=feedback)
     return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
 
 class _OneCorrectArm(WithGradient):
-    """Minus the logarithm of the probability of what a reward leaves possible: the played arm, or any but that.
+    """Cross-entropy of the event that the played arm is the right one, with probability ``reward``.
 
-    The gradient by the logits is the softmax over all arms less that over the possible ones; nothing is cut off where
-    the policy is sure of a wrong arm.
+    Its gradient with respect to the logits is the softmax over all arms, minus the reward at the played arm, minus the
+    softmax over the other arms times the rest. No logarithm of 0 occurs if the policy is sure of a wrong arm.
     """
 
     @staticmethod
     def forward(
         predicted: torch.Tensor, scale: float, arm: torch.Tensor, reward: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = scale * predicted
-        played = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
-        impossible = played != (reward >= 1)[:, None]
-        among_all = functional.log_softmax(logits, dim=1)
-        among_possible = functional.log_softmax(logits.masked_fill(impossible, -torch.inf), dim=1)
-        # At a possible arm the two differ by what is asked for, at any other by minus infinity.
-        surprise = (among_possible - among_all).amax(dim=1)
-        return surprise.mean(), among_all.exp() - among_possible.exp()
+        logs = functional.log_softmax(scale * predicted, dim=1)
+        chosen = arm[:, None] == torch.arange(logs.shape[1], device=arm.device)
+        others = logs.masked_fill(chosen, -torch.inf)
+        right, right_log = reward.clamp(0, 1)[:, None], logs.gather(1, arm[:, None])
+        wrong_log = others.logsumexp(dim=1, keepdim=True)
+        loss = -torch.lerp(wrong_log, right_log, right).mean()
+        return loss, logs.exp() - torch.where(chosen, right, (1 - right) * (others - wrong_log).exp())
 
 
 def cross_entropy_regret(
     predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str, scale: float
 ) -> torch.Tensor:
-    """Cross-entropy of the known rewards, mean over rounds.
+    """Return the cross-entropy of the known rewards, mean over rounds.
 
     With one correct arm the predictions are logits of a softmax over arms: a reward of 1 asks for the probability of
-    the played arm, a reward of 0 for that of all others together. Otherwise the played arm alone is a Bernoulli
+    the played arm, a reward of 0 for the probability of all others together. Otherwise the played arm is a Bernoulli
     variable, whose logit is 0 at a predicted reward of one half.
     """
     if feedback == "one_hot":
-        if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
+        if predicted.shape[1] == 1:  # the only arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
         return _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
-    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.
-    return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward.clamp(0, 1))
+    logits = scale * (played(predicted, arm) - 0.5)
+    return functional.binary_cross_entropy_with_logits(logits, reward.clamp(0, 1))
 
 
 @terms.register("source_squared")
@@ -76,30 +80,27 @@ class SourceSquared(Term):
 
 @terms.register("source_cross_entropy")
 class SourceCrossEntropy(Term):
-    """Cross-entropy over the arms of known reward."""
+    """Cross-entropy over the arms of known reward; standardised rewards, which have no bounds, have a squared error."""
 
     concurrent_feedback = frozenset({"one_hot"})
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        feedback, scale = self.shape.feedback, self.shape.scale
-        return cross_entropy_regret(batch.predicted, batch.arm, batch.reward, feedback=feedback, scale=scale)
-
-
-def regression_error(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
-    """Mean over rounds of ``|reward - predicted[arm]|``; predicted (B, K), arm and reward (B,)."""
-    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    return (reward - chosen).abs().mean()
+        shape: TermShape = self.shape
+        rounds = (batch.predicted, batch.arm, batch.reward)
+        if shape.standardised:
+            return squared_regret(*rounds, feedback="bandit")
+        return cross_entropy_regret(*rounds, feedback=shape.feedback, scale=shape.scale)
 
 
 @terms.register("regression_error")
 class RegressionError(Term):
-    """R of the bound.
+    """R of the bound: mean over rounds of ``|reward - predicted|``.
 
-    It is gated as alignment is: an absolute error asks for the number in the middle of all rewards, which is 0
-    as long as most rounds pay nothing, and an encoder that has learned that has no latent left to tell arms apart.
+    It is gated as alignment is. An absolute error asks for the median of all rewards, which is 0 as long as most
+    rounds have no reward, and an encoder that has learned that cannot tell arms apart.
     """
 
     gated = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return regression_error(batch.predicted, batch.arm, batch.reward)
+        return (batch.reward - played(batch.predicted, batch.arm)).abs().mean()

@@ -1,15 +1,16 @@
-"""What a term of the objective sees, and how terms are found.
+"""The contract of a term of the objective, and the registry of terms.
 
-A term is a pure function of tensors, and a thin module around it that holds whatever it learns (a discriminator) and
-reads what it needs from a ``Batch``. A new term is one file:
+A term is a pure function of tensors, and a thin module around it that holds what it learns (a discriminator) and reads
+its inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is one
+file:
 
     @terms.register("mine")
     class Mine(Term):
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
-Several runs may be trained at once, the term mapped over them by ``torch.vmap``: what a term holds are parameters and
-buffers, and nothing branches on values. ``daband.checks.check_term(Mine)`` tells.
+Several runs may be trained at once, with the term mapped over them by ``torch.vmap``: a term holds parameters and
+buffers only, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
 """
 
 from __future__ import annotations
@@ -25,19 +26,18 @@ from daband._registry import Registry
 from daband.errors import InvalidInput
 
 FEEDBACKS = ("one_hot", "bandit")
-"""What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
-determines the reward of every arm. "bandit": only the played arm's reward is known."""
+"""The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without noise, so a reward of
+1 determines the reward of every arm. "bandit": only the played arm's reward is known."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
+    """The data of one gradient step: B source rounds and T target contexts, encoded.
 
-    Several sources, or targets, follow one another in the order of their indices. With target rewards, R target rounds
-    follow the sources' in ``predicted``, ``arm`` and ``reward``. B is 0 where no source ever gave a reward. With shared
-    arms every round has K contexts, hence K rows of alignment features.
-
-    Everything carries gradients to the encoder except what came from the head, which is a constant of the objective.
+    Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets,
+    follow one another in the order of their indices. With target rewards, R target rounds follow the source rounds in
+    ``predicted``, ``arm`` and ``reward``. B is 0 if no source has a reward. With shared arms every round has K
+    contexts, hence K rows of alignment features. Gradients reach the encoder; the head is a constant.
     """
 
     predicted: torch.Tensor
@@ -47,42 +47,42 @@ class Batch:
     reward: torch.Tensor
     """(B + R,): its reward."""
     alignment: torch.Tensor
-    """(B, w), or (B * K, w): the source features that alignment works on."""
+    """(B, w), or (B * K, w): the source features that are aligned."""
     target_predicted: torch.Tensor
     """(T, K); empty (0, K) when no term needs the target."""
     target_width: torch.Tensor
-    """(T, K): alpha times the width of the head at the target contexts, a constant."""
+    """(T, K): alpha times the head's confidence bonus at the target contexts, a constant."""
     target_alignment: torch.Tensor
     """(T, w), or (T * K, w)."""
     target_teacher: torch.Tensor
-    """(T, K): what the EMA encoder predicts for the target contexts as they are, a constant."""
+    """(T, K): predictions of the EMA encoder for the target contexts without augmentation, a constant."""
     weight: torch.Tensor
-    """The term's own weight at this step, as scheduled and gated, a scalar."""
+    """The term's weight at this step, scheduled and gated, a scalar."""
     alignments: torch.Tensor | None = None
-    """The one tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
-    target_prior: torch.Tensor | None = None
-    """(K,): how often each arm is expected to be the best one in the target; None: all as often."""
+    """The tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
 
     @property
     def alignment_rows(self) -> tuple[int, int]:
-        """How many rows of ``both_alignments`` are of sources, and of targets."""
+        """The numbers of source and target rows in ``both_alignments``."""
         return len(self.alignment), len(self.target_alignment)
 
     @property
     def both_alignments(self) -> torch.Tensor:
-        """The source's alignments and then the target's, without a copy where they lie so already."""
+        """The source alignments and then the target alignments, without a copy if they are stored in this order."""
         return torch.cat([self.alignment, self.target_alignment]) if self.alignments is None else self.alignments
 
 
 @dataclass(frozen=True)
 class TermShape:
-    """What a term must know to be built."""
+    """The sizes and settings that a term is built from."""
 
     n_arms: int
     alignment_width: int
     feedback: str = "bandit"
     scale: float = 10.0
-    """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
+    """The factor between predicted rewards, which are too flat for a softmax, and logits."""
+    standardised: bool = False
+    """True if rewards have mean 0 and standard deviation 1, and may have any size."""
 
     def __post_init__(self) -> None:
         one_of("feedback", self.feedback, FEEDBACKS)
@@ -93,45 +93,41 @@ class TermShape:
 class Term(nn.Module):
     """One term: ``forward`` gives its value, a scalar that the weight multiplies.
 
-    A term with ``weighs_itself`` uses ``batch.weight`` inside and is added as it is: the adversarial terms are, because
-    their weight acts on the encoder's gradient and not on the discriminator's.
+    A term with ``weighs_itself`` uses ``batch.weight`` inside and is added without a factor. The adversarial term does
+    so, because its weight acts on the encoder's gradient and not on the discriminator's.
     """
 
     needs_target: ClassVar[bool] = False
     gated: ClassVar[bool | None] = None
-    """Whether the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target."""
+    """True if the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False
-    holds_constants: ClassVar[bool] = False
-    """Whether something computed from the batch is held constant (a bandwidth), so that the gradient is not the
-    derivative of the value, on purpose."""
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
-    """For which feedback a GPU may work on the term beside others: on the way back it reads nothing of the batch."""
+    """The kinds of feedback for which a GPU may compute the term concurrently: its backward pass must not read the
+    batch."""
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__()
         self.shape = shape
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """The value of the term."""
+        """Return the value of the term."""
         raise NotImplementedError
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """What there is to know of a batch besides the value, by name, each a scalar without a gradient."""
+        """Return measurements of a batch besides the value, by name, each a scalar without a gradient."""
         return {}
-
-    def grow(self) -> None:
-        """One more arm; a term whose parts depend on the number of arms makes room."""
 
 
 terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
 class WithGradient(torch.autograd.Function):
-    """A value of predictions (T, K), a factor that makes them logits, and constants; the gradient comes with it.
+    """A value of predictions (T, K), a factor that makes them logits, and constants, with its gradient.
 
-    ``forward`` gives the gradient by the logits, times T. Autograd would take twice the operations.
+    ``forward`` returns the value, and its gradient with respect to the logits times T. Autograd would take twice the
+    operations.
     """
 
     generate_vmap_rule = True

@@ -1,0 +1,136 @@
+"""Train the candidates of ``choose`` on data sets, and store what they predict in both domains.
+
+    python benchmarks/predictions.py --sets natural_tables more_tables amazon --out predictions --jobs 15
+    python benchmarks/predictions.py --sets fifth --out predictions --jobs 15
+
+A set is a kind of ``split.KINDS``, a half or a held-out set of ``split.json``, or ``more_tables`` (17 tables with
+larger shifts). Each file has, for candidates C and arms K, predicted rewards on held-out source rounds (C, N, K) and on
+labelled target contexts (C, L, K), and the rewards of all arms there. ``reference_class.py`` and ``questions.py`` read
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import daband
+from daband.domains._registry import data_directory
+from daband.evaluation._policy_scores import sample_evenly
+from daband.training._train_candidates import train_candidates
+from daband.trust._choose import Candidate, default_candidates, training_budget
+from daband.trust._incumbent import decide
+
+MORE_TABLES = "more_tables"
+_MAX_CONTEXTS = 2000
+_MAX_IMAGES = 3000
+_SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
+"""Methods that are trained in addition to the candidates, for the page of the default."""
+
+
+def data_sets(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of every data set of these sets."""
+    from split import KINDS, recorded
+
+    for name in names:
+        if name == MORE_TABLES:
+            for path in sorted(data_directory().joinpath(MORE_TABLES).glob("*.csv.gz")):
+                yield MORE_TABLES, path.name.removesuffix(".csv.gz")
+        else:
+            for kind, own in ({name: KINDS[name]} if name in KINDS else recorded(name)).items():
+                yield from ((kind, one) for one in own)
+
+
+def load_pair(kind: str, name: str) -> Any:
+    """Return the pair of a data set."""
+    from split import READ_ONCE
+
+    if kind == MORE_TABLES:
+        return more_table(name)
+    if kind.startswith(("fresh", *READ_ONCE)):
+        from fresh import load
+
+        return load(kind, name)
+    if kind == "synthetic":
+        return daband.domains.load("synthetic", view={"rotation": float(name.rsplit("-", 1)[1])}, n_contexts=4000)
+    if kind == "markets":
+        what, number = name.rsplit("-", 1)
+        return daband.domains.load("market", kind=what, data_seed=int(number))
+    return daband.domains.load(name if kind == "images" else f"{kind}/{name}")
+
+
+def more_table(name: str) -> Any:
+    """Return one of the tables with larger shifts; half of the target's rows are for the evaluator."""
+    import polars as pl
+
+    frame = pl.read_csv(data_directory() / MORE_TABLES / f"{name}.csv.gz", infer_schema_length=None)
+    source, target = (frame.filter(pl.col("domain") == role).drop("domain") for role in ("source", "target"))
+    target = target.sample(fraction=1.0, shuffle=True, seed=0)
+    context = [column for column in source.columns if column != "arm"]
+    return daband.domains.from_table(
+        source=source,
+        target=target[::2].drop("arm"),
+        target_test=target[1::2],
+        columns=daband.domains.Columns(context=context, label="arm"),
+        name=name,
+    )
+
+
+def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
+    """Train on one data set with one seed, and write its file."""
+    start = time.time()
+    pair = load_pair(kind, name)
+    options = list(default_candidates(pair))
+    if len(pair.context_shape) == 1:  # LinUCB on pixels would take longer than all others together
+        known = {option.name for option in options}
+        options += [Candidate(method, method) for method in _SIMPLE if method not in known]
+    shown, episodes, length = training_budget(pair, None, 64)
+    trained = train_candidates(shown, options, seeds=[seed], episodes=episodes, episode_length=length, device=device)
+    n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
+    source, source_rewards = sample_evenly(pair.source_test, n)
+    target, target_rewards = sample_evenly(pair.require_target_test(), n)
+    means = {"source_means": [], "target_means": []}
+    for (policy,) in trained:
+        means["source_means"].append(decide(policy, source, "source")[1])
+        means["target_means"].append(decide(policy, target, "target")[1])
+    np.savez_compressed(
+        out / f"{kind}__{name}__{seed}.npz",
+        candidates=np.array([option.name for option in options]),
+        default=[option.preferred for option in options].index(True),
+        shape=np.array(pair.context_shape),
+        source_rewards=source_rewards.astype(np.float32),
+        target_rewards=target_rewards.astype(np.float32),
+        **{key: np.stack(values).astype(np.float32) for key, values in means.items()},
+    )
+    return f"{kind}/{name}, seed {seed}: {time.time() - start:.0f} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        futures = [
+            pool.submit(store, kind, name, seed, given.out, given.device)
+            for seed in given.seeds
+            for kind, name in data_sets(given.sets)
+            if not (given.out / f"{kind}__{name}__{seed}.npz").exists()
+        ]
+        for future in futures:
+            print(future.result() if future.exception() is None else f"FAILED {future.exception()!r}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

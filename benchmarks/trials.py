@@ -1,0 +1,341 @@
+"""Policies learned from the logs of randomised experiments, and from the same contexts with planted effects.
+
+    python benchmarks/trials.py --part experiments --out benchmarks/records/trials.json
+    python benchmarks/trials.py --part planted --seconds 3000 --out benchmarks/records/trials.json
+    python benchmarks/trials.py --part intervals --logs 300 --out benchmarks/records/trials.json
+
+Every experiment is split into two domains: a policy learns from the log of one, and the randomised log of the other
+values it. Data: ``$DABAND_DATA/trials``. Methods of other packages run if these are installed (``pip install econml
+vowpalwabbit``). A part replaces its rows in the record and keeps the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from machine import commit
+
+import daband
+from daband.linear._doubly_robust import cross_fitted_scores
+from daband.linear._mean_estimates import mean_estimate
+from daband.linear._piecewise import ramps_step
+
+EXPERIMENTS = (
+    "donors-state", "mails-channel", "mails-zip", "strokes-country", "strokes-elsewhere", "training-sex",
+    "wordings-year",
+)  # fmt: skip
+PLANTED = ("mails-channel", "strokes-country")
+TESTED = 2000
+"""Contexts on which a policy with planted effects is valued."""
+
+
+class Log(NamedTuple):
+    """Contexts (n, d), and arms, rewards and propensities (n,)."""
+
+    contexts: np.ndarray
+    arms: np.ndarray
+    rewards: np.ndarray
+    propensities: np.ndarray
+    n_arms: int
+
+    def scores(self) -> np.ndarray:
+        """Doubly robust scores of every arm, (n, K)."""
+        features = ramps_step(self.contexts, 8)(self.contexts)[:, 1:]
+        return cross_fitted_scores(features, self.arms, self.rewards, self.propensities, self.n_arms)
+
+
+Method = Callable[[Log, np.ndarray, int], np.ndarray]
+"""From a log, contexts of another domain and a seed to the arms (m,) that are chosen there."""
+
+
+# Methods.
+
+
+def learn(log: Log, seed: int) -> daband.LogPolicy:
+    policy = daband.LogPolicy(context_shape=log.contexts.shape[1:], n_arms=log.n_arms, seed=seed)
+    weights = daband.weights.importance(log.propensities, log.n_arms)
+    policy.update(log.contexts, log.arms, log.rewards, weights=weights)
+    return policy
+
+
+def best_arm(log: Log, target: np.ndarray, _: int) -> np.ndarray:
+    weights = np.equal.outer(log.arms, np.arange(log.n_arms)) / log.propensities[:, None]
+    return np.full(len(target), int(((weights.T @ log.rewards) / weights.sum(axis=0)).argmax()))
+
+
+def log_policy(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    return learn(log, seed).decide(target).arm
+
+
+def standardised(log: Log, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, scale = log.contexts.mean(axis=0), log.contexts.std(axis=0) + 1e-9
+    return (log.contexts - mean) / scale, np.clip((target - mean) / scale, -5.0, 5.0)
+
+
+def ridge(log: Log, target: np.ndarray, _: int) -> np.ndarray:
+    from sklearn.linear_model import RidgeCV
+
+    x, there = standardised(log, target)
+    fits = [
+        RidgeCV(np.geomspace(1, 1e5, 11)).fit(x[log.arms == a], log.rewards[log.arms == a]) for a in range(log.n_arms)
+    ]
+    return np.stack([fit.predict(there) for fit in fits], axis=1).argmax(axis=1)
+
+
+def on_scores(log: Log, target: np.ndarray, regression: Any) -> np.ndarray:
+    x, there = standardised(log, target)
+    scores = log.scores()
+    return regression.fit(x, scores - scores.mean(axis=1, keepdims=True)).predict(there).argmax(axis=1)
+
+
+def dr_ridge(log: Log, target: np.ndarray, _: int) -> np.ndarray:
+    from sklearn.linear_model import RidgeCV
+
+    return on_scores(log, target, RidgeCV(np.geomspace(1, 1e6, 13)))
+
+
+def dr_forest(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    from sklearn.ensemble import RandomForestRegressor
+
+    return on_scores(log, target, RandomForestRegressor(100, min_samples_leaf=20, max_features=0.33, random_state=seed))
+
+
+def econml_policy_forest(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    from econml.policy import DRPolicyForest
+    from sklearn.dummy import DummyClassifier
+    from sklearn.linear_model import RidgeCV
+
+    x, there = standardised(log, target)
+    forest = DRPolicyForest(
+        model_propensity=DummyClassifier(strategy="prior"), model_regression=RidgeCV(np.geomspace(1, 1e5, 6)),
+        n_estimators=100, min_samples_leaf=20, random_state=seed,
+    )  # fmt: skip
+    return np.asarray(forest.fit(log.rewards, log.arms, X=x).predict(there)).astype(np.int64).reshape(-1)
+
+
+def econml_dr_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    from econml.dr import DRLearner
+    from sklearn.dummy import DummyClassifier
+    from sklearn.linear_model import RidgeCV
+
+    x, there = standardised(log, target)
+    learner = DRLearner(
+        model_propensity=DummyClassifier(strategy="prior"), model_regression=RidgeCV(np.geomspace(1, 1e5, 6)),
+        model_final=RidgeCV(np.geomspace(1, 1e6, 13)), random_state=seed,
+    )  # fmt: skip
+    effects = learner.fit(log.rewards, log.arms, X=x).const_marginal_effect(there).reshape(len(there), -1)
+    return np.column_stack([np.zeros(len(there)), effects]).argmax(axis=1)
+
+
+def vowpal(log: Log, target: np.ndarray, seed: int, kind: str) -> np.ndarray:
+    from vowpalwabbit import Workspace
+
+    x, there = standardised(log, target)
+    costs = -(log.rewards - log.rewards.mean()) / (log.rewards.std() or 1.0)
+    learner = Workspace(f"--cb_explore_adf --cb_type {kind} -q sa --random_seed {seed + 1} --quiet")
+
+    def example(row: np.ndarray, label: dict[int, str]) -> list[str]:
+        shared = "shared |s " + " ".join(f"{i}:{v:.4g}" for i, v in enumerate(row) if v)
+        return [shared, *(f"{label.get(arm, '')}|a {arm}" for arm in range(log.n_arms))]
+
+    for i in np.random.default_rng(seed).permutation(len(x)):
+        learner.learn(example(x[i], {int(log.arms[i]): f"0:{costs[i]:.5g}:{log.propensities[i]:.5g} "}))
+    return np.array([int(np.argmax(learner.predict(example(row, {})))) for row in there])
+
+
+METHODS: dict[str, Method] = {
+    "daband": log_policy, "ridge per arm": ridge, "ridge on scores": dr_ridge, "forest on scores": dr_forest,
+    "EconML DRPolicyForest": econml_policy_forest, "EconML DRLearner": econml_dr_learner,
+    "Vowpal Wabbit dr": lambda log, target, seed: vowpal(log, target, seed, "dr"),
+    "Vowpal Wabbit mtr": lambda log, target, seed: vowpal(log, target, seed, "mtr"),
+}  # fmt: skip
+
+
+# Experiments.
+
+
+def read_experiment(name: str) -> dict[str, Log]:
+    """Both domains of an experiment, with the context columns as daband reads them."""
+    import polars as pl
+
+    folder = Path(os.environ["DABAND_DATA"]) / "trials" / name
+    frames = {side: pl.read_csv(folder / f"{side}.csv.gz", infer_schema_length=None) for side in ("source", "target")}
+    context = [column for column in frames["source"].columns if column not in ("arm", "reward", "propensity")]
+    texts = [c for c in context if any(frame[c].dtype == pl.String for frame in frames.values())]
+    names = sorted({str(arm) for frame in frames.values() for arm in frame["arm"]})
+    columns = daband.domains.Columns(
+        context=context, categorical=texts, arm="arm", reward="reward", propensity="propensity"
+    )
+    pair = daband.domains.from_table(
+        source=frames["source"], target=frames["target"].select(context), columns=columns, class_names=names,
+        source_test=None, name=name,
+    )  # fmt: skip
+    logs = {}
+    for side, frame in frames.items():
+        arms = np.array([names.index(str(arm)) for arm in frame["arm"]])
+        numbers = (frame[column].to_numpy().astype(np.float64) for column in ("reward", "propensity"))
+        logs[side] = Log(np.asarray(pair.table.apply(frame.select(context)), np.float64), arms, *numbers, len(names))
+    return logs
+
+
+def run_experiments(methods: list[str], seeds: int, **_: Any) -> list[dict[str, Any]]:
+    """z: the difference to the source's best arm, in standard errors, by the target's scores."""
+    rows = []
+    for name in EXPERIMENTS:
+        logs = read_experiment(name)
+        for source, target in (("source", "target"), ("target", "source")):
+            log, there = logs[source], logs[target]
+            scores, arm = there.scores(), int(best_arm(log, there.contexts[:1], 0)[0])
+            for method, seed in itertools.product(methods, range(seeds)):
+                start = time.perf_counter()
+                chosen = METHODS[method](log, there.contexts, seed)
+                gain = mean_estimate(scores[np.arange(len(chosen)), chosen] - scores[:, arm])
+                row = {"experiment": name, "from": source, "method": method, "seed": seed, "gain": gain.value}
+                row |= {"z": gain.value / gain.error if gain.error else 0.0, "other": float((chosen != arm).mean())}
+                row["seconds"] = round(time.perf_counter() - start, 2)
+                if method == "daband":
+                    evidence = learn(log, seed).evidence
+                    row |= {"source_gain": evidence.gain, "source_error": evidence.error, "low": evidence.low}
+                rows.append(row)
+                print(row, flush=True)
+    return rows
+
+
+# Planted effects.
+
+
+def plant(contexts: np.ndarray, n: int, n_arms: int, effect: float, rate: float, rule: str, seed: int) -> Any:
+    """A log in which a rule says which arm gains ``effect`` standard deviations, test contexts and their means."""
+    rng = np.random.default_rng([7, seed, n, n_arms, int(100 * effect), int(1000 * rate), len(rule)])
+    rows = contexts[rng.permutation(len(contexts))[: n + TESTED]]
+    z = np.clip((rows - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-9), -3.0, 3.0)
+    if rule == "linear":
+        wanted = (z @ rng.standard_normal((z.shape[1], n_arms)) + rng.standard_normal(n_arms)).argmax(axis=1)
+    else:  # two splits
+        first, second, third = (z[:, j] > np.median(z[:, j]) for j in rng.choice(z.shape[1], 3, replace=False))
+        wanted = (rng.permutation(4) % n_arms)[np.where(first, np.where(second, 0, 1), np.where(third, 2, 3))]
+    chances = np.minimum(rate + effect * np.sqrt(rate * (1 - rate)) * np.eye(n_arms)[wanted], 1.0)
+    arms = rng.integers(n_arms, size=n)
+    rewards = (rng.random(n) < chances[np.arange(n), arms]).astype(np.float64)
+    log = Log(rows[:n], arms, rewards, np.full(n, 1 / n_arms), n_arms)
+    return log, rows[n:], (chances[n:] - rate) / np.sqrt(rate * (1 - rate))
+
+
+def run_planted(methods: list[str], seconds: float, **_: Any) -> list[dict[str, Any]]:
+    """The value above the reward without effects, in standard deviations of the reward."""
+    pools = {name: np.concatenate([log.contexts for log in read_experiment(name).values()]) for name in PLANTED}
+    settings = itertools.product(
+        PLANTED, (2000, 5000), (2, 3), (0.0, 0.1, 0.2, 0.4, 0.7, 1.0), (0.01, 0.1, 0.5), ("linear", "splits")
+    )
+    base = list(settings)
+    order = [(seed, i) for seed in range(20) for i in np.random.default_rng(seed).permutation(len(base))]
+    rows, end = [], time.perf_counter() + seconds
+    for seed, i in order:
+        name, n, n_arms, effect, rate, rule = base[i]
+        log, tested, means = plant(pools[name], n, n_arms, effect, rate, rule, seed)
+        row = {"contexts": name, "n": n, "arms": n_arms, "effect": effect, "rate": rate, "rule": rule, "seed": seed}
+        row |= {"best possible": float(means.max(axis=1).mean())}
+        for method in ("best arm", *methods):
+            chosen = (best_arm if method == "best arm" else METHODS[method])(log, tested, seed)
+            row[method] = float(means[np.arange(TESTED), chosen].mean())
+        rows.append(row)
+        if time.perf_counter() > end:
+            break
+    return rows
+
+
+# Intervals.
+
+
+INTERVALS = (
+    ("1% buy", 1000), ("1% buy", 5000), ("1% buy, baskets", 5000), ("5% buy", 1000), ("5% buy, baskets", 1000),
+    ("20% buy", 1000), ("promotion", 1000), ("promotion", 5000), ("lognormal 1", 1000), ("lognormal 1.5", 1000),
+    ("lognormal 2", 1000), ("Pareto 2.1", 1000), ("Pareto 2.1", 5000), ("Pareto 3", 1000), ("normal, peaked", 1000),
+    ("10% buy, peaked", 1000), ("lognormal 1, peaked", 1000), ("normal", 60), ("20% buy", 100), ("lognormal 1", 100),
+    ("normal, wrong propensities", 1000), ("10% buy, wrong propensities", 1000), ("normal", 1000),
+)  # fmt: skip
+
+
+def simulate(kind: str, n: int, rng: np.random.Generator) -> tuple[tuple[np.ndarray, ...], float]:
+    """A log with three arms, and the true value of the policy "arm 1 if the first number is above 0, else arm 0"."""
+    x = rng.standard_normal((n, 3))
+    wanted = (x[:, 0] > 0).astype(int)
+    chances = np.full(3, 1 / 3)
+    if "peaked" in kind:
+        chances = np.array([0.92, 0.04, 0.04])
+    if "wrong" in kind:
+        chances = np.array([0.8, 0.1, 0.1])
+    arms = rng.choice(3, n, p=chances)
+    given = np.full(n, 1 / 3) if "wrong" in kind else chances[arms]
+    right = arms == wanted
+    if "buy" in kind or kind == "promotion":
+        rate = 0.012 if kind == "promotion" else float(kind.split("%", maxsplit=1)[0]) / 100
+        rewards = (rng.random(n) < rate * np.where(right, 1.3, 1.0)).astype(float)
+        value = 1.3 * rate
+        if "baskets" in kind:
+            rewards, value = rewards * np.exp(rng.standard_normal(n)), value * np.exp(0.5)
+        if kind == "promotion":
+            rewards, value = 10.0 * rewards - 0.15, 10.0 * value - 0.15
+    elif "lognormal" in kind:
+        size = float(kind.split(",", maxsplit=1)[0].split()[1])
+        rewards = np.exp(0.3 * x[:, 1] + 0.2 * right + size * rng.standard_normal(n))
+        value = np.exp(0.2 + 0.045 + size**2 / 2)
+    elif "Pareto" in kind:
+        size = float(kind.split()[1])
+        rewards, value = (1 + rng.pareto(size, n)) * (1 + 0.2 * right), 1.2 * size / (size - 1)
+    else:
+        rewards, value = x[:, 1] + 0.3 * right + rng.standard_normal(n), 0.3
+    return (x, arms, rewards, given), float(value)
+
+
+def run_intervals(logs: int, **_: Any) -> list[dict[str, Any]]:
+    """How often the 95% interval contains the truth, and how often there is a warning."""
+
+    def policy(contexts: np.ndarray) -> np.ndarray:
+        return np.eye(3)[(contexts[:, 0] > 0).astype(int)]
+
+    rows = []
+    for kind, n in INTERVALS:
+        found = []
+        for seed in range(logs):
+            log, value = simulate(kind, n, np.random.default_rng([seed, n, len(kind)]))
+            estimate = daband.evaluate_log(policy, log, seed=seed)
+            found.append((estimate.low <= value <= estimate.high, bool(estimate.warnings)))
+        covered, warned = np.mean(found, axis=0)
+        rows.append({"rewards": kind, "n": n, "logs": logs, "coverage": float(covered), "warned": float(warned)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+PARTS = {"experiments": run_experiments, "planted": run_planted, "intervals": run_intervals}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--logs", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=3000.0)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows = PARTS[arguments.part](
+        methods=arguments.methods, seeds=arguments.seeds, logs=arguments.logs, seconds=arguments.seconds
+    )
+    record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    record |= {arguments.part: rows, "commit": commit()}
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

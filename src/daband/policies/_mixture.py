@@ -1,0 +1,496 @@
+"""A policy made of policies: predictions are a weighted mean of what its members predict.
+
+A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
+does neither, but misses what is not linear. The weight of a member follows from how well it predicted rounds before it
+learned them (``linear/_mixture_weights.py``, with a guarantee). The confidence bonus is a mean of the members' bonuses
+by fixed weights: the error of a mean is at most the mean of the errors.
+
+Members are ordinary policies. ``Mixture.for_pair`` composes those that did best on the development half of the data
+sets. Predicting and exploring need different regressions there: a small ridge penalty explores well, since its bonus
+falls at once for a context that was seen; on more than 64 numbers a large one predicts better in another domain.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from daband._arguments import finite, one_of
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, below, checked_number
+from daband._domain_names import DomainNames
+from daband._shift import Shift, ShiftLike, as_shift
+from daband.errors import InvalidInput
+from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
+from daband.linear._mixture_weights import MixtureWeights, revealed_predictions
+from daband.linear._piecewise import Piecewise
+from daband.linear._ridge_head import EpisodeScores
+from daband.linear._standardise import Standardise
+from daband.policies._checkpoints import policy_arrays, restore_arrays
+from daband.policies._pair_defaults import default_transform, policy_for_pair, standardised_alpha, standardised_ridge
+from daband.policies._policy import (
+    Policy,
+    exploration_setting,
+    learn_transformed,
+    member_contexts,
+    score_transformed,
+)
+from daband.policies._registered import policies
+from daband.policies._ridge import Constant, LinUCB
+from daband.serving._frozen_policy import FrozenParts
+from daband.serving._members import Member
+
+_MAX_MEMBERS = 12
+"""Weights are computed over every subset of the members."""
+_BLOCK = 64
+"""Rounds whose covariances are computed at once; they grow with its square."""
+_MAX_DISTINCT = 1 << 16
+"""Checksums of contexts that are kept; further contexts count as new."""
+_FEW_NUMBERS = 64
+"""Numbers of a context up to which ``for_pair`` cuts them into pieces, and counts every arm of a revealing reward."""
+_MAX_NUMBERS = 4096
+"""Numbers of a context beyond which ``for_pair`` takes no regression on all of them."""
+_MAX_ROWS = 4096
+"""Contexts of a domain that principal components are fitted to: more take long and change little."""
+
+
+@policies.register("mixture")
+class Mixture(Policy):
+    """Mixes policies by how well each predicts.
+
+    Args:
+        context_shape: the shape of one context.
+        n_arms: the number of arms; more can be added later.
+        members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
+            ``Constant``. The mixture copies them, and teaches them from now on.
+        prior: the weight of each member in predictions before the first round; equal by default.
+        exploring: the weight of each member's bonus, times the member's ``alpha``; as in ``prior`` by default.
+        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0: a reward of 1 then counts
+            once for every arm in the members' errors, on contexts of at most 64 numbers.
+        alpha: the factor of the mixture's confidence bonus.
+        arms: "disjoint" (one context per round) or "shared" (one context per arm).
+        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
+        epsilon: the probability with which an arm is drawn uniformly instead.
+        standardise_rewards: as in ``LinUCB``.
+        transform: applied to contexts before all members, e.g. ``daband.Standardise()``.
+        shift: what may differ between the domains (``daband.Shift``).
+        seed: determines ties and draws.
+        domains: the names of the sources and targets, one of each by default.
+
+    >>> shape = {"context_shape": (2,), "n_arms": 2}
+    >>> policy = daband.Mixture(**shape, members={"linear": daband.LinUCB(**shape), "mean": daband.Constant(**shape)})
+    >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50)
+    >>> policy.select([[0.0, 1.0]]).arm.tolist()
+    [1]
+    >>> sorted(policy.weights)
+    ['linear', 'mean']
+    """
+
+    locks_state = False  # members hold their own locks
+    order_matters = True  # errors are those of predictions before a round is learned
+    alpha = exploration_setting("alpha")
+    epsilon = exploration_setting("epsilon")
+    explore = exploration_setting("rule")
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        members: Mapping[str, Policy] | None = None,
+        prior: Mapping[str, float] | None = None,
+        exploring: Mapping[str, float] | None = None,
+        feedback: str = "bandit",
+        alpha: float = 1.0,
+        arms: str = "disjoint",
+        explore: str = "ucb",
+        epsilon: float = 0.0,
+        standardise_rewards: bool = True,
+        transform: Any = None,
+        shift: ShiftLike = None,
+        seed: int = 0,
+        domains: DomainNames | None = None,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
+            standardise_rewards=standardise_rewards,
+            transform=transform,
+            shift=shift,
+            seed=seed,
+            domains=domains,
+        )
+        self.feedback: str = one_of("feedback", feedback, ("bandit", "one_hot"))
+        if members is None:
+            same: dict[str, Any] = {
+                "context_shape": self.feature_shape, "n_arms": n_arms, "arms": arms, "seed": self.seed,
+                "standardise_rewards": standardise_rewards, "domains": self.domains,
+            }  # fmt: skip
+            members = {"linucb": LinUCB(**same), "constant": Constant(**same)}
+        self.members: dict[str, Policy] = self._checked_members(members)
+        """The members by name."""
+        self._prior = _checked_weights("prior", prior, self.members)
+        self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
+        self._stack = MixtureWeights(self._prior)
+        self._seen: dict[int, None] = {}
+        """Checksums of contexts that were learned: an error on those says nothing of new ones."""
+        few = math.prod(self.feature_shape) <= _FEW_NUMBERS
+        self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
+        self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
+
+    def _checked_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
+        if not isinstance(members, Mapping) or not 1 <= len(members) <= _MAX_MEMBERS:
+            raise InvalidInput(f"members must be a mapping from 1 to {_MAX_MEMBERS} names to policies, got {members!r}")
+        if not all(isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()):
+            raise InvalidInput(f"members must be policies by name, got {members!r}")
+        checked = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # a file sorts names too
+        for name, made in checked.items():
+            for setting, wanted in (
+                ("context_shape", self.feature_shape), ("n_arms", self.n_arms), ("arms", self.arms),
+                ("domains", self.domains),
+            ):  # fmt: skip
+                if getattr(made, setting) != wanted:
+                    raise InvalidInput(
+                        f"members: {name!r} has {setting} {getattr(made, setting)!r}, the mixture needs {wanted!r}"
+                    )
+        return checked
+
+    @classmethod
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+        """Return a mixture for a ``daband.domains.Pair``, composed of the members that did best by measurement.
+
+        On vectors these are ridge regressions on standardised numbers; with at most 64 numbers one on pieces of them,
+        with more one on principal components and one with a large penalty; the mean reward of every arm; and
+        ``DABand`` if torch is installed. On images it is ``DABand`` only.
+
+        ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network.
+        """
+        if "members" in settings:
+            return policy_for_pair(cls, pair, settings)
+        return policy_for_pair(cls, pair, _composed(pair, settings))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each member in predictions."""
+        return dict(zip(self.members, self._stack.weights.tolist(), strict=True))
+
+    @property
+    def counts(self) -> IntArray:
+        """The number of rounds that each arm has learned from."""
+        return next(member.counts for member in self.members.values() if hasattr(member, "counts"))
+
+    def settings(self) -> dict[str, Any]:
+        members = {name: {**member.settings(), "policy": member.name} for name, member in self.members.items()}
+        return {
+            **super().settings(), "members": members, "prior": dict(zip(members, self._prior.tolist(), strict=True)),
+            "exploring": dict(zip(members, self._exploring.tolist(), strict=True)), "feedback": self.feedback,
+            "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
+        }  # fmt: skip
+
+    @property
+    def prepared(self) -> bool:
+        return super().prepared and all(member.prepared for member in self.members.values())
+
+    @property
+    def adapts_to_target(self) -> bool:  # type: ignore[override]
+        return any(member.adapts_to_target for member in self.members.values())
+
+    def plan(self, episodes: int) -> None:
+        for member in self.members.values():
+            member.plan(episodes)
+
+    # Deciding.
+
+    def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
+        mean, bonus = np.zeros((2, len(contexts), self.n_arms))
+        for member, weight, factor in zip(self.members.values(), self._stack.weights, self._factors(), strict=True):
+            if weight or (factor and bonuses):
+                given = member_contexts(member, contexts, domain)
+                own_mean, own_bonus = score_transformed(member, given, domain, bonuses and factor > 0.0)
+                mean, bonus = weight * own_mean + mean, factor * own_bonus + bonus
+        return mean, bonus
+
+    def _factors(self) -> FloatArray:
+        """Return the factor of each member's bonus."""
+        return self._exploring * np.array([member.exploration.alpha for member in self.members.values()])
+
+    def _freeze(self, domain: int) -> FrozenParts:
+        every, moments, offset = [], self.reward_moments, 0.0
+        frozen: list[Member] = []
+        for policy, weight, factor in zip(self.members.values(), self._stack.weights, self._factors(), strict=True):
+            parts, own = policy._freeze(domain), policy.reward_moments
+            step = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
+            unit = own.scale / moments.scale  # members predict in their own unit
+            offset += float(weight) * (own.centre - moments.centre) / moments.scale
+            for member in parts.members:
+                share, bonus = float(weight) * unit * member.share, float(factor) * unit * member.width_share
+                if share > 0.0 or bonus > 0.0:
+                    frozen.append(_weighted_member(member, share, bonus, None if member.constant else step))
+            every.append(parts)
+        if offset:
+            nothing = np.zeros((self.n_arms, 0, 0))
+            frozen.append(Member(np.full((self.n_arms, 1), offset), nothing, width_share=0.0, constant=True))
+        layouts = {parts.layout for parts in every if not all(member.constant for member in parts.members)}
+        if "channels_last" in layouts and len(layouts) > 1:
+            raise InvalidInput("a mixture of a network and others on images with the channels last cannot be exported")
+        return FrozenParts(
+            tuple(frozen),
+            next((parts.counts for parts in every if parts.counts is not None), None),
+            layout=next((layout for layout in layouts if layout is not None), None),
+            reference=next((parts.reference for parts in every if parts.reference is not None), None),
+            seen_target=any(parts.seen_target for parts in every),
+        )
+
+    # Learning.
+
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+        every = [member_contexts(member, contexts, domain) for member in self.members.values()]
+        checksums = _checksums(contexts)
+        new = self._new_contexts(checksums)
+        if new.any():
+            both = zip(self.members.values(), every, strict=True)
+            means = [score_transformed(member, given[new], domain, False)[0] for member, given in both]
+            self._note(np.stack(means, axis=2), arms[new], rewards[new])
+        self._remember(checksums)
+        for member, given in zip(self.members.values(), every, strict=True):
+            learn_transformed(member, given, arms, rewards, domain, weights)
+
+    def _play(
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
+    ) -> Decision:
+        members = list(self.members.values())
+        if self.arms == "shared" or not all(hasattr(member, "_ridge") for member in members):
+            return super()._play(contexts, rewards, domain, available, first_round, weights)
+        every = [member_contexts(member, contexts, domain) for member in members]
+        regressions = [member._ridge(given, domain) for member, given in zip(members, every, strict=True)]  # type: ignore[attr-defined]
+        checksums = _checksums(contexts)
+        new = self._new_contexts(checksums)
+        self._remember(checksums)
+        parts = []
+        for start in range(0, len(contexts), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            mask, counted = (None if part is None else part[rows] for part in (available, weights))
+            scores = EpisodeScores([head for head, _ in regressions], [features[rows] for _, features in regressions])
+            decision = self._play_block(scores, rewards[rows], new[rows], mask, first_round + start, counted)  # type: ignore[arg-type]
+            received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
+            for member, given in zip(members, every, strict=True):
+                learn_transformed(member, given[rows], decision.arm, received, domain, counted)  # type: ignore[arg-type]
+            parts.append(decision)
+        return join_decisions(parts)
+
+    def _play_block(
+        self,
+        scores: EpisodeScores,
+        rewards: FloatArray,
+        new: BoolArray,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
+    ) -> Decision:
+        """Decide and learn each of these rounds in turn; the members learn them after the last."""
+        moments, exploration, factors = self.reward_moments, self.exploration, self._factors()
+        running = [copy.copy(member.reward_moments) for member in self.members.values()]
+        decisions = []
+        for row in range(len(rewards)):
+            one = slice(row, row + 1)
+            centre, scale = (np.array([[getattr(own, name)] for own in running]) for name in ("centre", "scale"))
+            means, bonuses = scores.score(row, centre=centre, scale=scale)
+            mean, bonus = (self._stack.weights @ means)[None], (factors @ bonuses)[None]
+            mask, draws = None if available is None else available[one], seeded_draws(self._key, first_round + row)
+            unit = (mean - moments.centre) / moments.scale, bonus / moments.scale
+            decisions.append(Decision(*exploration.choose(*unit, draws, available=mask), mean, bonus))
+            arm = decisions[-1].arm
+            reward, weight = rewards[one, arm[0]], None if weights is None else weights[one]
+            if new[row]:
+                self._note(means.T[None], arm, reward)
+            scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
+            for own in (*running, moments):
+                own.add(reward, weight)
+        return join_decisions(decisions)
+
+    def _note(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Count the errors of the members' predictions (B, K, M), in rounds that none of them has learned."""
+        moments = self.reward_moments
+        if moments.low < moments.high:
+            means = np.clip(means, moments.low, moments.high)
+        if self._counts_every_arm:
+            predictions, rewards = revealed_predictions(means, arms, rewards)
+        else:
+            predictions = means[np.arange(len(arms)), arms]
+        self._stack.add(predictions, rewards, scale=moments.scale)
+
+    def _new_contexts(self, checksums: Sequence[int]) -> BoolArray:
+        """Return which contexts were not learned before, nor are earlier in the batch."""
+        batch: set[int] = set()
+        new = []
+        for checksum in checksums:
+            new.append(checksum not in self._seen and checksum not in batch)
+            batch.add(checksum)
+        return np.array(new, np.bool_)
+
+    def _remember(self, checksums: Sequence[int]) -> None:
+        free = _MAX_DISTINCT - len(self._seen)
+        if free > 0:
+            self._seen.update(dict.fromkeys(checksums[:free]))
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        for member in self.members.values():
+            if not member.prepared:
+                batches = contexts
+                if getattr(member.transform, "components", None) is not None:
+                    batches = [batch[:: max(1, len(batch) // _MAX_ROWS)] for batch in contexts]
+                member.prepare(*batches)
+
+    def _observe(self, contexts: AnyArray, domain: int) -> None:
+        for member in self.members.values():
+            member._observe(member_contexts(member, contexts, domain), domain)
+
+    def _adapt(self, steps: int | None) -> dict[str, float]:
+        measured: dict[str, float] = {}
+        for member in self.members.values():
+            measured |= member.adapt(steps)
+        return measured
+
+    def _grow(self) -> None:
+        grown = copy.deepcopy(self.members)  # all or none
+        for member in grown.values():
+            member.add_arm()
+        self.members = grown
+
+    # Files.
+
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        arrays = {f"weights/{name}": array for name, array in self._stack.state().items()}
+        arrays["seen"] = np.array(list(self._seen) if replay else [], np.int64)
+        for number, member in enumerate(self.members.values()):
+            own = policy_arrays(member, replay=replay)
+            arrays.update({f"member.{number}/{name}": array for name, array in own.items()})
+        return arrays
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        self._stack.restore(below("weights/", state))
+        self._seen = dict.fromkeys(state["seen"].tolist())
+        for number, member in enumerate(self.members.values()):
+            restore_arrays(member, below(f"member.{number}/", state))
+
+
+def _checksums(contexts: AnyArray) -> list[int]:
+    rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+    return [zlib.crc32(row.tobytes()) for row in rows]
+
+
+def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapping[str, Policy]) -> FloatArray:
+    """Return a weight per member, at least 0, with sum 1; equal weights by default."""
+    if given is None:
+        return np.full(len(members), 1.0 / len(members))
+    if not isinstance(given, Mapping) or set(given) != set(members):
+        raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {given!r}")
+    weights = np.array([finite(f"{name} of {member!r}", given[member]) for member in members])
+    if not (weights >= 0.0).all() or not weights.sum() > 0.0:
+        raise InvalidInput(f"{name} must not be negative, and one weight above 0, got {given!r}")
+    return weights / weights.sum()
+
+
+def _weighted_member(member: Member, share: float, bonus: float, step: Any) -> Member:
+    """Return a frozen member with these weights, and with ``step`` before its features."""
+    if step is not None and member.transform is not None:
+        raise InvalidInput("a mixture of mixtures that both have transforms cannot be exported")
+    inverse = member.inverse if bonus > 0.0 else np.zeros((len(member.theta), 0, 0))
+    transform = member.transform if step is None else step
+    return dataclasses.replace(member, share=share, width_share=bonus, inverse=inverse, transform=transform)
+
+
+# The members for a pair of domains.
+
+
+def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a mixture for a pair, with its members."""
+    settings = dict(settings)
+    network = {name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings}
+    shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
+    vectors = len(pair.context_shape) == 1
+    if "transform" not in settings:
+        custom = callable(getattr(network.get("encoder"), "forward", None))  # it gets contexts as they are
+        standardise = vectors and not shift.aligns and not custom
+        settings["transform"] = default_transform(LinUCB, pair, shift=shift) if standardise else None
+    transform = settings["transform"]
+    shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
+    if transform is not None:  # which takes care of units
+        kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
+        shift = Shift(kinds, stated=shift.stated)
+    same: dict[str, Any] = {
+        "context_shape": shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
+        "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
+        "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
+    }  # fmt: skip
+    members: dict[str, tuple[Policy, float, float]] = {}
+    """Each with its prior and exploring weight."""
+    if "daband" in policies:
+        if isinstance(transform, Standardise) and "encoder" not in network:
+            network["recipe"] = _without_input_norm(network.get("recipe"))
+        members["network"] = policies.get("daband")(**same, feedback=pair.feedback, **network), 1.0, 1.0
+    if vectors and math.prod(shape) <= _MAX_NUMBERS:
+        members |= _linear_members(same, transform, contexts=len(pair.source) + len(pair.target))
+    elif not members:
+        reduced = Standardise(components=min(64, len(pair.source) + len(pair.target)))
+        members["components"] = LinUCB(**same, transform=reduced), 1.0, 1.0
+    made = {name: member for name, (member, _, _) in members.items()}
+    weights = {"prior": 1, "exploring": 2}
+    return {
+        **settings, "members": made,
+        **{name: {key: parts[at] for key, parts in members.items()} for name, at in weights.items()},
+    }  # fmt: skip
+
+
+def _linear_members(same: dict[str, Any], transform: Any, *, contexts: int) -> dict[str, tuple[Policy, float, float]]:
+    """Return the members other than the network for vectors, each with its prior and exploring weight."""
+    shape, disjoint = same["context_shape"], same["arms"] == "disjoint"
+    standardise = None if isinstance(transform, Standardise) else Standardise()
+    dim = shape[0] if standardise is None else standardise.n_features(shape)
+    alpha, ridge = standardised_alpha(dim), standardised_ridge(dim)
+
+    def regression(before: Any, penalty: float) -> LinUCB:
+        return LinUCB(**same, transform=before, ridge=penalty, alpha=alpha)
+
+    members: dict[str, tuple[Policy, float, float]] = {"ridge": (regression(standardise, ridge), 3.0, 2.0)}
+    # Principal components are not columns: on DIGIT pieces of them cost time and changed nothing.
+    columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
+    if shape[0] <= _FEW_NUMBERS and disjoint and columns:
+        pieces = regression(Piecewise(), 4.0 * ridge)
+        members = {"ridge": (regression(standardise, ridge), 2.0, 2.0), "piecewise": (pieces, 1.0, 0.0)}
+    if shape[0] > _FEW_NUMBERS:
+        reduced = Standardise(components=min(_FEW_NUMBERS, contexts))
+        members = {
+            "ridge": (regression(standardise, ridge), 0.0, 1.0),
+            "components": (regression(reduced, ridge), 2.0 / 3.0, 1.0),
+            "shrunk": (regression(standardise, ridge * dim / 16), 5.0, 0.0),
+        }
+    if disjoint:
+        members["constant"] = Constant(**same), 0.0, 0.0
+    return members
+
+
+def _without_input_norm(recipe: Any) -> Any:
+    """Return the recipe of a network whose contexts are standardised already; a full recipe is not changed."""
+    if recipe is not None and not isinstance(recipe, str | Mapping):
+        return recipe
+    changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+    if {"weights", "encoder", "learning", "replay"} <= set(changes):
+        return recipe
+    encoder = dict(changes.get("encoder", {}))
+    if encoder.get("name", "mlp") == "mlp":
+        changes["encoder"] = {**encoder, "options": {"normalise_input": False, **encoder.get("options", {})}}
+    return changes

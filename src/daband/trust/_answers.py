@@ -1,0 +1,297 @@
+"""Questions that people or programs answer, and their answers: in memory, or in a folder that survives a crash.
+
+``plan.npz`` holds what the questions were drawn from, ``plan.json`` the settings, ``questions.csv`` is for people, and
+``answers.jsonl`` gets a line per answer, flushed to disk before the next question is asked. A choice or an audit that
+was killed continues from there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
+from daband._files import checked_path, make_folder, read_json, read_npz, write_npz, write_text
+from daband.domains._contract import Contexts
+from daband.errors import DataError, InvalidInput
+from daband.training._work_folder import as_json, difference
+from daband.trust._questions import Evidence, Questions
+
+Ask = Callable[[AnyArray, IntArray], ArrayLike]
+"""``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
+
+For a pair made of tables the contexts are rows: a polars frame with the columns that its owner gave."""
+
+QUESTIONS = "questions.csv"
+_ANSWERS, _PLAN, _ARRAYS = "answers.jsonl", "plan.json", "plan.npz"
+
+
+class Survey:
+    """Questions about target contexts with the answers so far.
+
+    Args:
+        questions: the questions.
+        indices: index in the target of each context, (L,).
+        budget: number of answers wanted.
+        folder: keeps questions and answers; None keeps them in memory.
+        settings: JSON that a folder must have been started with.
+        arm_names: names of arms for the CSV, (K,) or empty.
+        row_names: columns (N,) by which people know the target's contexts.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        indices: IntArray,
+        *,
+        budget: int,
+        folder: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        arm_names: Sequence[str] = (),
+        row_names: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.questions, self.indices, self.budget = questions, indices, budget
+        self.folder = None if folder is None else make_folder(folder)
+        self.asked = questions.first(budget)
+        """Questions in their order, as (context, arm)."""
+        self.answers: dict[tuple[int, int], float] = {}
+        self._settings, self._arm_names, self._row_names = dict(settings or {}), arm_names, row_names or {}
+        if self.folder is not None:
+            self._open(self.folder)
+
+    @classmethod
+    def read(cls, folder: Path) -> Survey:
+        """Read a survey from its folder."""
+        if not (folder / _PLAN).is_file():
+            raise InvalidInput(f"{folder} holds no questions; start with daband.audit(..., directory=...)")
+        plan, arrays = read_json(folder / _PLAN), read_npz(folder / _ARRAYS)
+        try:
+            questions = Questions(arrays["arms"], arrays["predicted"], scale=plan["scale"], seed=plan["seed"])
+            rows = {name: _by_index(values, arrays["indices"]) for name, values in plan["rows"].items()}
+            return cls(
+                questions,
+                arrays["indices"],
+                budget=plan["budget"],
+                folder=folder,
+                settings=plan["settings"],
+                arm_names=plan["arm_names"],
+                row_names=rows,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{folder / _PLAN} is damaged: {error}") from None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the survey was started with."""
+        return self._settings
+
+    @property
+    def open(self) -> list[tuple[int, int]]:
+        """Questions without an answer."""
+        return [question for question in self.asked if question not in self.answers]
+
+    @property
+    def questions_file(self) -> Path | None:
+        """The CSV of questions, None without a folder."""
+        return None if self.folder is None else self.folder / QUESTIONS
+
+    def evidence(self) -> Evidence:
+        """Return what the answers show."""
+        return self.questions.evidence(self.answers)
+
+    def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
+        """Ask the open questions one by one, until ``stop`` returns True."""
+        for context, arm in self.open:
+            if stop is not None and self.answers and stop():
+                return
+            given = target.as_given(self.indices[[context]])
+            reward = as_numpy(ask(given, np.array([arm])), "the result of ask")
+            if reward.size != 1:
+                raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
+            self.add({(context, arm): float(reward.reshape(()))})
+
+    def add(self, answers: Mapping[tuple[int, int], float]) -> None:
+        """Store answers; they are on disk when this returns."""
+        for reward in answers.values():
+            if not math.isfinite(reward):
+                kept = "" if self.folder is None else f"; the {len(self.answers)} answers before are kept"
+                raise InvalidInput(f"a target reward is {reward}, which is not a finite number{kept}")
+        if self.folder is not None and answers:
+            lines = "".join(
+                json.dumps({"context": int(self.indices[context]), "arm": arm, "reward": reward}) + "\n"
+                for (context, arm), reward in answers.items()
+            )
+            path = self.folder / _ANSWERS
+            try:
+                with open(path, "ab") as file:
+                    file.write(lines.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise DataError(f"{path} cannot be written: {error.strerror}; an answer is lost: {lines}") from None
+        self.answers.update(answers)
+
+    def add_csv(self, path: str | Path, *, replace: bool = False) -> None:
+        """Store the answers of a CSV file; a wrong row is an error, and then nothing is stored."""
+        given = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked])
+        new = {}
+        for identity, reward in given.items():
+            question = self.asked[identity]
+            before = self.answers.get(question)
+            if before is not None and before != reward and not replace:
+                raise InvalidInput(
+                    f"{path}: id {identity} was answered with {before:g} before, and now with {reward:g}; if the first "
+                    "was a mistake, replace=True (--replace) takes the second"
+                )
+            if before != reward:
+                new[question] = reward
+        self.add(new)
+
+    def _open(self, folder: Path) -> None:
+        plan = {
+            "settings": as_json(self._settings), "scale": self.questions.scale, "seed": self.questions.seed,
+            "arm_names": list(self._arm_names),
+        }  # fmt: skip
+        written = _PLAN if (folder / _PLAN).is_file() else None
+        before = read_json(folder / _PLAN) if written else {}
+        if before and (different := difference(before.get("settings"), plan["settings"])):
+            raise InvalidInput(f"{folder} has other settings ({different}); choose another directory")
+        if before and not self._same_questions(read_npz(folder / _ARRAYS)):
+            raise InvalidInput(
+                f"{folder} holds questions about another policy, other candidates or another target; choose another "
+                "directory"
+            )
+        self._restore(folder / _ANSWERS)
+        if before and before.get("budget") == self.budget:
+            return
+        arrays = {"arms": self.questions.arms, "predicted": self.questions.predicted, "indices": self.indices}
+        write_npz(folder / _ARRAYS, arrays, compressed=True)
+        numbers = [int(self.indices[context]) for context, _ in self.asked]
+        rows = {name: {str(number): values[number] for number in numbers} for name, values in self._row_names.items()}
+        self._write_csv(folder / QUESTIONS, rows)
+        text = json.dumps({**plan, "budget": self.budget, "rows": rows}, default=str)
+        write_text(folder / _PLAN, text + "\n")  # last: a folder with a plan is complete
+
+    def _same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
+        mine = self.questions.arms, self.indices
+        return all(np.array_equal(own, arrays[name]) for own, name in zip(mine, ("arms", "indices"), strict=True))
+
+    def _restore(self, path: Path) -> None:
+        if not path.exists():
+            return
+        try:
+            text = path.read_bytes()
+            complete = text[: text.rfind(b"\n") + 1]
+            if len(complete) < len(text):  # killed while it wrote: the answer was never acknowledged
+                with open(path, "r+b") as file:
+                    file.truncate(len(complete))
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        place = {int(index): context for context, index in enumerate(self.indices)}
+        for number, line in enumerate(complete.splitlines(), 1):
+            try:
+                answer = json.loads(line)
+                reward = float(answer["reward"])
+                self.answers[place[answer["context"]], int(answer["arm"])] = reward
+            except (ValueError, KeyError, TypeError):
+                raise DataError(f"{path}, line {number}, is not an answer; restore the file from a copy") from None
+
+    def _write_csv(self, path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the questions with a column for rewards to fill in; rewards that were filled in stay."""
+        if path.exists():
+            self.add_csv(path)
+        numbers = [int(self.indices[context]) for context, _ in self.asked]
+        columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked)), "context": numbers}
+        for name, values in rows.items():
+            taken = name in ("id", "context", "arm", "arm_name", "reward")
+            columns[f"target {name}" if taken else name] = [values[str(number)] for number in numbers]
+        columns["arm"] = [arm for _, arm in self.asked]
+        if self._arm_names:
+            columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked]
+        columns["reward"] = [self.answers.get(question, "") for question in self.asked]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        write_text(path, text.getvalue())
+
+
+def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
+    """Return a column (N,) from values by index; indices that were not asked about have None."""
+    column: list[Any] = [None] * (int(indices.max()) + 1)
+    for index, value in values.items():
+        column[int(index)] = value
+    return column
+
+
+def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """Return rewards by id from a CSV with the columns ``id`` and ``reward``; an empty reward is not answered yet.
+
+    Args:
+        path: the file. The columns ``arm`` and ``context``, if there are any, are compared with the questions.
+        asked: index in the target and arm of each question, by its id.
+    """
+    path = checked_path(path, "answers")
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            european = file.readline().count(";") > 1  # as spreadsheets save it in much of Europe, with decimal commas
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=";" if european else ",")
+            names = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path} is not CSV in UTF-8: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    for column in ("id", "reward"):
+        if column not in names:
+            raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(names) or 'none'})")
+    answers: dict[int, float] = {}
+    seen: dict[int, int] = {}
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        identity = _integer(row["id"], f"{where}: id")
+        if not 0 <= identity < len(asked):
+            raise InvalidInput(f"{where}: id {identity} was not asked; answer the ids of {QUESTIONS}")
+        if identity in seen:
+            raise InvalidInput(f"{where}: id {identity} is answered in line {seen[identity]} already; keep one of them")
+        seen[identity] = line
+        for name, expected in zip(("context", "arm"), asked[identity], strict=True):
+            if row.get(name) and _integer(row[name], f"{where}: {name}") != expected:
+                raise InvalidInput(f"{where}: id {identity} is a question about {name} {expected}, not {row[name]}")
+        text = (row["reward"] or "").strip()
+        if not text:
+            continue
+        try:
+            reward = _european_number(text) if european else float(text)
+        except ValueError:
+            raise InvalidInput(f"{where}: the reward {text!r} of id {identity} is not a number") from None
+        if not math.isfinite(reward):
+            raise InvalidInput(f"{where}: the reward of id {identity} is {text}; leave it empty if it is unknown")
+        answers[identity] = reward
+    return answers
+
+
+def _european_number(text: str) -> float:
+    """Return 3.854,17 as a number; 1.200 may be a decimal or a thousand, and raises a ``ValueError``."""
+    if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
+        raise ValueError(text)
+    return float(text.replace(".", "").replace(",", ".") if "," in text else text)
+
+
+def _integer(text: str | None, where: str) -> int:
+    try:
+        return int(str(text).strip())
+    except ValueError:
+        raise InvalidInput(f"{where} must be an integer, got {text!r}") from None

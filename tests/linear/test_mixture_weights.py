@@ -1,0 +1,70 @@
+"""Weights of predictors: least squares over the simplex, against a search, and the stated guarantee."""
+
+import numpy as np
+import pytest
+
+from daband.linear._mixture_weights import MixtureWeights, simplex_least_squares
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_least_squares_are_those_of_a_grid_search(seed):
+    draw = np.random.default_rng(seed)
+    predictions, rewards = draw.random((40, 3)), draw.random(40)
+    gram, moment = predictions.T @ predictions, predictions.T @ rewards
+    best = simplex_least_squares(gram, moment)
+    steps = np.linspace(0, 1, 201)
+    grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-12])
+    losses = np.einsum("gi,ij,gj->g", grid, gram, grid) - 2 * grid @ moment
+    assert best.min() >= 0
+    np.testing.assert_allclose(best.sum(), 1.0)
+    assert best @ gram @ best - 2 * best @ moment <= losses.min() + 1e-12
+    np.testing.assert_allclose(best, grid[losses.argmin()], atol=0.01)
+
+
+def test_before_the_first_round_the_prior_counts():
+    stack = MixtureWeights([0.5, 0.5, 0.0])
+    assert stack.weights.tolist() == [0.5, 0.5, 0.0]
+    assert np.isnan(stack.mean_squared_errors()).all()
+    stack.add(np.array([[0.5, 0.5, 0.6]]), np.array([0.55]))
+    np.testing.assert_allclose(stack.weights, [0.5, 0.5, 0.0], atol=0.01)  # one round says little
+
+
+def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
+    draw = np.random.default_rng(0)
+    n = 4000
+    rewards = draw.random(n)
+    predictions = np.stack(
+        [0.5 + 0.6 * (rewards - 0.5) + 0.2 * draw.standard_normal(n), np.full(n, 0.5), draw.random(n)], axis=1
+    )
+    stack, loss = MixtureWeights([1 / 3] * 3), 0.0
+    for t in range(n):
+        loss += (rewards[t] - predictions[t].clip(0, 1) @ stack.weights) ** 2
+        stack.add(predictions[t : t + 1].clip(0, 1), rewards[t : t + 1])
+    clipped = predictions.clip(0, 1)
+    best = simplex_least_squares(clipped.T @ clipped, clipped.T @ rewards)
+    assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
+    np.testing.assert_allclose(stack.weights, best, atol=0.2)  # the prior still counts
+    assert stack.mean_squared_errors().argmin() == 0
+
+
+def test_a_restored_state_continues_alike():
+    draw = np.random.default_rng(1)
+    one, other = MixtureWeights([0.5, 0.5]), MixtureWeights([0.5, 0.5])
+    one.add(draw.random((50, 2)), draw.random(50))
+    other.restore(one.state())
+    more, rewards = draw.random((50, 2)), draw.random(50)
+    for stack in (one, other):
+        stack.add(more, rewards)
+    assert one.weights.tolist() == other.weights.tolist()
+    with pytest.raises(ValueError, match="weights"):
+        other.restore({**one.state(), "weights": np.array([2.0, -1.0])})
+
+
+def test_the_unit_of_rewards_changes_no_weight():
+    draw = np.random.default_rng(2)
+    predictions, rewards = draw.random((200, 3)), draw.random(200)
+    unit, euros = MixtureWeights([0.5, 0.3, 0.2]), MixtureWeights([0.5, 0.3, 0.2])
+    unit.add(predictions, rewards, scale=0.3)
+    euros.add(1000.0 * predictions + 7e6, 1000.0 * rewards + 7e6, scale=300.0)
+    np.testing.assert_allclose(unit.weights, euros.weights, atol=1e-6)
+    assert np.abs(unit.weights - unit.prior).max() > 0.01

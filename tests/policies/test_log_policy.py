@@ -1,0 +1,109 @@
+"""A policy from a log: the best arm, or choices by context where they are proven to gain."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import NotFitted
+
+K, D = 3, 4
+
+
+def rounds(n=2_000, effect=2.0, seed=0):
+    """Arm 0 gains 0.8 everywhere, arm 2 ``effect`` where the first number is above 0.7."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, D))
+    chances = np.array([0.5, 0.3, 0.2])
+    arms = rng.choice(K, n, p=chances)
+    means = np.stack([np.full(n, 0.8), np.zeros(n), effect * (x[:, 0] > 0.7)], axis=1)
+    return x, arms, means[np.arange(n), arms] + rng.normal(size=n), chances[arms]
+
+
+def pair_of(log, **options):
+    target = np.random.default_rng(8).normal(size=(300, D)) + 0.2
+    return daband.domains.from_log(source=log, target=target, n_arms=K, **options)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    pair = pair_of(rounds())
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source)
+    return pair, policy
+
+
+def test_a_log_is_learned_whole_and_greedily(trained):
+    pair, policy = trained
+    assert policy.evidence.rounds == policy.rounds_learned > len(pair.source) - 64  # whole episodes
+    assert policy.evidence.personalises
+    decision = policy.select([[2.0, 0, 0, 0], [-2.0, 0, 0, 0]], "target")
+    assert decision.arm.tolist() == [2, 0]
+    assert decision.propensity.tolist() == [1.0, 1.0]
+    assert decision.mean[0, 2] > 1.0 > decision.mean[1, 2]
+
+
+def test_without_evidence_one_arm_is_chosen():
+    pair = pair_of(rounds(effect=0.0))
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assert not policy.evidence.personalises
+    assert set(policy.select(pair.target.read(np.arange(300)), "target").arm) == {0}
+
+
+def test_the_exported_file_and_the_saved_one_decide_alike(trained, tmp_path):
+    pair, policy = trained
+    contexts = pair.target.read(np.arange(200))
+    policy.save(tmp_path / "p.safetensors", replay=False)
+    loaded = daband.load(tmp_path / "p.safetensors")
+    assert loaded.evidence == policy.evidence
+    expected = policy.decide(contexts, "target")
+    np.testing.assert_array_equal(loaded.decide(contexts, "target").arm, expected.arm)
+    np.testing.assert_allclose(loaded.decide(contexts, "target").mean, expected.mean)
+    daband.export(policy, tmp_path / "p.daband")
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    assert [deployed.decide(row).arm for row in contexts] == policy.decide(contexts).arm.tolist()
+
+
+def test_files_give_the_same_policy_as_memory(trained, tmp_path):
+    pl = pytest.importorskip("polars")
+    pair, policy = trained
+    x, arms, rewards, chances = (np.asarray(column) for column in _read(pair.source))
+    columns = {f"x{i}": x[:, i] for i in range(D)} | {"arm": arms, "reward": rewards, "propensity": chances}
+    pl.DataFrame(columns).write_parquet(tmp_path / "log.parquet")
+    other = daband.LogPolicy(context_shape=(D,), n_arms=K, seed=0)
+    daband.fit_log(other, tmp_path / "log.parquet")
+    assert other.evidence.personalises
+    assert other.evidence.gain == pytest.approx(policy.evidence.gain, abs=0.05)
+    assert np.mean(other.decide(x).arm == policy.decide(x).arm) > 0.95
+
+
+def _read(source):
+    rows = np.arange(len(source))
+    return source.read(rows), *source.read_log(rows)
+
+
+def test_rounds_without_weights_have_estimated_propensities():
+    x, arms, rewards, chances = rounds()
+    known, unknown = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
+    known.update(x, arms, rewards, weights=daband.weights.importance(chances, K))
+    unknown.update(x, arms, rewards)
+    assert unknown.evidence.gain == pytest.approx(known.evidence.gain, abs=0.05)
+    assert unknown.evidence.arm == known.evidence.arm == 0
+
+
+def test_rewards_in_any_unit():
+    x, arms, rewards, _ = rounds(600)
+    here, there = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
+    here.update(x, arms, rewards)
+    there.update(x, arms, 1000.0 * rewards + 7.0)
+    np.testing.assert_array_equal(here.decide(x).arm, there.decide(x).arm)
+    np.testing.assert_allclose(there.decide(x).mean, 1000.0 * here.decide(x).mean + 7.0, rtol=1e-6, atol=1e-3)
+
+
+def test_no_rounds_and_long_contexts():
+    policy = daband.LogPolicy(context_shape=(D,), n_arms=K)
+    assert set(policy.select(np.zeros((200, D))).arm) <= {0, 1, 2}
+    with pytest.raises(NotFitted, match="has not learned a round"):
+        _ = policy.evidence
+    with pytest.raises(daband.InvalidInput, match=r"transform=daband\.PCA"):
+        daband.LogPolicy(context_shape=(40, 40), n_arms=K)

@@ -1,0 +1,248 @@
+"""A policy made of policies: predictions, weights, episodes, files, exports, and what it is composed of for a pair."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains.readers._arrays import from_arrays
+from daband.errors import InvalidInput
+from daband.policies._registered import policies
+
+SHAPE = {"context_shape": (3,), "n_arms": 3}
+KINDS = {
+    "linucb": lambda: daband.LinUCB(**SHAPE, alpha=0.4, seed=1),
+    "dual": lambda: daband.LinUCB(**SHAPE, form="dual", ridge=3.0),
+    "pca": lambda: daband.LinUCB(**SHAPE, transform=daband.PCA(2)),
+    "constant": lambda: daband.Constant(**SHAPE),
+    "random": lambda: daband.Random(**SHAPE),
+    "trees": lambda: daband.Trees(**SHAPE, epsilon=0.0),
+    "nlinucb": lambda: daband.NeuralLinUCB(**SHAPE, recipe="small", device="cpu"),
+    "daband": lambda: daband.DABand(**SHAPE, recipe="small", device="cpu", transform=daband.Standardise()),
+    "labels": lambda: daband.LinUCB(**SHAPE, standardise_rewards=False),
+    "mixture": lambda: daband.Mixture(**SHAPE, members={"a": KINDS["linucb"](), "b": KINDS["constant"]()}),
+}
+
+
+def rounds(n, seed=0, factor=10.0):
+    rng = np.random.default_rng(seed)
+    contexts, arms = rng.normal(size=(n, 3)), rng.integers(0, 3, n)
+    return contexts, arms, factor * (np.tanh(contexts[np.arange(n), arms]) + 0.1 * rng.normal(size=n)) + 5.0
+
+
+def mixed(*names, learn=True, **settings):
+    policy = daband.Mixture(**SHAPE, members={name: KINDS[name]() for name in names}, **settings)
+    if learn:
+        contexts, arms, rewards = rounds(150)
+        policy.prepare(contexts, contexts)
+        policy.observe_target(contexts[:50])
+        policy.update(contexts, arms, rewards)
+        policy.adapt(2)
+        policy.update(*rounds(60, seed=1))
+    return policy
+
+
+PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [("trees", "daband"), ("mixture", "nlinucb")]
+
+
+@pytest.mark.parametrize("names", PAIRS, ids="-".join)
+def test_any_two_policies_can_be_mixed_saved_and_exported(names, tmp_path):
+    policy = mixed(*names)
+    contexts, _, _ = rounds(40, seed=2)
+    decision = policy.decide(contexts, "target")
+    members = policy.members.values()
+    parts = [member.decide(contexts, "target", rule="ucb") for member in members]
+    weights = list(policy.weights.values())
+    assert sum(weights) == pytest.approx(1.0)
+    np.testing.assert_allclose(decision.mean, sum(w * part.mean for w, part in zip(weights, parts, strict=True)))
+    bonus = sum(0.5 * member.exploration.alpha * part.bonus for member, part in zip(members, parts, strict=True))
+    np.testing.assert_allclose(decision.bonus, bonus)
+    policy.save(tmp_path / "p.safetensors")
+    again = daband.load(tmp_path / "p.safetensors")
+    np.testing.assert_array_equal(again.decide(contexts, "target").mean, decision.mean)
+    daband.export(policy, tmp_path / "p.daband", domain="target")
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts, round_number=policy.rounds_decided)
+    np.testing.assert_allclose(deployed.mean, decision.mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(deployed.bonus, decision.bonus, rtol=1e-3, atol=1e-4)
+    assert deployed.arm.tolist() == decision.arm.tolist()
+
+
+def test_the_member_that_predicts_better_gets_the_weight():
+    policy = mixed("linucb", "constant")
+    assert policy.weights["linucb"] > 0.5 > policy.weights["constant"]
+    for seed in range(5):
+        policy.update(*rounds(200, seed=10 + seed))
+    assert policy.weights["linucb"] > 0.9
+    assert daband.Mixture(**SHAPE, prior={"linucb": 3, "constant": 1}).weights == {"constant": 0.25, "linucb": 0.75}
+
+
+def test_a_context_that_is_shown_again_counts_once():
+    once, twice = mixed("linucb", "constant", learn=False), mixed("linucb", "constant", learn=False)
+    contexts, arms, rewards = rounds(100)
+    for policy in (once, twice):
+        policy.update(contexts, arms, rewards)
+    before = twice.weights
+    twice.update(contexts, arms, rewards)
+    assert twice.weights == before == once.weights
+
+
+@pytest.mark.parametrize("names", [("linucb", "nlinucb", "constant"), ("linucb", "dual"), ("trees", "linucb")])
+@pytest.mark.parametrize("feedback", ["bandit", "one_hot"])
+def test_episodes_are_their_rounds_in_turn(names, feedback):
+    played = mixed(*names, feedback=feedback)
+    told, rng = copy.deepcopy(played), np.random.default_rng(3)
+    contexts, rewards = rng.normal(size=(100, 3)), np.eye(3)[rng.integers(0, 3, 100)]  # more than one block
+    contexts[90:] = contexts[:10]
+    mask, weights = rng.random((100, 3)) < 0.8, rng.choice([0.5, 1.0, 3.0], 100)
+    mask[~mask.any(axis=1)] = True
+    decision = played.play(contexts, rewards, available=mask, weights=weights)
+    for row in range(100):
+        one = slice(row, row + 1)
+        arm = told.select(contexts[one], available=mask[row]).arm
+        assert arm[0] == decision.arm[row], row
+        told.update(contexts[one], arm, rewards[row, arm], weights=weights[one])
+    assert played.weights == pytest.approx(told.weights, rel=1e-5, abs=1e-9)
+    probe = rng.normal(size=(20, 3))
+    np.testing.assert_allclose(played.decide(probe).mean, told.decide(probe).mean, atol=1e-6)
+    np.testing.assert_allclose(played.decide(probe).bonus, told.decide(probe).bonus, atol=1e-6)
+
+
+def test_members_that_learned_before_keep_what_they_know():
+    """Their rewards may have had another mean and deviation than those of the mixture."""
+    taught = KINDS["linucb"]()
+    taught.update(*rounds(300, factor=100.0))
+    policy = daband.Mixture(**SHAPE, members={"taught": taught, "constant": KINDS["constant"]()})
+    contexts, arms, rewards = rounds(50, seed=4)
+    np.testing.assert_allclose(policy.decide(contexts).mean, 0.5 * taught.decide(contexts).mean)
+    policy.update(contexts, arms, rewards)
+    assert taught.rounds_learned == 300  # the mixture has a copy
+    assert policy.members["taught"].rounds_learned == 350
+
+
+@pytest.mark.parametrize("names", [("linucb", "constant"), ("linucb", "daband")])
+def test_exports_of_members_in_other_units(names, tmp_path):
+    members = {name: KINDS[name]() for name in names}
+    contexts, arms, rewards = rounds(200, factor=100.0)
+    for member in members.values():
+        member.prepare(contexts)
+        member.update(contexts, arms, rewards)
+    policy = daband.Mixture(**SHAPE, members=members)
+    policy.update(*rounds(100, seed=5))
+    daband.export(policy, tmp_path / "p.daband")
+    found = daband.load_deployed(tmp_path / "p.daband").decide(contexts, round_number=policy.rounds_decided)
+    expected = policy.decide(contexts)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-3)
+    assert (found.arm == expected.arm).mean() > 0.99
+
+
+def test_adding_an_arm_is_all_or_none():
+    shape = {"context_shape": (2,), "n_arms": 128}
+    policy = daband.Mixture(**shape, members={"a": daband.LinUCB(**shape), "trees": daband.Trees(**shape)})
+    with pytest.raises(InvalidInput, match="128 arms"):
+        policy.add_arm()
+    assert policy.n_arms == policy.members["a"].n_arms == 128
+    assert policy.select(np.ones((2, 2))).mean.shape == (2, 128)
+
+
+def test_threads_select_while_others_learn_and_add_an_arm():
+    policy, failures = mixed("linucb", "nlinucb"), []
+    contexts, arms, rewards = rounds(300, seed=6)
+
+    def select():
+        try:
+            for row in contexts:
+                decision = policy.select(row[None], available=[True, False, True])
+                assert decision.arm[0] in (0, 2)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=select) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, 150, 10):
+        policy.update(contexts[start : start + 10], arms[start : start + 10], rewards[start : start + 10])
+    for thread in threads:
+        thread.join(120)
+    assert not failures
+    assert policy.rounds_learned == 210 + 150
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"members": {}}, "1 to 12"), ({"members": [daband.Constant(**SHAPE)]}, "mapping"),
+        ({"members": {"a": 3}}, "policies by name"), ({"members": {1: daband.Constant(**SHAPE)}}, "policies by name"),
+        ({"members": {"a": daband.Constant(context_shape=(2,), n_arms=3)}}, "context_shape"),
+        ({"members": {"a": daband.Constant(context_shape=(3,), n_arms=2)}}, "n_arms"),
+        ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
+        ({"prior": {"linucb": 1.0}}, "prior"), ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
+        ({"exploring": {"linucb": 0.0, "constant": 0.0}}, "exploring"), ({"feedback": "all"}, "feedback"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_rejected_by_name(settings, message):
+    with pytest.raises(InvalidInput, match=message):
+        daband.Mixture(**SHAPE, **settings)
+
+
+def labelled(dim, n=300, arms=3, **settings):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, dim))
+    pairs = x, x[:, :arms].argmax(axis=1)
+    return from_arrays(source=pairs, target=x + 0.2, target_test=pairs, passes=3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("dim", "names"),
+    [
+        (8, {"network", "ridge", "piecewise", "constant"}),
+        (90, {"network", "ridge", "components", "shrunk", "constant"}),
+    ],
+)
+def test_the_members_for_a_pair_follow_from_its_contexts(dim, names, tmp_path):
+    pair = labelled(dim)
+    policy = daband.Mixture.for_pair(pair, seed=3, recipe="small", device="cpu")
+    assert set(policy.members) == names
+    assert not any(member.standardise_rewards for member in (policy, *policy.members.values()))
+    assert {member.seed for member in policy.members.values()} == {3}
+    assert policy.members["network"].recipe.encoder.options["normalise_input"] is False
+    daband.train(policy, source=pair.source, target=pair.target, episodes=8, episode_length=32)
+    assert daband.evaluate(policy, pair.target_test).accuracy > 0.6
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband", pair=pair)
+    contexts = pair.target.read(np.arange(50))
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    singles = [deployed.decide(row, round_number=policy.rounds_decided + i).arm for i, row in enumerate(contexts)]
+    assert singles == policy.decide(contexts).arm.tolist()
+    if dim == 8:
+        assert deployed.frozen._row_scorer is not None  # one row is scored by few products
+
+
+def test_without_torch_the_network_is_missing(monkeypatch):
+    monkeypatch.setattr(type(policies), "__contains__", lambda self, name: name != "daband")
+    policy = daband.Mixture.for_pair(labelled(8))
+    assert policy.weights == pytest.approx({"ridge": 2 / 3, "piecewise": 1 / 3, "constant": 0.0})
+
+
+def test_a_shift_of_style_is_aligned_by_the_network_and_standardised_by_the_others():
+    policy = daband.Mixture.for_pair(labelled(8, shift="style"), recipe="small", device="cpu")
+    assert policy.transform is None
+    assert policy.adapts_to_target
+    assert policy.members["ridge"].transform.by_domain is True
+    units = daband.Mixture.for_pair(
+        labelled(8, shift=daband.Shift(("units",), units=(2,))), recipe="small", device="cpu"
+    )
+    assert units.transform.by_domain == (2,)
+    assert not units.adapts_to_target
+
+
+def test_rewards_of_any_unit_are_standardised():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    pair = from_arrays(source=(x, 50.0 * x[:, :2] - 7.0), target=x)
+    policy = daband.Mixture.for_pair(pair, recipe="small", device="cpu")
+    assert all(member.standardise_rewards for member in (policy, *policy.members.values()))
+    daband.train(policy, source=pair.source, target=pair.target, episodes=6, episode_length=32)
+    arms = policy.decide(x, rule="greedy").arm
+    assert (arms == x[:, :2].argmax(axis=1)).mean() > 0.9

@@ -1,0 +1,66 @@
+"""The incumbent: an arm, a column, today's choices or a policy."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.trust._incumbent import as_incumbent
+
+
+@pytest.fixture(scope="module")
+def pair():
+    draw = np.random.default_rng(0)
+    age = draw.normal(40.0, 9.0, 400).round(1)
+    table = pl.DataFrame({"age": age, "today": ["mail", "call"] * 200, "offer": np.where(age > 40, "call", "mail")})
+    columns = daband.domains.Columns(context=["age"], label="offer", id=["today"])
+    return daband.domains.from_table(source=table[:200], target=table[200:].drop("offer"), columns=columns)
+
+
+def resolved(given, pair):
+    return as_incumbent(given, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
+
+
+def test_an_arm_by_name_or_index(pair):
+    assert pair.class_names == ("call", "mail")
+    contexts = np.zeros((3, 1))
+    for given in ("mail", 1, np.int64(1)):
+        incumbent = resolved(given, pair)
+        assert (incumbent.name, incumbent.arm) == ("always mail", 1)
+        assert incumbent.target_arms(contexts, np.arange(3)).tolist() == [1, 1, 1]
+
+
+def test_a_column_and_an_array_with_todays_choices(pair):
+    indices = np.array([3, 0, 10])
+    expected = [pair.class_names.index(["mail", "call"][index % 2]) for index in indices]
+    for given in ("today", ["mail", "call"] * 100, np.array([1, 0] * 100)):
+        incumbent = resolved(given, pair)
+        assert incumbent.arm is None
+        assert incumbent.target_arms(np.zeros((3, 1)), indices).tolist() == expected
+
+
+def test_another_policy(pair):
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2)
+    incumbent = resolved(policy, pair)
+    contexts = pair.target.read(np.arange(20))
+    arms = policy.decide(contexts, "target", rule="greedy").arm
+    assert incumbent.target_arms(contexts, np.arange(20)).tolist() == arms.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("tomorrow", r"neither an arm \(call, mail\) nor a column of the target \(today, age\)"),
+        (7, "7 is not an arm"),
+        (True, "incumbent must be an arm"),
+        (["mail"] * 3, "3 choices for 200 target contexts"),
+        (["post"] * 200, "'post' is not an arm"),
+        (daband.LinUCB(context_shape=(2,), n_arms=2), "a policy for 2 arms and contexts of shape"),
+    ],
+)
+def test_what_is_not_an_incumbent_is_rejected(given, message, pair):
+    with pytest.raises(InvalidInput, match=message):
+        resolved(given, pair)
+    assert resolved(None, pair) is None

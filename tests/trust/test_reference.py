@@ -1,0 +1,74 @@
+"""The reference class: quantiles by hand, units, and the promises that the shipped record keeps."""
+
+import numpy as np
+import pytest
+
+from daband.trust._reference import KINDS, ReferenceClass, kind_of, reference_class
+
+
+def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
+    return [
+        {"set": f"set {number}", "kind": "tables", "source": advantage, "error": error, "scale": scale,
+         "target": advantage * one}
+        for number, one in enumerate(kept)
+    ]  # fmt: skip
+
+
+def test_quantiles_of_a_class_that_is_known():
+    kept = np.arange(1, 100) / 100.0  # 99 data sets kept 1%, 2%, ... 99%
+    forecast = ReferenceClass.from_rows(rows_of(kept)).forecast(0.2, 0.0, 0.5)
+    assert forecast.shifts == 99
+    assert forecast.low == pytest.approx(0.2 * 0.10, abs=0.002)  # of 100 data sets, the tenth smallest
+    assert forecast.advantage == pytest.approx(0.2 * 0.50, abs=0.003)
+    assert (forecast.half_kept, forecast.tenth_kept, forecast.lost) == pytest.approx((0.5, 0.1, 0.0))
+
+
+def test_an_uncertain_source_advantage_has_a_lower_limit():
+    class_ = ReferenceClass.from_rows(rows_of(np.linspace(0.1, 1.2, 60)))
+    sure, unsure = (class_.forecast(0.2, error, 0.5) for error in (0.01, 0.1))
+    assert unsure.low < sure.low
+
+
+def test_rows_of_one_data_set_count_once():
+    rows = [*rows_of(np.linspace(0.1, 1.2, 60)), *([rows_of([-5.0])[0]] * 30)]
+    rows[60:] = [{**row, "set": "the same"} for row in rows[60:]]
+    once = ReferenceClass.from_rows(rows[:61]).forecast(0.2, 0.0, 0.5)
+    assert ReferenceClass.from_rows(rows).forecast(0.2, 0.0, 0.5) == once
+
+
+def test_a_class_of_few_data_sets_promises_nothing():
+    assert ReferenceClass.from_rows(rows_of([0.5] * 5)).forecast(0.2, 0.0, 0.5).low == -np.inf
+
+
+def test_units_change_nothing():
+    class_ = reference_class().of_kind("tables")
+    one, thousand = class_.forecast(0.2, 0.03, 0.4), class_.forecast(200.0, 30.0, 400.0)
+    assert (thousand.advantage, thousand.low) == pytest.approx((1000 * one.advantage, 1000 * one.low))
+
+
+def test_kinds():
+    assert [kind_of(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
+        "tables", "tables", "features", "images", "images",
+    ]  # fmt: skip
+
+
+def leave_one_out(kind):
+    """Return the lower limit and the target advantage of each row, and its weight, without its own data set."""
+    class_ = reference_class().of_kind(kind)
+    sets = np.array(class_.sets)
+    low = np.empty(len(sets))
+    for name in set(sets):
+        others = class_.where(sets != name)
+        for row in np.flatnonzero(sets == name):
+            low[row] = others.forecast(class_.source[row], class_.error[row], class_.scale[row]).low
+    return low, class_.target, np.array([1.0 / (sets == name).sum() for name in sets])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limits_hold_and_deployments_are_right_on_data_sets_that_are_left_out(kind):
+    """The lower limit is true for 88% to 96%, 80% of good policies are deployed, and at most 4% of those are worse."""
+    low, target, weight = leave_one_out(kind)
+    assert 0.88 <= weight @ (target >= low) / weight.sum() <= 0.96
+    good, deployed = target >= 0.05, low > 0.0
+    assert weight[good] @ deployed[good] / weight[good].sum() >= 0.8
+    assert weight[deployed] @ (target[deployed] < 0.0) / weight[deployed].sum() <= 0.04
