@@ -38,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+#: The names that each room offers here.
 _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
@@ -46,12 +47,11 @@ _NAMES_OF = {
     "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
-"""The names that each room offers here."""
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
 _ROOMS = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
 _NAME_IN_ROOM = {"load": "load_policy"}
+#: Packages that register their policies when a registry is searched and torch is installed.
 PLUGINS = ("daband.neural",)
-"""Packages that register their policies when a registry is searched and torch is installed."""
 
 
 def __getattr__(name: str) -> Any:

@@ -22,16 +22,16 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
+#: Which arms may be chosen in each round, (B, K); None: all.
 Mask: TypeAlias = BoolArray | None
-"""Which arms may be chosen in each round, (B, K); None: all."""
+#: How much each round counts, (B,); None: each once.
 Weights: TypeAlias = FloatArray | None
-"""How much each round counts, (B,); None: each once."""
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)
 _KINDS_OF_NUMBERS = "biuf"
+#: Letters of the types that everything below takes as they are.
 _PLAIN = frozenset("?bBhHiIlLqQefd")
-"""Letters of the types that everything below takes as they are."""
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:

@@ -26,10 +26,10 @@ _LOCK_FILE = ".lock"
 _DONE = "done"
 _TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
 _swept: set[str] = set()
+#: A temporary file that is younger may be another writer's who has not locked it yet.
 _ORPHAN_SECONDS = 60.0
-"""A temporary file that is younger may be another writer's who has not locked it yet."""
+#: Bytes that an archive may expand to, or twice its own size where that is more: ours are small, or not compressed.
 _LARGEST_EXPANSION = 64 << 20
-"""Bytes that an archive may expand to, or twice its own size where that is more: ours are small, or not compressed."""
 
 
 @contextlib.contextmanager
@@ -44,10 +44,10 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+#: Bytes of a path, by Linux.
 _MAX_PATH = 4095
-"""Bytes of a path, by Linux."""
+#: Bytes of one name in a path, by most file systems.
 _MAX_NAME = 255
-"""Bytes of one name in a path, by most file systems."""
 
 
 def checked_path(path: str | Path, name: str = "path") -> Path:

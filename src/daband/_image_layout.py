@@ -12,8 +12,8 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
+#: Of the channels of ImageNet's pixels in [0, 1].
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the channels of ImageNet's pixels in [0, 1]."""
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:

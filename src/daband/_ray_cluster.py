@@ -12,10 +12,10 @@ from typing import Any
 
 from daband.errors import InvalidInput, WorkerDied
 
+#: What libraries read to know how many threads to use.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""What libraries read to know how many threads to use."""
+#: Bytes for objects of a local cluster: what travels between its processes is small.
 _OBJECT_STORE = 256 * 2**20
-"""Bytes for objects of a local cluster: what travels between its processes is small."""
 
 
 def import_ray() -> Any:

@@ -34,14 +34,14 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 T = TypeVar("T")
 Moment: TypeAlias = datetime | time | None
 
+#: Texts that mean that there is no value, in files and in rows alike.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
-"""Texts that mean that there is no value, in files and in rows alike."""
+#: Texts that spell a number: without leading zeros, and at most 18 digits if it is an integer, else it is an id.
 NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
-"""Texts that spell a number: without leading zeros, and at most 18 digits if it is an integer, else it is an id."""
+#: Column that holds the row number of the user's table, for error messages, if rows were left out since.
 ROW = "row of the table"
-"""Column that holds the row number of the user's table, for error messages, if rows were left out since."""
+#: Standard deviations from the training mean beyond which a number is far outside.
 FAR = 8.0
-"""Standard deviations from the training mean beyond which a number is far outside."""
 
 _NUMBER = re.compile(NUMBER_TEXT)
 _ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -400,8 +400,8 @@ class TableTransform:
     """What each context column becomes, in order."""
 
     columns: tuple[AnyColumn, ...]
+    #: Columns that name a row: not a part of a context, but rows may have them.
     ids: tuple[str, ...] = ()
-    """Columns that name a row: not a part of a context, but rows may have them."""
 
     @classmethod
     def fit(

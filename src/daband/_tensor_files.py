@@ -33,18 +33,18 @@ _LONGEST_HEADER = 100 << 20  # safetensors' own limit
 class FileFormat:
     """What a kind of file is called, which versions of it are read, and what its header must have."""
 
+    #: The name of the metadata entry, e.g. "daband-policy".
     name: str
-    """The name of the metadata entry, e.g. "daband-policy"."""
+    #: In errors: "a policy saved by daband".
     what: str
-    """In errors: "a policy saved by daband"."""
+    #: The version that is written; newer ones are refused.
     version: int
-    """The version that is written; newer ones are refused."""
+    #: The oldest version that is read.
     oldest: int
-    """The oldest version that is read."""
+    #: What to do about an older one.
     remedy: str
-    """What to do about an older one."""
+    #: The names that the header must have.
     required: tuple[str, ...] = ()
-    """The names that the header must have."""
 
     @property
     def beginning(self) -> bytes:

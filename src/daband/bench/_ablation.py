@@ -23,15 +23,15 @@ from daband.bench._settings import Experiment, RunSpec
 from daband.errors import InvalidInput
 from daband.evaluation._paired_test import Paired, compare_paired, holm
 
+#: What is left on; the last is the full method.
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
-"""What is left on; the last is the full method."""
 
 _R, _P = ("regression_error",), ("predicted_reward",)
+#: The recipes that can be ablated, and the terms of the objective behind each letter.
 BASES: dict[str, dict[str, tuple[str, ...]]] = {
     "paper": {"R": _R, "P": _P, "D": ("adversarial",)},
     "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_entropy", "target_diversity", "pseudo_labels")},
 }
-"""The recipes that can be ablated, and the terms of the objective behind each letter."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class AblationRow:
     base: str
     letters: str
     seeds: tuple[int, ...]
+    #: What ``score`` is: the target accuracy where exactly one arm pays 1, else the target value.
     metric: Metric
-    """What ``score`` is: the target accuracy where exactly one arm pays 1, else the target value."""
+    #: The mean over seeds; None where the target has no labels.
     score: float | None
-    """The mean over seeds; None where the target has no labels."""
+    #: The sample standard deviation over seeds, 0 for a single one.
     score_deviation: float
-    """The sample standard deviation over seeds, 0 for a single one."""
     source_regret: float | None
+    #: This combination minus the full method; None for the full method itself, and where no seed has both.
     paired: Paired | None
-    """This combination minus the full method; None for the full method itself, and where no seed has both."""
+    #: The p-value with Holm's correction over the combinations of this base and pair; None without a test.
     p_holm: float | None
-    """The p-value with Holm's correction over the combinations of this base and pair; None without a test."""
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""

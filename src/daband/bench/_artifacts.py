@@ -35,11 +35,11 @@ from daband.linear._exploration import Decision
 from daband.policies._policy import Policy
 
 _EXAMPLES = 24
+#: Contexts of each domain whose latents are kept.
 _LATENTS = 500
-"""Contexts of each domain whose latents are kept."""
 _PICTURE_SIDE = 64
+#: Beyond it a table of arms by arms is too large to keep or to look at.
 _MOST_ARMS = 1000
-"""Beyond it a table of arms by arms is too large to keep or to look at."""
 
 
 class ArtifactWarning(UserWarning):
@@ -64,8 +64,8 @@ class ArtifactRecorder:
         self.best: list[IntArray] = []
         self._per_class = max(3, -(-_EXAMPLES // pair.n_arms))
         self._kept = np.zeros(pair.n_arms, np.int64)
+        #: Turn of its class, right arm, chosen arm and image of every example.
         self._wrong: list[tuple[int, int, int, AnyArray]] = []
-        """Turn of its class, right arm, chosen arm and image of every example."""
         self._are_images = image_layout(pair.context_shape) is not None
         self._seen = 0
 

@@ -41,8 +41,8 @@ from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDie
 from daband.training._loop import can_train_stacked, train_stacked
 from daband.training._trainer import Run
 
+#: Runs in one stack; beyond it nothing is gained, and every run's memory counts.
 _LARGEST_STACK = 10
-"""Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
 Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 Group = list[RunSpec]
+#: What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
+#: an outcome for each run. For processes it must be something that can be pickled.
 Work = Callable[..., list[Outcome]]
-"""What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
-an outcome for each run. For processes it must be something that can be pickled."""
 _Done = tuple[Group, list[Outcome]]
 _Trained = dict[str, tuple[Prepared, Run | Exception]]
+#: What a worker reports of its group's first run: the record of an episode, or a warning.
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
-"""What a worker reports of its group's first run: the record of an episode, or a warning."""
 
 
 def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:

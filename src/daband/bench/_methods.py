@@ -16,12 +16,12 @@ from daband.policies._registered import policies
 
 _PCA_SUFFIX = "-p"
 _ALIGNMENTS = ("coral", "subspace")
+#: Policies on vectors that an alignment may stand in front of; networks align by themselves.
 _ALIGNED = ("linucb", "trees")
-"""Policies on vectors that an alignment may stand in front of; networks align by themselves."""
+#: Policies that do not look at contexts: PCA in front of them means nothing.
 WITHOUT_CONTEXTS = ("constant", "random")
-"""Policies that do not look at contexts: PCA in front of them means nothing."""
+#: Arguments of policies that follow from the pair, the method's name and the run's seed.
 _DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
-"""Arguments of policies that follow from the pair, the method's name and the run's seed."""
 _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 

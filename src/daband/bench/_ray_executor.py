@@ -30,8 +30,8 @@ from daband.bench._run import Progress, execute
 from daband.bench._settings import RunSpec
 from daband.errors import WorkerDied
 
+#: How often a run is submitted before it counts as failed: what kills its worker every time is the run itself.
 _ATTEMPTS = 5
-"""How often a run is submitted before it counts as failed: what kills its worker every time is the run itself."""
 
 
 def on_ray(address: str, *, workers: int | None = None) -> Executor:
@@ -54,8 +54,8 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
     reports = ray.remote(num_cpus=0)(_Reports).remote()
     task = ray.remote(num_cpus=1, max_retries=0)(_work)
     sign = out / f".seen-by-workers-{uuid.uuid4().hex}"
+    #: What was submitted, and how often it has been by now.
     waiting: dict[Any, tuple[RunSpec, int]] = {}
-    """What was submitted, and how often it has been by now."""
 
     def submit(spec: RunSpec, attempt: int) -> None:
         gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0

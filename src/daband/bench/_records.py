@@ -18,16 +18,17 @@ from daband.errors import DataError
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
 
+#: One finished run, as in its ``result.json`` and in the list ``results.json``.
+#:
+#: ``pair, method, variant, seed, selection, config_hash, folder`` say which run it is, ``rounds, source_regret,
+#: source_reward`` (the mean of a round), ``wall_seconds`` how it was trained, ``logger_value`` the mean reward of the
+#: policy that wrote the log, where the source is one. ``target_accuracy, target_accuracy_macro,
+#: target_value, target_best_value, target_constant_value, target_regret, per_class`` are those of ``Evaluation``, all
+#: None
+#: where the target has no labels. ``target_arm_counts`` says how often each arm was chosen on ``target_contexts``
+#: target
+#: contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair tells.
 Record = dict[str, Any]
-"""One finished run, as in its ``result.json`` and in the list ``results.json``.
-
-``pair, method, variant, seed, selection, config_hash, folder`` say which run it is, ``rounds, source_regret,
-source_reward`` (the mean of a round), ``wall_seconds`` how it was trained, ``logger_value`` the mean reward of the
-policy that wrote the log, where the source is one. ``target_accuracy, target_accuracy_macro,
-target_value, target_best_value, target_constant_value, target_regret, per_class`` are those of ``Evaluation``, all None
-where the target has no labels. ``target_arm_counts`` says how often each arm was chosen on ``target_contexts`` target
-contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair tells.
-"""
 Records = list[Record]
 
 

@@ -28,17 +28,17 @@ from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Choice
 
+#: What ``done`` has digests of; the policy's file has its own.
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
-"""What ``done`` has digests of; the policy's file has its own."""
+#: What ``daband choose`` writes beside the policy: the table of candidates, and the pair.
 CHOICE_FILE = "choice.json"
-"""What ``daband choose`` writes beside the policy: the table of candidates, and the pair."""
+#: The subfolder of a choice in which its candidates are trained.
 CANDIDATES_FOLDER = "candidates"
-"""The subfolder of a choice in which its candidates are trained."""
 CONTINUED_FOLDER = "continued"
+#: The subfolder of a run or a choice with the policies that learned logs of the target.
 LEARNED_FOLDER = "learned"
-"""The subfolder of a run or a choice with the policies that learned logs of the target."""
+#: The subfolder of a run in which its audit is kept.
 AUDIT_FOLDER = "audit"
-"""The subfolder of a run in which its audit is kept."""
 Progress = Callable[[dict[str, float]], None]
 
 
@@ -291,8 +291,8 @@ class PolicyFolder:
     path: Path
     pair: str
     pair_options: dict[str, Any]
+    #: How the policy acts in the target: "ucb" or "greedy".
     rule: str
-    """How the policy acts in the target: "ucb" or "greedy"."""
 
     @property
     def policy_file(self) -> Path:

@@ -22,11 +22,11 @@ from daband.errors import InvalidInput, did_you_mean
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
+#: How many episodes; "all": as many whole ones as the source's contexts and ``passes`` give; or "auto": as many as
+#: ``train`` takes by itself, 300, of a small source up to five passes.
 Episodes = Count | Literal["all", "auto"]
-"""How many episodes; "all": as many whole ones as the source's contexts and ``passes`` give; or "auto": as many as
-``train`` takes by itself, 300, of a small source up to five passes."""
+#: How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
-"""How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
 
 
 class _Settings(BaseModel):

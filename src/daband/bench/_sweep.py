@@ -27,8 +27,8 @@ from daband.policies._checkpoints import load_policy
 
 Grid = Mapping[str, Sequence[Any]]
 
+#: Selection rules by name; "oracle" uses target rewards, which nobody has before the hand-over.
 SELECTION_RULES = (*CRITERIA, "oracle")
-"""Selection rules by name; "oracle" uses target rewards, which nobody has before the hand-over."""
 _OF_THE_RUN = ("episodes", "episode_length", "components", "rule")
 
 
@@ -164,10 +164,10 @@ class Point:
     method: str
     variant: str
     seeds: tuple[int, ...]
+    #: What ``score`` is: "target_accuracy" where exactly one arm pays 1, else "target_value".
     metric: str
-    """What ``score`` is: "target_accuracy" where exactly one arm pays 1, else "target_value"."""
+    #: The mean over seeds; None where the target has no labels.
     score: float | None
-    """The mean over seeds; None where the target has no labels."""
     score_deviation: float
     source_regret: float | None
     criteria: dict[str, float | None]
@@ -181,10 +181,10 @@ class SweepChoice:
     rule: str
     variant: str
     score: float | None
+    #: How much higher the best point's score is.
     below_best: float | None
-    """How much higher the best point's score is."""
+    #: Spearman's, over points, between the criterion (higher is better) and the score; None for the oracle.
     rank_correlation: float | None
-    """Spearman's, over points, between the criterion (higher is better) and the score; None for the oracle."""
 
 
 def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, float | None]]) -> list[Point]:

@@ -33,9 +33,9 @@ POLICY_CHECKS = Checks()
 T = TypeVar("T")
 
 
+#: Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``; the same sizes and seed
+#: make the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
-"""Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``; the same sizes and seed
-make the same policy."""
 
 SHAPE = (3,)
 N_ARMS = 4

@@ -32,10 +32,10 @@ from daband.trust._audit import Audit, read_audit
 from daband.trust._choose import Choice, choose
 
 _SCORING = "Scoring contexts of both domains ..."
+#: A log gets a line after this fraction of the work.
 _QUIET_FRACTION = 0.1
-"""A log gets a line after this fraction of the work."""
+#: A log gets a line after this time.
 _QUIET_SECONDS = 60.0
-"""A log gets a line after this time."""
 
 Incumbent = Annotated[
     str | None,

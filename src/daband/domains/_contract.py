@@ -84,13 +84,13 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
+    #: Whether a run may read the next episode in another thread while this one is played: worth it where files are
+    #: decoded, and right only where what is read depends on the positions alone.
     prefetches: bool = False
-    """Whether a run may read the next episode in another thread while this one is played: worth it where files are
-    decoded, and right only where what is read depends on the positions alone."""
+    #: Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
-    """Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy."""
+    #: Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards.
     table: Any = None
-    """Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
@@ -260,28 +260,28 @@ class Pair:
     class_names: tuple[str, ...]
     source: RewardDomain | LoggedDomain
     target: Contexts
+    #: Target contexts with expected rewards, for the evaluator alone; None where nobody has labels of the target.
     target_test: EvaluationDomain | None = None
-    """Target contexts with expected rewards, for the evaluator alone; None where nobody has labels of the target."""
+    #: The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it.
     target_labelled: RewardDomain | None = None
-    """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
+    #: Source rounds that training does not use, for validation, selection criteria and estimates: an
+    #: ``EvaluationDomain``, or rounds of the log where the source is a log.
     source_test: EvaluationDomain | LoggedDomain | None = None
-    """Source rounds that training does not use, for validation, selection criteria and estimates: an
-    ``EvaluationDomain``, or rounds of the log where the source is a log."""
+    #: "disjoint": one context a round; "shared": one context per arm.
     arms: str = "disjoint"
-    """"disjoint": one context a round; "shared": one context per arm."""
+    #: What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
+    #: without noise, so that a reward of 1 tells of every arm.
     feedback: str = "bandit"
-    """What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
-    without noise, so that a reward of 1 tells of every arm."""
     about: About = field(default_factory=lambda: About(summary=""))
+    #: A name per number of a flat context, where there are such names; pictures and diagnostics use them.
     feature_names: tuple[str, ...] = ()
-    """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
+    #: For a pair made of tables: the fitted transform that turns a raw row into a context.
     table: TableTransform | None = None
-    """For a pair made of tables: the fitted transform that turns a raw row into a context."""
+    #: What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors.
     shift: Shift = None  # type: ignore[assignment]
-    """What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors."""
+    #: The names of the sources and targets. With several sources ``source`` has the rounds of all of them, each in its
+    #: ``by_name``; so have ``target`` and the others.
     domains: DomainNames = field(default_factory=DomainNames)
-    """The names of the sources and targets. With several sources ``source`` has the rounds of all of them, each in its
-    ``by_name``; so have ``target`` and the others."""
 
     def __post_init__(self) -> None:
         shift = as_shift(self.shift, context_shape=self.context_shape, feature_names=self.feature_names)

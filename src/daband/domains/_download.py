@@ -84,15 +84,15 @@ def _md5() -> hashlib._Hash:
     return hashlib.md5(usedforsecurity=False)
 
 
+#: Called with what is being downloaded, the bytes so far, and the bytes in all (0 when not known).
 DownloadProgress = Callable[[str, int, int], None]
-"""Called with what is being downloaded, the bytes so far, and the bytes in all (0 when not known)."""
 
 _PATIENCE = 10.0  # seconds without a byte
 _CHUNK = 1 << 20
+#: Bytes unpacked per byte of the archive. Images do not compress; tables and text do by ten or twenty.
 _LARGEST_RATIO = 100
-"""Bytes unpacked per byte of the archive. Images do not compress; tables and text do by ten or twenty."""
+#: Bytes that any archive may unpack to, whatever its own size.
 _ALWAYS_ALLOWED = 64 << 20
-"""Bytes that any archive may unpack to, whatever its own size."""
 
 
 def get_data(name: str, *, progress: DownloadProgress | None = None) -> Iterator[ResourceStatus]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from daband._arrays import FloatArray, IntArray
 
+#: Squares, and products, are used if each coefficient has this many contexts of the smaller sample.
 _ROWS_PER_COEFFICIENT = 20
-"""Squares, and products, are used if each coefficient has this many contexts of the smaller sample."""
 _MAX_STEPS = 50
 _MAX_LOGIT = 30.0
 
@@ -41,8 +41,8 @@ class DensityRatio:
         is_target = np.concatenate([np.zeros(len(source)), np.ones(len(target))])
         model = LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_STEPS)
         model.fit(self._design(both)[:, 1:], is_target)
+        #: (1 + d,); (1 + 2 d,) with squares; (1 + d + d (d + 1) / 2,) with products as well.
         self.coefficients = np.concatenate([model.intercept_, model.coef_[0]])
-        """(1 + d,); (1 + 2 d,) with squares; (1 + d + d (d + 1) / 2,) with products as well."""
 
     def __call__(self, features: FloatArray) -> FloatArray:
         """Return the ratio at these contexts, (n,)."""

@@ -22,8 +22,8 @@ from daband.linear._doubly_robust import fold_numbers
 from daband.policies._policy import Policy
 from daband.weights import importance
 
+#: Rounds between two calls of ``adapt``, as in ``learn_log``.
 _ADAPT_EVERY = 1024
-"""Rounds between two calls of ``adapt``, as in ``learn_log``."""
 _OF_TARGET = "target/"
 
 

@@ -30,10 +30,10 @@ from daband.errors import InvalidInput
 from daband.evaluation._policy_scores import rewarded_rounds
 from daband.policies._policy import Policy
 
+#: Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does.
 _SCALE = 10.0
-"""Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does."""
+#: With fewer held-out source rounds than this, their mean is too noisy to select by.
 _FEWEST = 100
-"""With fewer held-out source rounds than this, their mean is too noisy to select by."""
 _BATCH = 512
 
 
@@ -41,11 +41,12 @@ _BATCH = 512
 class Criterion:
     """How to select by one criterion."""
 
+    #: Whether the highest value is best, or the lowest.
     highest: bool
-    """Whether the highest value is best, or the lowest."""
     summary: str
 
 
+#: Every selection criterion; none needs target rewards.
 CRITERIA: dict[str, Criterion] = {
     "source-validation": Criterion(True, "mean reward on source rounds not trained on"),
     "entropy": Criterion(False, "entropy of target predictions"),
@@ -53,7 +54,6 @@ CRITERIA: dict[str, Criterion] = {
     "snd": Criterion(True, "soft neighbourhood density of target predictions"),
     "dev": Criterion(False, "source loss weighted to look like the target (DEV)"),
 }
-"""Every selection criterion; none needs target rewards."""
 
 
 @dataclass(frozen=True)

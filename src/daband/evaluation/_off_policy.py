@@ -34,28 +34,28 @@ from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
 
 ESTIMATORS = ("dr", "snips", "ips")
+#: Largest contexts of a log in files that are read into memory, if an argument needs all of them at once.
 _IN_MEMORY_BYTES = 1 << 30
-"""Largest contexts of a log in files that are read into memory, if an argument needs all of them at once."""
+#: With fewer effective rounds intervals are too short too often.
 _MIN_ROUNDS = 100
-"""With fewer effective rounds intervals are too short too often."""
+#: With fewer rewards other than the usual one the skewness of rewards cannot be estimated.
 _MIN_REWARDS = 20
-"""With fewer rewards other than the usual one the skewness of rewards cannot be estimated."""
+#: A reward that more than this fraction of the rounds have is the usual one: 0 where few buy.
 _USUAL = 0.5
-"""A reward that more than this fraction of the rounds have is the usual one: 0 where few buy."""
+#: Largest fraction of the weight that one round may have.
 _MAX_FRACTION = 0.1
-"""Largest fraction of the weight that one round may have."""
+#: Largest fraction of the variance that one round may make; coverage falls below 0.93 from about 0.13 on.
 _MAX_VARIANCE = 0.12
-"""Largest fraction of the variance that one round may make; coverage falls below 0.93 from about 0.13 on."""
+#: The same if the estimate is skewed: rewards with a heavy tail, of which the largest have not been seen.
 _MAX_SKEWED_VARIANCE = 0.06
-"""The same if the estimate is skewed: rewards with a heavy tail, of which the largest have not been seen."""
+#: Skewness of the estimate from which it counts as skewed.
 _MAX_SKEWNESS = 0.1
-"""Skewness of the estimate from which it counts as skewed."""
 _NEGLIGIBLE = 1e-3
+#: Standard errors by which the mean weight may differ from its expectation.
 _MAX_DEVIATION = 3.0
-"""Standard errors by which the mean weight may differ from its expectation."""
 _MIN_MASS = 0.5
+#: Estimated propensities are at least 0.01; one near it means that the log hardly ever has the arm there.
 _MIN_PROPENSITY = 0.011
-"""Estimated propensities are at least 0.01; one near it means that the log hardly ever has the arm there."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,20 @@ class LogEstimate:
 
     value: float
     low: float
+    #: The interval that contains the value with probability ``confidence``; it allows for skewed rewards.
     high: float
-    """The interval that contains the value with probability ``confidence``; it allows for skewed rewards."""
+    #: The standard error.
     error: float
-    """The standard error."""
+    #: The number of rounds of equal weight with the same variance: (sum of weights)^2 / sum of squared weights.
     effective_sample_size: float
-    """The number of rounds of equal weight with the same variance: (sum of weights)^2 / sum of squared weights."""
+    #: Reasons to doubt the estimate; empty if there are none.
     warnings: tuple[str, ...]
-    """Reasons to doubt the estimate; empty if there are none."""
     estimator: str
     confidence: float
+    #: Rounds of the log.
     rounds: int
-    """Rounds of the log."""
+    #: Where the policy acts: "source" or "target".
     domain: str
-    """Where the policy acts: "source" or "target"."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON can hold them: None for a number that is not finite."""

@@ -20,6 +20,7 @@ from daband.weights import check_propensities
 _BATCH = 1024
 _SUM = 1e-6
 
+#: What a log may be; without propensities only the direct method can use it. Names are those of Parquet files.
 Log: TypeAlias = (
     LoggedDomain
     | LoggedRounds
@@ -28,9 +29,8 @@ Log: TypeAlias = (
     | Path
     | Sequence[str | Path]
 )
-"""What a log may be; without propensities only the direct method can use it. Names are those of Parquet files."""
+#: A policy, an exported one, or a function from contexts (B, *C) to probabilities of arms (B, K).
 Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
-"""A policy, an exported one, or a function from contexts (B, *C) to probabilities of arms (B, K)."""
 
 
 class CheckedLog(NamedTuple):

@@ -22,16 +22,16 @@ class Paired:
     With a single pair the deviation is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
     """
 
+    #: How many pairs there are.
     n: int
-    """How many pairs there are."""
+    #: The mean of ``first - second``.
     difference: float
-    """The mean of ``first - second``."""
+    #: The lower end of the 95% interval of the mean difference (Student's t).
     low: float
-    """The lower end of the 95% interval of the mean difference (Student's t)."""
+    #: The upper end.
     high: float
-    """The upper end."""
+    #: Two-sided paired t test of "there is no difference".
     p_value: float
-    """Two-sided paired t test of "there is no difference"."""
 
     def as_dict(self) -> dict[str, float | int | None]:
         """All fields, with None for what is not known, as JSON can hold it."""

@@ -10,11 +10,11 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 
+#: Rows that are read at once from a domain in its own order.
 _BLOCK = 50
-"""Rows that are read at once from a domain in its own order."""
 
+#: Returns the rewards and the weights of choices (N,), both (N,).
 Pay = Callable[[IntArray], tuple[FloatArray, FloatArray]]
-"""Returns the rewards and the weights of choices (N,), both (N,)."""
 
 
 def in_domains(

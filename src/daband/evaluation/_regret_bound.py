@@ -39,18 +39,18 @@ class BoundTerms:
     """Every term over ``rounds`` rounds, as in the theorem; None where a term is not known. No term is negative."""
 
     rounds: int
+    #: R_S.
     source_regret: float | None
-    """R_S."""
+    #: 2 eps_S.
     regression_error: float | None
-    """2 eps_S."""
+    #: N d.
     divergence: float | None
-    """N d."""
     predicted_reward_target: float | None
     predicted_reward_source: float | None
+    #: C, with 2 max_a width in place of kappa.
     exploration: float | None
-    """C, with 2 max_a width in place of kappa."""
+    #: The least joint error; known to the evaluator alone.
     psi: float | None = None
-    """The least joint error; known to the evaluator alone."""
 
     @property
     def total(self) -> float | None:

@@ -31,36 +31,36 @@ from daband.linear._doubly_robust import (
 )
 
 Progress = Callable[[dict[str, float]], None]
+#: From the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K).
 Chances = Callable[[int, AnyArray], FloatArray]
-"""From the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K)."""
 
+#: Models are fitted to all folds but one, and used on that one.
 FOLDS = 5
-"""Models are fitted to all folds but one, and used on that one."""
+#: Rows near whose means and scales the features are.
 _SAMPLE = 4096
-"""Rows near whose means and scales the features are."""
+#: Its square, and sums of squares, are finite.
 _MAX_WEIGHT = 1e100
-"""Its square, and sums of squares, are finite."""
 
 
 class WeightedRounds(NamedTuple):
     """The numbers of a log and of a policy on it that estimators need."""
 
+    #: (n,)
     rewards: FloatArray
-    """(n,)"""
+    #: The policy's probability of the logged arm over its propensity, times ``ratio``, (n,).
     weights: FloatArray
-    """The policy's probability of the logged arm over its propensity, times ``ratio``, (n,)."""
+    #: Predicted rewards of the logged arms, (n,).
     predicted: FloatArray
-    """Predicted rewards of the logged arms, (n,)."""
+    #: Predicted rewards of the policy: (n,), or (m,) at the target's contexts.
     direct: FloatArray
-    """Predicted rewards of the policy: (n,), or (m,) at the target's contexts."""
+    #: The policy's probability of every arm, averaged over the contexts in which it is valued, (K,).
     chances: FloatArray
-    """The policy's probability of every arm, averaged over the contexts in which it is valued, (K,)."""
+    #: How often the log has each arm, (K,).
     plays: IntArray
-    """How often the log has each arm, (K,)."""
+    #: Target density over source density at the logged contexts, (n,); None without a target.
     ratio: FloatArray | None = None
-    """Target density over source density at the logged contexts, (n,); None without a target."""
+    #: The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log has not.
     mass: float = 1.0
-    """The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log has not."""
 
 
 class RoundBatches(Protocol):

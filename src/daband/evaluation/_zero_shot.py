@@ -15,10 +15,10 @@ from daband.errors import InvalidInput
 from daband.linear._exploration import Decision
 from daband.policies._policy import Policy
 
+#: Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms.
 _TIE = 1e-9
-"""Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms."""
+#: The same as a share of the largest reward, for arms that differ by rounding alone.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
-"""The same as a share of the largest reward, for arms that differ by rounding alone."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,24 @@ class Evaluation:
     (1.0, 0.5, 2)
     """
 
+    #: The mean expected reward of the arms that the policy chose.
     value: float
-    """The mean expected reward of the arms that the policy chose."""
+    #: The mean expected reward of the best arm of each context.
     best_value: float
-    """The mean expected reward of the best arm of each context."""
+    #: The mean expected reward of the best constant arm: the one that pays most over all these contexts.
     constant_value: float
-    """The mean expected reward of the best constant arm: the one that pays most over all these contexts."""
+    #: R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's.
     regret: float
-    """R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's."""
+    #: The share of contexts whose chosen arm is a best one. Where exactly one arm pays 1, this is 1 - R_T / N.
     accuracy: float
-    """The share of contexts whose chosen arm is a best one. Where exactly one arm pays 1, this is 1 - R_T / N."""
+    #: The mean of ``per_class`` over classes that have contexts.
     accuracy_macro: float
-    """The mean of ``per_class`` over classes that have contexts."""
+    #: For each arm, the accuracy on contexts of which it is a best arm, (K,); None where there are none.
     per_class: list[float | None]
-    """For each arm, the accuracy on contexts of which it is a best arm, (K,); None where there are none."""
+    #: How many contexts there were, N.
     contexts: int
-    """How many contexts there were, N."""
+    #: How often each arm was chosen, (K,).
     arm_counts: list[int]
-    """How often each arm was chosen, (K,)."""
     rule: str
 
     def as_dict(self) -> dict[str, Any]:

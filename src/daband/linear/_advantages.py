@@ -31,37 +31,37 @@ from daband.linear._mean_estimates import MeanEstimate, mean_estimate
 from daband.linear._piecewise import PiecewiseStep, ramps_step
 
 _FOLDS = 10
+#: Rounds that an arm needs to be chosen by context.
 _MIN_ROUNDS = 10
-"""Rounds that an arm needs to be chosen by context."""
+#: The probability with which no regression is used that loses to the best arm.
 _CONFIDENCE = 0.975
-"""The probability with which no regression is used that loses to the best arm."""
+#: Draws of the largest of correlated normal variables, from which its quantile is taken.
 _DRAWS = 20_000
-"""Draws of the largest of correlated normal variables, from which its quantile is taken."""
+#: Numbers of a context are cut off at this quantile, and at one minus this, for the linear regression.
 _TRIM = 0.005
-"""Numbers of a context are cut off at this quantile, and at one minus this, for the linear regression."""
 _PIECES = 8
+#: How far, in standard deviations of the reward, an arm with few rounds is below the best one.
 _GAP = 1e-6
-"""How far, in standard deviations of the reward, an arm with few rounds is below the best one."""
 
 
 @dataclass(frozen=True)
 class LogEvidence:
     """The case for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
 
+    #: The best arm, by the mean of its doubly robust scores.
     arm: int
-    """The best arm, by the mean of its doubly robust scores."""
+    #: The mean reward of that arm.
     value: float
-    """The mean reward of that arm."""
+    #: The mean gain per round of choosing by context; negative if that loses.
     gain: float
-    """The mean gain per round of choosing by context; negative if that loses."""
+    #: The standard error of the gain.
     error: float
-    """The standard error of the gain."""
+    #: The lower limit of the gain: it holds with probability 97.5%.
     low: float
-    """The lower limit of the gain: it holds with probability 97.5%."""
+    #: Rounds of the log.
     rounds: int
-    """Rounds of the log."""
+    #: The fraction of rounds in which another arm than the best one is chosen.
     fraction: float
-    """The fraction of rounds in which another arm than the best one is chosen."""
 
     @property
     def personalises(self) -> bool:
@@ -73,10 +73,10 @@ class LogEvidence:
 class Advantages:
     """Predicted rewards that are linear in features of contexts."""
 
+    #: From contexts to features.
     step: PiecewiseStep
-    """From contexts to features."""
+    #: Coefficients of each arm's reward, (K, features).
     theta: FloatArray
-    """Coefficients of each arm's reward, (K, features)."""
     evidence: LogEvidence
 
 

@@ -22,18 +22,18 @@ from daband.linear._kernels import draw_key, uniforms
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
 
+#: Contexts of more numbers are reduced to their first principal components.
 _MAX_FEATURES = 256
-"""Contexts of more numbers are reduced to their first principal components."""
 _COMPONENTS = 64
+#: Rows that the principal components, means and standard deviations of features are fitted to, at most.
 _SAMPLE = 4096
-"""Rows that the principal components, means and standard deviations of features are fitted to, at most."""
 _SAMPLE_BYTES = 1 << 28
+#: Penalties per round that are compared, for features of unit variance.
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
-"""Penalties per round that are compared, for features of unit variance."""
+#: An arm with fewer rounds is predicted by its mean.
 _MIN_ROUNDS = 10
-"""An arm with fewer rounds is predicted by its mean."""
+#: A regression uses at most this fraction of its rounds as degrees of freedom.
 _MAX_FREEDOM = 0.9
-"""A regression uses at most this fraction of its rounds as degrees of freedom."""
 
 
 # Ridge regression from sums.

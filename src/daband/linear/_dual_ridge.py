@@ -19,8 +19,8 @@ from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, square
 
 
 _ROWS = 256
+#: Whole numbers up to here have no rounding error in float32.
 _EXACT = 1 << 24
-"""Whole numbers up to here have no rounding error in float32."""
 _WIDE_COLUMNS = 2048
 _CHUNK_BYTES = 32 << 20
 
@@ -143,8 +143,8 @@ class ContextStore:
         self._add(rows)
 
 
+#: Rows of T per block: each block is as wide as its last row is long, so half of the square is never stored.
 _BLOCK = 256
-"""Rows of T per block: each block is as wide as its last row is long, so half of the square is never stored."""
 
 
 class _InverseFactor:
@@ -215,8 +215,8 @@ class DualRidge:
         self._heads: list[int] = []
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
+        #: Contexts of the last ``products``, the products between them and v of every head, for the next ``update``.
         self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
-        """Contexts of the last ``products``, the products between them and v of every head, for the next ``update``."""
         self.add_heads(n_heads)
 
     @property

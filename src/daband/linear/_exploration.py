@@ -73,11 +73,11 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, lo
 
 
 _RESOLUTION = 2.0**-53
+#: Rows up to which a call of a compiled loop costs more than it saves.
 _FEW = 4
-"""Rows up to which a call of a compiled loop costs more than it saves."""
 
+#: Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals.
 UniformDraws = Callable[[int, int], FloatArray]
-"""Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals."""
 
 
 def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:

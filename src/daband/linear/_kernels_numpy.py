@@ -12,8 +12,8 @@ import numpy as np
 
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, thread_scratch
 
+#: Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide.
 TIE = 1e-12
-"""Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide."""
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:

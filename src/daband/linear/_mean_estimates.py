@@ -22,12 +22,12 @@ class MeanEstimate(NamedTuple):
     """An estimated mean, and what is known of its sampling distribution."""
 
     value: float
+    #: The standard error.
     error: float
-    """The standard error."""
+    #: The skewness of the estimate: that of one term over the root of their number.
     skewness: float = 0.0
-    """The skewness of the estimate: that of one term over the root of their number."""
+    #: Degrees of freedom of the standard error.
     freedom: float = math.inf
-    """Degrees of freedom of the standard error."""
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that contains the mean with probability ``confidence``."""

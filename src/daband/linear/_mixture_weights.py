@@ -33,8 +33,8 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray, restored_array
 
 _PRIOR_ROUNDS = 100.0
+#: Weights are computed again after a sixteenth more rounds.
 _REVISED_EVERY = 16
-"""Weights are computed again after a sixteenth more rounds."""
 
 
 class MixtureWeights:
@@ -43,8 +43,8 @@ class MixtureWeights:
     def __init__(self, prior: Sequence[float]) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
         self.weights: FloatArray = self.prior.copy()
+        #: The number of predicted rounds.
         self.n = 0
-        """The number of predicted rounds."""
         self._errors: FloatArray = np.zeros((len(prior), len(prior)))
         self._revised_at = 0
 

@@ -20,12 +20,12 @@ from daband.errors import NotFitted
 from daband.linear._pca import flat_batches
 from daband.linear._standardise import Standardise, feature_scale
 
+#: Of a context, unless it has more numbers; and of one number.
 _MOST_FEATURES, _MOST_PIECES = 128, 8
-"""Of a context, unless it has more numbers; and of one number."""
+#: Contexts of a domain from which knots are taken: quantiles of more change little.
 _MOST_ROWS = 4096
-"""Contexts of a domain from which knots are taken: quantiles of more change little."""
+#: Knots lie on a grid of so many to a deviation: a number of training is in no file, and no piece is too short.
 _GRID = 1024.0
-"""Knots lie on a grid of so many to a deviation: a number of training is in no file, and no piece is too short."""
 PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 
 
@@ -33,16 +33,16 @@ PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 class PiecewiseStep:
     """Flat contexts (n, d) to (n, m + 1): a constant 1, then m features, each a ramp between two knots of a number."""
 
+    #: Whose number each feature has, (m,).
     column: IntArray
-    """Whose number each feature has, (m,)."""
     start: FloatArray
+    #: The ramp begins at ``start`` and ends ``width`` later, (m,) each.
     width: FloatArray
-    """The ramp begins at ``start`` and ends ``width`` later, (m,) each."""
     centre: FloatArray
+    #: What is subtracted from a number in [0, 1], and what it is multiplied by then, (m,) each.
     scale: FloatArray
-    """What is subtracted from a number in [0, 1], and what it is multiplied by then, (m,) each."""
+    #: Numbers of a context.
     n_inputs: int
-    """Numbers of a context."""
     kind: ClassVar[str] = "piecewise"
 
     def __post_init__(self) -> None:
@@ -98,8 +98,8 @@ class Piecewise:
 
     def __init__(self, *, by_domain: bool | Sequence[int] = False) -> None:
         self.by_domain = Standardise(by_domain=by_domain).by_domain
+        #: The step for contexts of each domain, or of all; empty before ``fit``.
         self._steps: list[PiecewiseStep] = []
-        """The step for contexts of each domain, or of all; empty before ``fit``."""
 
     def __repr__(self) -> str:
         return f"Piecewise({f'by_domain={self.by_domain!r}' if self.by_domain else ''})"

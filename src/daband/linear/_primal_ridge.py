@@ -21,11 +21,11 @@ from daband.linear._reward_moments import RewardMoments
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
 
 
+#: Features and rows from which on single precision pays.
 _WIDE, _MANY = 16, 1024
-"""Features and rows from which on single precision pays."""
 _MOST_ROUNDING = 1e-4
+#: Numbers of a block's products: about 1 MB, which stays in the cache.
 _BLOCK = 131_072
-"""Numbers of a block's products: about 1 MB, which stays in the cache."""
 
 
 def ridge_scores(
@@ -114,9 +114,9 @@ def mixed_scores(
 # precision leaves of means and widths shrinks with the ratio of the two.
 
 
+#: The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
+#: in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise.
 LARGEST_SQUARE = 1e10
-"""The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
-in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise."""
 
 
 def squared_norms(contexts: AnyArray) -> FloatArray:
@@ -154,10 +154,10 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
 # than memory. Everything is summed in double precision, whatever the type of the contexts.
 
 
+#: Rows are sorted by head and summed in tiles of about this size, which stay in the cache.
 _TILE_BYTES = 1 << 22
-"""Rows are sorted by head and summed in tiles of about this size, which stay in the cache."""
+#: Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache.
 _APART = 8
-"""Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache."""
 
 
 class RidgeSums:
@@ -228,14 +228,14 @@ class RidgeSums:
         self.counts += counts
 
 
+#: A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once.
 _LARGE_VARIANCE = 1e6
-"""A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once."""
+#: Of A scaled to a unit diagonal. Its inverse is off by up to 2e-16 times this; above, rank-one updates lose less.
 _LARGEST_CONDITION = 1e10
-"""Of A scaled to a unit diagonal. Its inverse is off by up to 2e-16 times this; above, rank-one updates lose less."""
+#: Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product.
 _PENDING = 32
-"""Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product."""
+#: Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products).
 _SEQUENTIAL_DIM = 96
-"""Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products)."""
 
 
 class Episode(NamedTuple):
@@ -244,10 +244,10 @@ class Episode(NamedTuple):
     products: FloatArray
     contexts: FloatArray
     direct: bool
+    #: Predictions (2, B, heads) of rewards and of ones.
     mean: FloatArray
-    """Predictions (2, B, heads) of rewards and of ones."""
+    #: (B, heads).
     variance: FloatArray
-    """(B, heads)."""
 
 
 class PrimalRidge:

@@ -16,8 +16,8 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flat_batches
 
+#: No number that a policy accepts overflows when it is divided by a larger one.
 _SMALLEST_DEVIATION = 1e-200
-"""No number that a policy accepts overflows when it is divided by a larger one."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class StandardiseStep:
         return arrays if self.axes is None else {**arrays, "axes": self.axes}
 
 
+#: Deviations at which standardised numbers are clipped.
 CLIP = 5.0
-"""Deviations at which standardised numbers are clipped."""
 _OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
@@ -150,8 +150,8 @@ class Standardise:
         self.components = None if components is None else whole("components", components, least=1)
         places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
+        #: What it does to contexts of each domain, or of all; empty before ``fit``.
         self._steps: list[StandardiseStep] = []
-        """What it does to contexts of each domain, or of all; empty before ``fit``."""
 
     def __repr__(self) -> str:
         given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]

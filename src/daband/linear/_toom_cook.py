@@ -14,10 +14,10 @@ import numpy as np
 
 from daband._arrays import FloatArray
 
+#: Rows of a convolution that are calculated together.
 TILE = 4
-"""Rows of a convolution that are calculated together."""
+#: More or larger ones have larger rounding errors. Infinity is one besides.
 _POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
-"""More or larger ones have larger rounding errors. Infinity is one besides."""
 
 
 @functools.cache

@@ -148,8 +148,8 @@ class CustomTransform:
             self.inner.restore(dict(state))
 
 
+#: Contexts (n, *C) of a domain to features (n, d), the same for a batch as for each of its rows.
 Transform: TypeAlias = PCA | Standardise | Piecewise | CustomTransform
-"""Contexts (n, *C) of a domain to features (n, d), the same for a batch as for each of its rows."""
 
 
 def as_transform(transform: Any) -> Transform | None:

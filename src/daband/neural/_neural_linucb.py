@@ -38,12 +38,12 @@ from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 from daband.serving._monitor import MOST_CONTEXTS
 
+#: Floating-point images with larger numbers cause a warning.
 _LARGEST_PIXEL = 2.0
-"""Floating-point images with larger numbers cause a warning."""
+#: The limit of steps per episode for ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
-"""The limit of steps per episode for ``LearningSettings.min_run_steps``."""
+#: Steps with a loss or gradient that is not finite, in a row, after which training stops.
 _STREAK_THAT_STOPS = 3
-"""Steps with a loss or gradient that is not finite, in a row, after which training stops."""
 
 
 @policies.register("nlinucb")
@@ -82,8 +82,8 @@ class NeuralLinUCB(Policy):
     True
     """
 
+    #: True if the name of a recipe means that recipe without target terms.
     source_only: ClassVar[bool] = True
-    """True if the name of a recipe means that recipe without target terms."""
     learns_by_gradients = True
     scale_matters = True
     locks_state = False  # encoding takes long; the state lock is held for the work of the head
@@ -150,6 +150,7 @@ class NeuralLinUCB(Policy):
             ridge=checked_number("ridge", ridge),
             form="primal",
         )
+        #: The encoder and everything else that gradients change.
         self.learner = Learner(
             recipe=self.recipe,
             feature_shape=self._encoded_shape,
@@ -162,12 +163,11 @@ class NeuralLinUCB(Policy):
             module=encoder if isinstance(encoder, nn.Module) else None,
             domains=self.domains,
         )
-        """The encoder and everything else that gradients change."""
         self._encoder = self.learner.acting_copy()
+        #: The gradient steps of one ``adapt``; ``plan`` may raise it.
         self.steps = self.recipe.learning.steps
-        """The gradient steps of one ``adapt``; ``plan`` may raise it."""
+        #: The replay buffers that steps draw from.
         self.buffers = self._empty_buffers(self.n_arms)
-        """The replay buffers that steps draw from."""
         self._warned: set[str] = set()
 
     @classmethod

@@ -16,11 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
+#: In how many pieces the rows of a domain are summed; a power of two.
 _PARTIALS = 64
-"""In how many pieces the rows of a domain are summed; a power of two."""
 _ROWS = 32
+#: Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer.
 _ROWS_OF_SUMS = 128
-"""Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer."""
 _CHANNELS = 64
 _NUMBERS = 1024
 _OPTIONS = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}

@@ -12,19 +12,19 @@ from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray,
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 
+#: Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row.
 LARGEST_NORM = 1e7
-"""Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
+#: The same for contexts that a transform scales: squares of larger numbers overflow.
 LARGEST_RAW_NORM = 1e60
-"""The same for contexts that a transform scales: squares of larger numbers overflow."""
+#: Rewards of a larger size are rejected: their squares would overflow in sums.
 LARGEST_REWARD = 1e100
-"""Rewards of a larger size are rejected: their squares would overflow in sums."""
+#: Weights of rounds are at most this large: more would leave nothing of the ridge penalty in double precision.
 LARGEST_WEIGHT = 1e9
-"""Weights of rounds are at most this large: more would leave nothing of the ridge penalty in double precision."""
+#: Contexts of these types are images, or flags: never too large.
 _SMALL_INTEGERS = (np.uint8, np.bool_)
-"""Contexts of these types are images, or flags: never too large."""
 _LARGEST_SEED = 2**62
+#: By the letter of the floating-point type: sums of squares up to here have not overflowed.
 _LARGEST_SUM = {"e": 1e4, "f": 1e30, "d": 1e120}
-"""By the letter of the floating-point type: sums of squares up to here have not overflowed."""
 
 
 def check_contexts(

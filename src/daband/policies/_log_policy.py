@@ -27,8 +27,8 @@ from daband.policies._trees import KEPT_ROUNDS, sample_rounds
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 
+#: Numbers of a context; longer ones need a transform.
 _MAX_NUMBERS = 1024
-"""Numbers of a context; longer ones need a transform."""
 _EVIDENCE = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
 
 
@@ -100,8 +100,8 @@ class LogPolicy(Policy):
                 f"LogPolicy takes contexts of at most {_MAX_NUMBERS:,} numbers, these have {self._inputs:,}: reduce "
                 "them by transform=daband.PCA(64)"
             )
+        #: Rounds: the context, the arm, the reward, the propensity (NaN if it is not known).
         self._blocks: list[FloatArray] = []
-        """Rounds: the context, the arm, the reward, the propensity (NaN if it is not known)."""
         self._plays: IntArray = np.zeros(self.n_arms, np.int64)
         self._advantages: Advantages | None = None
         self._fitted_rounds = 0

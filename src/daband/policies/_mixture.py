@@ -45,18 +45,18 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 
+#: Weights are computed over every subset of the members.
 _MAX_MEMBERS = 12
-"""Weights are computed over every subset of the members."""
+#: Rounds whose covariances are computed at once; they grow with its square.
 _BLOCK = 64
-"""Rounds whose covariances are computed at once; they grow with its square."""
+#: Checksums of contexts that are kept; further contexts count as new.
 _MAX_DISTINCT = 1 << 16
-"""Checksums of contexts that are kept; further contexts count as new."""
+#: Numbers of a context up to which ``for_pair`` cuts them into pieces, and counts every arm of a revealing reward.
 _FEW_NUMBERS = 64
-"""Numbers of a context up to which ``for_pair`` cuts them into pieces, and counts every arm of a revealing reward."""
+#: Numbers of a context beyond which ``for_pair`` takes no regression on all of them.
 _MAX_NUMBERS = 4096
-"""Numbers of a context beyond which ``for_pair`` takes no regression on all of them."""
+#: Contexts of a domain that principal components are fitted to: more take long and change little.
 _MAX_ROWS = 4096
-"""Contexts of a domain that principal components are fitted to: more take long and change little."""
 
 
 @policies.register("mixture")
@@ -134,13 +134,13 @@ class Mixture(Policy):
                 "standardise_rewards": standardise_rewards, "domains": self.domains,
             }  # fmt: skip
             members = {"linucb": LinUCB(**same), "constant": Constant(**same)}
+        #: The members by name.
         self.members: dict[str, Policy] = self._checked_members(members)
-        """The members by name."""
         self._prior = _checked_weights("prior", prior, self.members)
         self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
         self._stack = MixtureWeights(self._prior)
+        #: Checksums of contexts that were learned: an error on those says nothing of new ones.
         self._seen: dict[int, None] = {}
-        """Checksums of contexts that were learned: an error on those says nothing of new ones."""
         few = math.prod(self.feature_shape) <= _FEW_NUMBERS
         self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
@@ -436,8 +436,8 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
+    #: Each with its prior and exploring weight.
     members: dict[str, tuple[Policy, float, float]] = {}
-    """Each with its prior and exploring weight."""
     if "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network:
             network["recipe"] = _without_input_norm(network.get("recipe"))

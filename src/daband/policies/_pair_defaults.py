@@ -20,8 +20,8 @@ from daband.linear._standardise import Standardise
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback")
+#: Settings that some policies have no use for; they are dropped there.
 _OF_SOME = ("alpha", "device", "feedback")
-"""Settings that some policies have no use for; they are dropped there."""
 
 
 def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:

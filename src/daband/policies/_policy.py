@@ -151,23 +151,23 @@ class Policy(ABC):
     True
     """
 
+    #: The registered name; ``policies.register`` sets it.
     name: ClassVar[str]
-    """The registered name; ``policies.register`` sets it."""
+    #: True if ``adapt`` takes gradient steps, for which a GPU may be of use.
     learns_by_gradients: bool = False
-    """True if ``adapt`` takes gradient steps, for which a GPU may be of use."""
+    #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them.
     scale_matters: ClassVar[bool] = False
-    """True if decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
+    #: True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy with long work in
+    #: them sets it to False and holds ``self._locks.state`` itself while it reads or changes what it has learned.
     locks_state: ClassVar[bool] = True
-    """True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy with long work in
-    them sets it to False and holds ``self._locks.state`` itself while it reads or changes what it has learned."""
+    #: True if the learned state depends on the order of rounds, beyond rounding.
     order_matters: ClassVar[bool] = False
-    """True if the learned state depends on the order of rounds, beyond rounding."""
+    #: The number of round ids that are remembered: see ``update``.
     id_window: ClassVar[int] = 1 << 18
-    """The number of round ids that are remembered: see ``update``."""
+    #: The power of importance weights by which training on a log weights rounds (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
-    """The power of importance weights by which training on a log weights rounds (``daband.weights.importance``)."""
+    #: True if a weight states a logging propensity, and a round of weight 2 does not count as two rounds.
     weights_are_importance: ClassVar[bool] = False
-    """True if a weight states a logging propensity, and a round of weight 2 does not count as two rounds."""
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
     encodes_ahead = property(lambda _: False, doc="True if ``adapt`` encodes contexts that ``expect`` announces.")
 
@@ -200,35 +200,35 @@ class Policy(ABC):
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         self.arms: str = one_of("arms", arms, ("disjoint", "shared"))
         self.exploration = Exploration() if exploration is None else exploration
+        #: Contexts of a larger Euclidean norm are rejected, unless the policy has a transform.
         self.largest_norm = LARGEST_NORM
-        """Contexts of a larger Euclidean norm are rejected, unless the policy has a transform."""
         self.standardise_rewards: bool = one_of("standardise_rewards", standardise_rewards, (True, False))
+        #: Moments of the rewards that were learned.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        """Moments of the rewards that were learned."""
+        #: What may differ between the domains.
         self.shift = as_shift(shift, context_shape=self.context_shape)
-        """What may differ between the domains."""
         transform = as_transform(transform)  # a copy, fitted for this policy only
         if self.shift.stated:
             transform = shift_transform(transform, self.shift, math.prod(self.context_shape))
         self.transform: Transform | None = transform
+        #: The shape of a context after the transform.
         self.feature_shape: tuple[int, ...] = self.context_shape
-        """The shape of a context after the transform."""
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
         self._key = draw_key(self.seed)
+        #: The names of the sources and targets. Methods to implement get a domain's index in them.
         self.domains = DomainNames() if domains is None else domains
-        """The names of the sources and targets. Methods to implement get a domain's index in them."""
         self._domain = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
         self._ids = RoundIds(self.id_window)
         self.table = None
         self.arm_names = None
+        #: Digests of the parts of logs that were learned, so that no part is learned twice. Files hold them.
         self.log_parts: frozenset[str] = frozenset()
-        """Digests of the parts of logs that were learned, so that no part is learned twice. Files hold them."""
+        #: The number of target logs learned by ``daband.learn_log``; exported files have it.
         self.version = 0
-        """The number of target logs learned by ``daband.learn_log``; exported files have it."""
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:

@@ -13,8 +13,8 @@ from weakref import WeakSet
 
 import numpy.ma  # noqa: F401 - numba imports it at a first call, and a fork must not find that import under way
 
+#: How long a fork waits for a thread that is changing statistics; that takes far less, unless the thread hangs.
 _FORK_WAITS_SECONDS = 10.0
-"""How long a fork waits for a thread that is changing statistics; that takes far less, unless the thread hangs."""
 _SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
@@ -78,8 +78,8 @@ def defer_signals() -> Iterator[None]:
 
 
 _every: WeakSet[Locks] = WeakSet()
+#: What the thread that forks holds meanwhile.
 _held = threading.local()
-"""What the thread that forks holds meanwhile."""
 
 
 def _before_fork() -> None:

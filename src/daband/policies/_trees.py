@@ -27,10 +27,10 @@ from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
+#: Rounds of an arm from which on it has trees: two leaves of 20.
 _FEWEST = 40
-"""Rounds of an arm from which on it has trees: two leaves of 20."""
+#: ``adapt`` fits anew once there are so many times the rounds of the last fit.
 _GROWTH = 1.25
-"""``adapt`` fits anew once there are so many times the rounds of the last fit."""
 _MOST_ARMS = 128
 KEPT_ROUNDS = 131_072
 _TREES, _LEAVES, _RATE, _BINS = 40, 15, 0.15, 64
@@ -89,10 +89,10 @@ class Trees(Policy):
         models = self.n_arms if arms == "disjoint" else 1
         self._inputs = math.prod(self.feature_shape)
         self._rounds: IntArray = np.zeros(models, np.int64)
+        #: The weights of each model's rounds, and the sums of their weighted rewards.
         self._sums: FloatArray = np.zeros((2, models))
-        """The weights of each model's rounds, and the sums of their weighted rewards."""
+        #: Rounds: the context, the model, the reward, the weight.
         self._kept: FloatArray = np.empty((0, self._inputs + 3))
-        """Rounds: the context, the model, the reward, the weight."""
         self._planted: dict[str, AnyArray] = empty_trees(models)
         self._fitted_rounds = 0
 

@@ -25,14 +25,14 @@ class Tokens:
     Several tokens of a role, so that one can be replaced without a gap, are separated by commas.
     """
 
+    #: POST /decide and /events/ID/activate.
     decide: str = field(default="", repr=False)
-    """POST /decide and /events/ID/activate."""
+    #: POST /events/ID/reward.
     reward: str = field(default="", repr=False)
-    """POST /events/ID/reward."""
+    #: The page, GET /models and /metrics.
     watch: str = field(default="", repr=False)
-    """The page, GET /models and /metrics."""
+    #: Models and alarms, in addition to the calls of ``watch``.
     admin: str = field(default="", repr=False)
-    """Models and alarms, in addition to the calls of ``watch``."""
 
     @property
     def complete(self) -> bool:
@@ -44,18 +44,18 @@ class Tokens:
 class Limits:
     """Limits on requests, clients and connections."""
 
+    #: Bytes of a request's body.
     body_bytes: int = 1 << 20
-    """Bytes of a request's body."""
+    #: Events in one request.
     batch: int = 1000
-    """Events in one request."""
+    #: Requests per second from one client address, with bursts of twice as many; 0 for no limit.
     rate: float = 0.0
-    """Requests per second from one client address, with bursts of twice as many; 0 for no limit."""
+    #: Entries that wait for the disk; further requests are answered with 503.
     waiting: int = 20_000
-    """Entries that wait for the disk; further requests are answered with 503."""
+    #: Open connections; fewer if the process may open few files. A new one replaces the one that is idle longest.
     connections: int = 512
-    """Open connections; fewer if the process may open few files. A new one replaces the one that is idle longest."""
+    #: Seconds in which a request must arrive, and further seconds for each MiB of a large body.
     request_seconds: float = 15.0
-    """Seconds in which a request must arrive, and further seconds for each MiB of a large body."""
 
     def __post_init__(self) -> None:
         for name in ("body_bytes", "batch", "waiting", "connections"):

@@ -33,18 +33,18 @@ FORMAT = FileFormat(
 class DeployedDecision(NamedTuple):
     """The result of ``decide``. For a batch of n rows, fields have a leading n and ``warnings`` a tuple per row."""
 
+    #: The chosen arm, 0..K-1.
     arm: int | IntArray
-    """The chosen arm, 0..K-1."""
+    #: Its name.
     arm_name: str | tuple[str, ...]
-    """Its name."""
+    #: The probability with which that arm was chosen.
     propensity: float | FloatArray
-    """The probability with which that arm was chosen."""
+    #: Predicted rewards of all arms, (K,), in the user's units.
     mean: FloatArray
-    """Predicted rewards of all arms, (K,), in the user's units."""
+    #: Confidence bonuses, (K,), in the same unit, before ``alpha`` scales them.
     bonus: FloatArray
-    """Confidence bonuses, (K,), in the same unit, before ``alpha`` scales them."""
+    #: A ``RowWarning`` for each unusual value of the row.
     warnings: tuple[Any, ...]
-    """A ``RowWarning`` for each unusual value of the row."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the decision on one row as JSON can hold it."""
@@ -62,16 +62,16 @@ class DeployedDecision(NamedTuple):
 class DeployedPolicy:
     """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
 
+    #: What decides.
     frozen: FrozenPolicy = field(compare=False)
-    """What decides."""
     arm_names: tuple[str, ...]
     feature_names: tuple[str, ...]
+    #: The assessment of the policy in the target when it was exported.
     assessment: Mapping[str, Any] | None
-    """The assessment of the policy in the target when it was exported."""
+    #: The versions of Python, daband and numpy that exported it.
     versions: Mapping[str, str]
-    """The versions of Python, daband and numpy that exported it."""
+    #: Digests of the parts of logs that the policy had learned (``Policy.log_parts``).
     log_parts: frozenset[str]
-    """Digests of the parts of logs that the policy had learned (``Policy.log_parts``)."""
     reader: RowReader = field(compare=False)
     reference: Reference | None = field(compare=False)
 

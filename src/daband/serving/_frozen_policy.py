@@ -27,11 +27,11 @@ from daband.serving._members import Member, RowScorer
 from daband.serving._numpy_networks import network_from
 
 _FLOAT64 = np.dtype(np.float64)
+#: Arms whose scores differ by less are scored in double precision.
 _CLOSE = 1e-5
-"""Arms whose scores differ by less are scored in double precision."""
 
+#: Bytes of a member's matrices above which a file has their triangles alone, in single precision: a quarter.
 LARGE_INVERSE = 8 << 20
-"""Bytes of a member's matrices above which a file has their triangles alone, in single precision: a quarter."""
 
 __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "frozen_from"]
 
@@ -46,44 +46,44 @@ class FrozenParts(NamedTuple):
     seen_target: bool = False
 
 
+#: Fields that a file's header holds as they are.
 _NUMBERS_AND_TEXTS: dict[str, Any] = {
     "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip
-"""Fields that a file's header holds as they are."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
     """What a policy decides with, in one domain. Nothing in it changes, and no context of training is in its file."""
 
+    #: The registered name of the policy.
     policy: str
-    """The registered name of the policy."""
+    #: The domain it acts in.
     domain: str
-    """The domain it acts in."""
     context_shape: tuple[int, ...]
+    #: "disjoint", or "shared" where a row has one context per arm.
     arms: str
-    """"disjoint", or "shared" where a row has one context per arm."""
     n_arms: int
+    #: Members predict rewards less the first number, divided by the second.
     reward_unit: tuple[float, float]
-    """Members predict rewards less the first number, divided by the second."""
+    #: Rounded bounds of the learned rewards; (0, 1) for labels.
     observed_rewards: tuple[float, float]
-    """Rounded bounds of the learned rewards; (0, 1) for labels."""
+    #: Contexts of a larger norm are refused.
     largest_norm: float
-    """Contexts of a larger norm are refused."""
     rounds_learned: int
     exploration: Exploration
     seed: int
     members: tuple[Member, ...]
     transform: TransformStep | None = None
+    #: How images lie where a network takes them channels first; None where contexts are taken as they are.
     layout: ImageLayout | None = None
-    """How images lie where a network takes them channels first; None where contexts are taken as they are."""
     table: TableTransform | None = None
+    #: How many rounds each regression rests on, (heads,); it is not written.
     counts: IntArray | None = None
-    """How many rounds each regression rests on, (heads,); it is not written."""
+    #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none.
     reference: AnyArray | None = None
-    """Contexts of the domain that the policy keeps; ``export`` counts them and writes none."""
+    #: Whether the policy has seen contexts of a target; it is not written.
     seen_target: bool = False
-    """Whether the policy has seen contexts of a target; it is not written."""
 
     def __post_init__(self) -> None:
         draw_key(self.seed)  # refuses what is no seed

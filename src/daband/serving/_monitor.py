@@ -152,16 +152,16 @@ class ScoreReport:
     """The result of the monitor for one summary score, or for the arms."""
 
     name: str
+    #: Whether it has left what training saw.
     left: bool
-    """Whether it has left what training saw."""
+    #: The round in which the test told so, counted from 1; None before.
     since: int | None
-    """The round in which the test told so, counted from 1; None before."""
+    #: The logarithm of the test's capital now, in units of the threshold: 1 or more is an alarm.
     evidence: float
-    """The logarithm of the test's capital now, in units of the threshold: 1 or more is an alarm."""
+    #: The share of each bin in training.
     expected: FloatArray
-    """The share of each bin in training."""
+    #: The share of each bin in the rounds since.
     observed: FloatArray
-    """The share of each bin in the rounds since."""
 
     def __repr__(self) -> str:
         state = f"left what training saw, told in round {self.since:,}" if self.left else "as in training"
@@ -173,17 +173,17 @@ class MonitorReport:
     """The counts of a monitor, and its alarms."""
 
     rounds: int
+    #: Whether arriving contexts have left what training saw.
     contexts_left: bool
-    """Whether arriving contexts have left what training saw."""
+    #: Whether the shares of preferred arms have.
     arms_left: bool
-    """Whether the shares of preferred arms have."""
+    #: The names of the scores that have left, those with the strongest evidence first.
     reasons: tuple[str, ...]
-    """The names of the scores that have left, those with the strongest evidence first."""
     scores: tuple[ScoreReport, ...]
+    #: How often each arm was chosen.
     arm_counts: dict[str, int]
-    """How often each arm was chosen."""
+    #: How many rows had a warning of each kind.
     warnings: dict[str, int]
-    """How many rows had a warning of each kind."""
 
     @property
     def alarm(self) -> bool:

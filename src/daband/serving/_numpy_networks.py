@@ -28,8 +28,8 @@ __all__ = [
 Float32Array = npt.NDArray[np.float32]
 
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
+#: How many patches are multiplied at a time, at the most: they and their products stay in the cache.
 _PATCHES = 1024
-"""How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
 
 
 class Network(Protocol):
@@ -56,8 +56,8 @@ class _DenseNetwork:
         n_layers = int(settings["layers"])
         if not 1 <= n_layers <= len(arrays):
             raise ValueError(f"there are {n_layers} layers")
+        #: Weights (inputs, outputs) and biases: a row times a matrix then reads memory in order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
-        """Weights (inputs, outputs) and biases: a row times a matrix then reads memory in order."""
         for number in range(n_layers):
             weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
             _check_float32("a layer", weight, bias)
@@ -254,8 +254,8 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     return torch_loaders[-1](settings, arrays, encoder)
 
 
+#: The function that loads a network which torch runs, added by the package that has it when it is imported.
 torch_loaders: list[Callable[[Mapping[str, Any], Mapping[str, AnyArray], Any], Network]] = []
-"""The function that loads a network which torch runs, added by the package that has it when it is imported."""
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:
@@ -308,8 +308,8 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
     return out.reshape(-1, columns, kernels)[:rows]
 
 
+#: An array of this name and shape, which a thread uses anew in every call.
 _scratch = functools.partial(thread_scratch, dtype=np.float32)
-"""An array of this name and shape, which a thread uses anew in every call."""
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:

@@ -21,12 +21,12 @@ _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTES = (bytes, bytearray, memoryview)
 _FAR_SQUARE = FAR * FAR
 _LARGEST_PIXEL = 2.0
+#: Times the context's side that an image may be resized to: more is no framing, but a way to fill memory.
 _MOST_TIMES = 16
-"""Times the context's side that an image may be resized to: more is no framing, but a way to fill memory."""
+#: Up to so many numbers Python's own norm of them takes less time than ``np.errstate``.
 _SHORT, _LARGE = 64, 1e100
-"""Up to so many numbers Python's own norm of them takes less time than ``np.errstate``."""
+#: Numbers of one array that are named in warnings; the rest are counted.
 _MOST_NAMED = 8
-"""Numbers of one array that are named in warnings; the rest are counted."""
 
 
 @dataclass(frozen=True)

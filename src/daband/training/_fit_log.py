@@ -50,12 +50,12 @@ from daband.training._work_folder import Folder
 
 Progress = Callable[[dict[str, float]], None]
 
+#: Rounds that fix a transform and the range of rewards.
 _SAMPLE_ROWS = 65_536
-"""Rounds that fix a transform and the range of rewards."""
+#: Before the digests of parts that were played in the target.
 _OF_TARGET = "target/"
-"""Before the digests of parts that were played in the target."""
+#: A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often.
 _STREAM_PART_ROWS = 65_536
-"""A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often."""
 
 
 class LogWarning(UserWarning):
@@ -225,8 +225,8 @@ class _FitSettings:
     progress: Progress | None
     id: str | None = None
     weights: str | None = None
+    #: A message with the names of the user's files in the place of copies.
     original: Callable[[str], str] = str
-    """A message with the names of the user's files in the place of copies."""
 
     @property
     def part_prefix(self) -> str:
@@ -279,8 +279,8 @@ class _LogRun:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
         self._rows = self._parts = 0
+        #: The mark of the file of every part that is learned.
         self._done: dict[str, str] = {}
-        """The mark of the file of every part that is learned."""
 
     def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""

@@ -29,12 +29,12 @@ from daband.weights import importance
 
 T = TypeVar("T")
 Result = TypeVar("Result")
+#: How often a part is submitted before it counts as failed: what kills its worker every time is the part itself.
 _ATTEMPTS = 5
-"""How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
+#: Parts under way for each worker, so that none waits for the driver.
 _PER_WORKER = 2
-"""Parts under way for each worker, so that none waits for the driver."""
+#: More are of no use: files cannot be read faster.
 _THREADS = min(4, os.cpu_count() or 1)
-"""More are of no use: files cannot be read faster."""
 
 
 def column_values(part: LogPart, column: str | None) -> Iterator[Any]:

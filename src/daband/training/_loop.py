@@ -28,10 +28,10 @@ from daband.training._trainer import (
     source_phase,
 )
 
+#: Episodes of every group that are played before any other: they tell slow groups from fast.
 MEASURED_EPISODES = 2
-"""Episodes of every group that are played before any other: they tell slow groups from fast."""
+#: The share of the last episode in the seconds that one is expected to take.
 _RECENT = 0.2
-"""The share of the last episode in the seconds that one is expected to take."""
 
 
 @overload
@@ -209,10 +209,10 @@ class RunGroup:
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
         self.name, self.phases = name, phases
+        #: What its episodes have taken so far.
         self.seconds = 0.0
-        """What its episodes have taken so far."""
+        #: What an episode of it takes, a running mean; None before the first.
         self.episode_seconds: float | None = None
-        """What an episode of it takes, a running mean; None before the first."""
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)

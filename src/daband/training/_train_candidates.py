@@ -30,18 +30,18 @@ class Trainable(Protocol):
 class CandidateProgress:
     """How far the training of all candidates has come."""
 
+    #: The candidate that played last.
     candidate: str
-    """The candidate that played last."""
     episode: int
     episodes: int
     policies_done: int
     policies: int
+    #: Until all candidates are trained, by the seconds that an episode of each takes; None before all were measured.
     seconds_left: float | None
-    """Until all candidates are trained, by the seconds that an episode of each takes; None before all were measured."""
+    #: The part of the work that is done, from 0 to 1: by time where that is known, else by episodes.
     share: float
-    """The part of the work that is done, from 0 to 1: by time where that is known, else by episodes."""
+    #: What ``Run.note`` says.
     note: str = ""
-    """What ``Run.note`` says."""
 
 
 def train_candidates(
@@ -73,8 +73,8 @@ def train_candidates(
     """
     policies: list[list[Policy]] = []
     by_identity: dict[str, list[Policy]] = {}
+    #: Policies that are trained in step, by the candidate that they are of.
     work: list[tuple[str, list[Phase]]] = []
-    """Policies that are trained in step, by the candidate that they are of."""
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
         key = _identity(built[0])
@@ -113,8 +113,8 @@ def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgr
 
 
 def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    #: Of every candidate that was measured, what an episode takes at most.
     slowest: dict[str, float] = {}
-    """Of every candidate that was measured, what an episode takes at most."""
     for group in groups:
         if group.episode_seconds is not None:
             slowest[group.name] = max(group.episode_seconds, slowest.get(group.name, 0.0))

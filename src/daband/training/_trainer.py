@@ -36,11 +36,11 @@ from daband.policies._policy import Policy, RewardedDecision
 from daband.training._work_folder import Folder, as_json
 from daband.weights import importance
 
+#: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
-"""A domain whose rounds are rewarded as they are played, or a log of such rounds."""
 Progress = Callable[[dict[str, float]], None]
+#: Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target.
 ByDomain = list[tuple[str | None, Any]]
-"""Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""
 T = TypeVar("T")
 _PREVIEW_BYTES = 1 << 30
 _COLUMNS = ("arm", "reward", "regret", "propensity")
@@ -93,8 +93,8 @@ class Run:
     propensity: FloatArray
     episodes: list[dict[str, float]]
     seconds: float
+    #: What was decided for the caller, in a line: how often a small source was shown. Empty where nothing was.
     note: str = ""
-    """What was decided for the caller, in a line: how often a small source was shown. Empty where nothing was."""
 
     def __repr__(self) -> str:
         regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
@@ -119,8 +119,8 @@ class Run:
 class History:
     """What happened so far: a row per round, a record per episode, and the seconds it took."""
 
+    #: The columns of each episode's rounds.
     rounds: list[dict[str, AnyArray]] = field(default_factory=list)
-    """The columns of each episode's rounds."""
     episodes: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
 

@@ -18,9 +18,9 @@ from typing import Any, Self
 from daband._files import locked, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
+#: Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
+#: saving stays below a twentieth of it.
 _SAVES_APART = 20.0
-"""Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
-saving stays below a twentieth of it."""
 
 
 class Folder:

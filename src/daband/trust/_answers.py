@@ -26,10 +26,10 @@ from daband.errors import DataError, InvalidInput
 from daband.training._work_folder import as_json, difference
 from daband.trust._questions import Evidence, Questions
 
+#: ``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
+#:
+#: For a pair made of tables the contexts are rows: a polars frame with the columns that its owner gave.
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
-"""``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
-
-For a pair made of tables the contexts are rows: a polars frame with the columns that its owner gave."""
 
 QUESTIONS = "questions.csv"
 _ANSWERS, _PLAN, _ARRAYS = "answers.jsonl", "plan.json", "plan.npz"
@@ -61,8 +61,8 @@ class Survey:
     ) -> None:
         self.questions, self.indices, self.budget = questions, indices, budget
         self.folder = None if folder is None else make_folder(folder)
+        #: Questions in their order, as (context, arm).
         self.asked = questions.first(budget)
-        """Questions in their order, as (context, arm)."""
         self.answers: dict[tuple[int, int], float] = {}
         self._settings, self._arm_names, self._row_names = dict(settings or {}), arm_names, row_names or {}
         if self.folder is not None:

@@ -29,10 +29,10 @@ from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decid
 from daband.trust._reference import kind_of, reference_class
 
 _MIN_CONTEXTS = 20
+#: Contexts of each domain by which the fraction outside the source's support is found.
 _SUPPORT = 300
-"""Contexts of each domain by which the fraction outside the source's support is found."""
+#: Fraction of target contexts outside the source's support that forbids a deployment without rewards.
 _FAR_OUTSIDE = 0.5
-"""Fraction of target contexts outside the source's support that forbids a deployment without rewards."""
 
 
 def assess(
@@ -104,12 +104,12 @@ class SourceRounds:
     """Held-out source rounds."""
 
     contexts: AnyArray
+    #: Returns rewards and weights of choices, (N,) each: see ``rewarded_rounds``.
     pay: Pay
-    """Returns rewards and weights of choices, (N,) each: see ``rewarded_rounds``."""
+    #: Name of the source of each context, (N,); None with one source.
     origin: AnyArray | None
-    """Name of the source of each context, (N,); None with one source."""
+    #: Logged arms, (N,); None if the source is not a log.
     logged: IntArray | None
-    """Logged arms, (N,); None if the source is not a log."""
 
     @classmethod
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:

@@ -14,15 +14,15 @@ from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 
 DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
+#: Standard normal quantile of a one-sided 90% limit.
 _NORMAL_90 = 1.2816
-"""Standard normal quantile of a one-sided 90% limit."""
+#: Standard normal quantile of a two-sided 95% interval.
 _NORMAL_95 = 1.96
-"""Standard normal quantile of a two-sided 95% interval."""
 _MIN_REWARDS = 50
 _MAX_REWARDS = 1000
+#: Half the length of an interval from n rewards, times the root of n, in standard deviations of the reward, if the
+#: policy and the incumbent differ on all contexts; measured by ``benchmarks/questions.py``.
 _ERROR_PER_REWARD = 4.0
-"""Half the length of an interval from n rewards, times the root of n, in standard deviations of the reward, if the
-policy and the incumbent differ on all contexts; measured by ``benchmarks/questions.py``."""
 _PAGE_WIDTH = 100
 
 
@@ -40,62 +40,62 @@ class Assessment:
     True
     """
 
+    #: Estimated advantage over the incumbent in the target, in the unit of the rewards.
     advantage: float
-    """Estimated advantage over the incumbent in the target, in the unit of the rewards."""
+    #: Lower limit of the advantage: one-sided 90% without target rewards, two-sided 95% with them.
     low: float
-    """Lower limit of the advantage: one-sided 90% without target rewards, two-sided 95% with them."""
+    #: Upper limit of the advantage; None without target rewards.
     high: float | None
-    """Upper limit of the advantage; None without target rewards."""
+    #: "deploy", "collect rewards" or "keep the incumbent".
     verdict: str
-    """"deploy", "collect rewards" or "keep the incumbent"."""
+    #: What the policy is compared with, in words: "always coupon".
     incumbent: str
-    """What the policy is compared with, in words: "always coupon"."""
+    #: The arm that the incumbent always chooses; None if it is a policy or a column.
     incumbent_arm: int | None
-    """The arm that the incumbent always chooses; None if it is a policy or a column."""
+    #: Number of target rewards that were used.
     rewards: int
-    """Number of target rewards that were used."""
+    #: Mean of the target advantage by the source and all target rewards together; the verdict is based on it.
     expected: float
-    """Mean of the target advantage by the source and all target rewards together; the verdict is based on it."""
+    #: Standard deviation that belongs to ``expected``.
     deviation: float
-    """Standard deviation that belongs to ``expected``."""
+    #: Advantage over the incumbent on held-out source rounds.
     source_advantage: float
-    """Advantage over the incumbent on held-out source rounds."""
+    #: Standard error of ``source_advantage``.
     source_error: float
-    """Standard error of ``source_advantage``."""
+    #: Mean reward of the policy on held-out source rounds.
     source_value: float
-    """Mean reward of the policy on held-out source rounds."""
     source_rounds: int
     target_contexts: int
+    #: Fraction of target contexts on which the policy and the incumbent choose different arms.
     differs: float
-    """Fraction of target contexts on which the policy and the incumbent choose different arms."""
+    #: Kind of data that the reference class was taken from: "tables", "features" or "images".
     kind: str
-    """Kind of data that the reference class was taken from: "tables", "features" or "images"."""
+    #: Number of shifts between real domains in the reference class.
     shifts: int
-    """Number of shifts between real domains in the reference class."""
+    #: Fraction of their source advantage that half of these kept at least.
     half_kept: float
-    """Fraction of their source advantage that half of these kept at least."""
+    #: Fraction of their source advantage that all but a tenth of these kept at least.
     tenth_kept: float
-    """Fraction of their source advantage that all but a tenth of these kept at least."""
+    #: Fraction of these in which nothing of the advantage was left.
     lost: float
-    """Fraction of these in which nothing of the advantage was left."""
+    #: Accuracy of a classifier that tells source contexts from target contexts; 0.5 is guessing.
     told_apart: float
-    """Accuracy of a classifier that tells source contexts from target contexts; 0.5 is guessing."""
+    #: Fraction of target contexts that are far from every source context.
     outside_support: float
-    """Fraction of target contexts that are far from every source context."""
+    #: Signs in the target that forbid a deployment without rewards, a phrase each.
     doubts: list[str]
-    """Signs in the target that forbid a deployment without rewards, a phrase each."""
+    #: How often the policy chooses each arm in the source, (K,).
     source_arms: list[float]
-    """How often the policy chooses each arm in the source, (K,)."""
+    #: How often the policy chooses each arm in the target, (K,).
     target_arms: list[float]
-    """How often the policy chooses each arm in the target, (K,)."""
+    #: Number of target rewards to collect if the verdict says so.
     needed: int = 0
-    """Number of target rewards to collect if the verdict says so."""
+    #: Mean reward of the policy in the target by target rewards; None without them.
     value: float | None = None
-    """Mean reward of the policy in the target by target rewards; None without them."""
     value_low: float | None = None
     value_high: float | None = None
+    #: Unit of the rewards, such as "euros".
     unit: str = ""
-    """Unit of the rewards, such as "euros"."""
     arm_names: list[str] = field(default_factory=list)
 
     @property

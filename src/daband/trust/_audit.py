@@ -24,8 +24,8 @@ from daband.trust._assessment import COLLECT, DEPLOY, KEEP, short
 from daband.trust._incumbent import as_incumbent, constant_arm, decide
 from daband.trust._questions import Evidence, Interval, Questions
 
+#: Target contexts that questions are drawn from, at most.
 _MAX_CONTEXTS = 20_000
-"""Target contexts that questions are drawn from, at most."""
 _RESULT = "audit.json"
 _WHAT = "an audit, whose questions are fixed before the first reward,"
 
@@ -40,27 +40,27 @@ class Audit:
     (False, 'questions.csv')
     """
 
+    #: Estimated advantage over the incumbent in the target.
     advantage: float
-    """Estimated advantage over the incumbent in the target."""
+    #: Limits of the advantage.
     low: float
-    """Limits of the advantage."""
     high: float
+    #: Estimated mean reward of the policy in the target.
     value: float
-    """Estimated mean reward of the policy in the target."""
+    #: Limits of the mean reward.
     value_low: float
-    """Limits of the mean reward."""
     value_high: float
+    #: What the policy is compared with, in words.
     incumbent: str
-    """What the policy is compared with, in words."""
+    #: Two-sided, after any number of answers of the budget.
     confidence: float
-    """Two-sided, after any number of answers of the budget."""
     budget: int
     answered: int
+    #: Number of target contexts that the questions were drawn from.
     contexts: int
-    """Number of target contexts that the questions were drawn from."""
     unit: str = ""
+    #: The CSV of questions if the audit has a directory.
     questions: Path | None = None
-    """The CSV of questions if the audit has a directory."""
 
     @property
     def finished(self) -> bool:

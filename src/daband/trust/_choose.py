@@ -44,10 +44,10 @@ class Candidate:
     name: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Principal components in front of a method whose name ends in "-p".
     components: int = _COMPONENTS
-    """Principal components in front of a method whose name ends in "-p"."""
+    #: Whether this one is chosen as long as no target reward says otherwise.
     preferred: bool = False
-    """Whether this one is chosen as long as no target reward says otherwise."""
 
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
@@ -98,12 +98,12 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     return candidates
 
 
+#: Contexts of each domain that candidates are compared on, at most.
 _CONTEXTS = 2000
-"""Contexts of each domain that candidates are compared on, at most."""
+#: Training rounds for vectors.
 _ROUNDS = 4000
-"""Training rounds for vectors."""
+#: Times that a small source is shown, at most.
 _MAX_PASSES = 5
-"""Times that a small source is shown, at most."""
 _MAX_EPISODES = 125
 _MIN_CONTEXTS = 2
 _CANDIDATES = "candidates"
@@ -121,22 +121,23 @@ class Choice:
     ('linucb', 0)
     """
 
+    #: The chosen policy, trained, deployed in the target. It has learned the target rewards.
     policy: Policy
-    """The chosen policy, trained, deployed in the target. It has learned the target rewards."""
+    #: Its advantage over the incumbent, by the source and by all target rewards that were paid for.
     assessment: Assessment
-    """Its advantage over the incumbent, by the source and by all target rewards that were paid for."""
+    #: A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_advantage`` over
+    #: the incumbent and ``source_value`` on held-out source rounds, ``advantage``, ``low`` and ``high`` by target
+    #: rewards
+    #: (None without), ``target_fractions`` (how often each arm is chosen) and ``chosen``. All are of greedy choices.
     table: list[dict[str, Any]]
-    """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_advantage`` over
-    the incumbent and ``source_value`` on held-out source rounds, ``advantage``, ``low`` and ``high`` by target rewards
-    (None without), ``target_fractions`` (how often each arm is chosen) and ``chosen``. All are of greedy choices."""
+    #: Name of the chosen candidate.
     candidate: str
-    """Name of the chosen candidate."""
+    #: How it was chosen, in a sentence.
     rule: str
-    """How it was chosen, in a sentence."""
+    #: Number of target rewards that were used.
     rewards: int = 0
-    """Number of target rewards that were used."""
+    #: The CSV of questions to fill in if the budget allows for more and there is no ``ask``.
     questions: Path | None = None
-    """The CSV of questions to fill in if the budget allows for more and there is no ``ask``."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the policy and its assessment as JSON can hold it."""
@@ -259,8 +260,8 @@ class _Comparison:
     shown: TargetContexts
     choices: Sequence[Choices]
     incumbent: Incumbent
+    #: Index of the candidate to take without target rewards.
     preferred: int
-    """Index of the candidate to take without target rewards."""
 
     @classmethod
     def of(

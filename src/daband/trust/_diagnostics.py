@@ -8,20 +8,20 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 
+#: Distances are measured to this nearest source context.
 _NEIGHBOUR = 5
-"""Distances are measured to this nearest source context."""
+#: A context farther away than this fraction of source contexts is outside the support.
 _QUANTILE = 0.99
-"""A context farther away than this fraction of source contexts is outside the support."""
+#: A policy that chooses one arm for this fraction of target contexts, and not in the source, collapsed.
 _TOP_FRACTION = 0.95
-"""A policy that chooses one arm for this fraction of target contexts, and not in the source, collapsed."""
+#: So did one whose predictions vary less than this fraction of what they vary in the source.
 _LOST_DEVIATION = 0.1
-"""So did one whose predictions vary less than this fraction of what they vary in the source."""
+#: So did one that no longer uses this fraction of its arms.
 _UNUSED = 0.5
-"""So did one that no longer uses this fraction of its arms."""
+#: Longer contexts are projected to this many numbers.
 _DIMENSION = 48
-"""Longer contexts are projected to this many numbers."""
+#: Contexts of each domain, at most.
 MAX_CONTEXTS = 500
-"""Contexts of each domain, at most."""
 
 
 def classifier_two_sample(source: FloatArray, target: FloatArray) -> tuple[float, float]:

@@ -20,11 +20,11 @@ _BATCH = 1024
 class Incumbent:
     """One arm for every context, a choice for each target context, or a policy."""
 
+    #: Words for messages, such as "always coupon".
     name: str
-    """Words for messages, such as "always coupon"."""
     arm: int | None = None
+    #: Today's choice for each target context, (N,).
     choices: IntArray | None = None
-    """Today's choice for each target context, (N,)."""
     policy: Policy | None = None
 
     def target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:

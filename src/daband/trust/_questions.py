@@ -32,25 +32,25 @@ from scipy import stats
 
 from daband._arrays import FloatArray, IntArray
 
+#: Answers that shrink the coefficients of control variates towards 0; chosen on the development data sets.
 _CONTROL_ANSWERS = 5.0
-"""Answers that shrink the coefficients of control variates towards 0; chosen on the development data sets."""
+#: Answers that the variance predicted by the sampling design counts for; chosen on the development data sets.
 _VARIANCE_ANSWERS = 20.0
-"""Answers that the variance predicted by the sampling design counts for; chosen on the development data sets."""
+#: Answers that the variance of source rewards counts for in the pooled residual variance.
 _SCALE_ANSWERS = 5.0
-"""Answers that the variance of source rewards counts for in the pooled residual variance."""
+#: Expected part of a source advantage that is left in the target; the median of the reference class on tables.
 _SOURCE_PART = 0.7
-"""Expected part of a source advantage that is left in the target; the median of the reference class on tables."""
+#: Standard deviation of that part.
 _PART_DEVIATION = 0.6
-"""Standard deviation of that part."""
+#: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
 _PRIOR_DEVIATION = 0.25
-"""Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere."""
+#: Posterior standard deviations that are subtracted from candidates other than the default.
 _CAUTION = 0.25
-"""Posterior standard deviations that are subtracted from candidates other than the default."""
+#: Draws from which the quantile of the largest error is computed.
 _NORMAL_DRAWS = 4000
-"""Draws from which the quantile of the largest error is computed."""
 _CHUNK = 256
+#: Draws at most, in multiples of the number of different questions.
 _MAX_REPEATS = 20
-"""Draws at most, in multiples of the number of different questions."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class Questions:
         self._n_proposed = first.sum(axis=0)
         # The different arms of each context come first, in ascending order.
         self._proposed = np.take_along_axis(ordered, np.argsort(~first, axis=0, kind="stable"), axis=0)
+        #: Contexts on which candidates choose different arms.
         self.different = np.flatnonzero(self._n_proposed > 1)
-        """Contexts on which candidates choose different arms."""
         chance = np.full(n_contexts, 1.0 / n_contexts)
         if len(self.different):
             chance /= 2.0
             chance[self.different] += 0.5 / len(self.different)
+        #: Probability of a question about each context, for any of its proposed arms, (L,).
         self.probability = chance / self._n_proposed
-        """Probability of a question about each context, for any of its proposed arms, (L,)."""
+        #: Number of different questions.
         self.total = int(self._n_proposed.sum())
-        """Number of different questions."""
         self._generator = np.random.default_rng(seed)
         self._draws: list[tuple[int, int]] = []
         self._asked: dict[tuple[int, int], None] = {}
@@ -130,14 +130,14 @@ class Evidence:
     """Answers to the first draws, and the estimates that follow."""
 
     questions: Questions
+    #: Context of each draw, (n,).
     contexts: IntArray
-    """Context of each draw, (n,)."""
+    #: Arm of each draw, (n,).
     arms: IntArray
-    """Arm of each draw, (n,)."""
+    #: Reward of each draw, (n,).
     rewards: FloatArray
-    """Reward of each draw, (n,)."""
+    #: Number of different questions that were answered.
     answered: int
-    """Number of different questions that were answered."""
 
     @property
     def complete(self) -> bool:

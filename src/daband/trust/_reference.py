@@ -27,38 +27,38 @@ import numpy as np
 from daband._arrays import BoolArray, FloatArray
 
 KINDS = ("tables", "features", "images")
+#: Expected fraction of a source advantage that is left in the target.
 _KEPT = 0.85
-"""Expected fraction of a source advantage that is left in the target."""
+#: Standard deviation of that fraction.
 _VARIES = 0.6
-"""Standard deviation of that fraction."""
+#: Standard deviation of an advantage that is 0 in the source, in standard deviations of the reward.
 _ABSOLUTE = 0.03
-"""Standard deviation of an advantage that is 0 in the source, in standard deviations of the reward."""
+#: Probability that the advantage is below the lower limit.
 _LEVEL = 0.1
-"""Probability that the advantage is below the lower limit."""
+#: Standard deviations between the median and the tenth quantile of a normal distribution.
 _NORMAL_QUANTILE = 1.2816
-"""Standard deviations between the median and the tenth quantile of a normal distribution."""
+#: Fractions are counted for advantages above this many standard deviations of the reward: others are noise.
 _CLEAR = 0.1
-"""Fractions are counted for advantages above this many standard deviations of the reward: others are noise."""
+#: Vectors of more numbers are features, such as the output of a network or counts of words.
 _MAX_TABLE_COLUMNS = 64
-"""Vectors of more numbers are features, such as the output of a network or counts of words."""
 
 
 @dataclass(frozen=True)
 class Forecast:
     """The target advantage that the reference class suggests, in the unit of the rewards."""
 
+    #: Median.
     advantage: float
-    """Median."""
+    #: Lower limit, true in 90 of 100 cases.
     low: float
-    """Lower limit, true in 90 of 100 cases."""
+    #: Number of data sets in the class.
     shifts: int
-    """Number of data sets in the class."""
+    #: Fraction of the source advantage that half of the class kept at least.
     half_kept: float
-    """Fraction of the source advantage that half of the class kept at least."""
+    #: Fraction that all but a tenth of the class kept at least.
     tenth_kept: float
-    """Fraction that all but a tenth of the class kept at least."""
+    #: Fraction of the class in which nothing was left.
     lost: float
-    """Fraction of the class in which nothing was left."""
 
     @property
     def deviation(self) -> float:
@@ -70,17 +70,17 @@ class Forecast:
 class ReferenceClass:
     """Shifts between real domains: one row each, advantages in any unit."""
 
+    #: Name of the data set of each row, (n,); rows of one data set count as one together.
     sets: Sequence[str]
-    """Name of the data set of each row, (n,); rows of one data set count as one together."""
     kinds: Sequence[str]
+    #: Advantage on held-out source rounds, (n,).
     source: FloatArray
-    """Advantage on held-out source rounds, (n,)."""
+    #: Its standard error, (n,).
     error: FloatArray
-    """Its standard error, (n,)."""
+    #: Standard deviation of source rewards, (n,).
     scale: FloatArray
-    """Standard deviation of source rewards, (n,)."""
+    #: Advantage in the target, (n,).
     target: FloatArray
-    """Advantage in the target, (n,)."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> ReferenceClass:

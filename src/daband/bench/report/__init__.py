@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["episodes", "frame", "paper_ablation", "paper_accuracy", "write_report"]
 
+#: Functions whose modules take a second to import: matplotlib, polars.
 _MODULE_OF = {"write_report": "_page", "frame": "_data_frames", "episodes": "_data_frames"}
-"""Functions whose modules take a second to import: matplotlib, polars."""
 
 
 def __getattr__(name: str) -> Any:

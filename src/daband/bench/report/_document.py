@@ -30,8 +30,8 @@ class Table:
     caption: str
     headings: Sequence[str]
     rows: list[list[Cell]] = field(default_factory=list)
+    #: Number of text columns on the left; the others hold numbers and are right-aligned.
     text_columns: int = 1
-    """Number of text columns on the left; the others hold numbers and are right-aligned."""
 
     @classmethod
     def of_columns(

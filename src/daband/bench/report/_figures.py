@@ -17,10 +17,10 @@ from daband.bench.report import _method_styles as styles
 from daband.bench.report._method_summaries import Key
 from daband.bench.report._run_files import Curve
 
+#: Inches: as wide as a phone shows without making the letters too small, and a column of a page in print.
 WIDTH = 4.5
-"""Inches: as wide as a phone shows without making the letters too small, and a column of a page in print."""
+#: Arms whose names and shares can be written into a figure without covering each other.
 _MAX_ARMS_WITH_NUMBERS = 14
-"""Arms whose names and shares can be written into a figure without covering each other."""
 _AXIS = {
     "target_accuracy": "target accuracy: share of contexts with a best arm",
     "target_value": "target value: mean expected reward, in the rewards' unit",

@@ -16,10 +16,10 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 
 INK, MUTED, GRID, PAPER, ACCENT = "#1b1f24", "#5c6470", "#dfe3e8", "#fdfdfc", "#0072b2"
 SOURCE, TARGET = "#0072b2", "#e69f00"
+#: Colours of arms: the palette above without its yellow and black, which one of the two pages would swallow.
 ARMS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
-"""Colours of arms: the palette above without its yellow and black, which one of the two pages would swallow."""
 # What a dark page shows instead: the same hues, light enough to be read on it.
 _DARK = {
     INK: "#e8eaed", MUTED: "#a3abb6", GRID: "#343a42", PAPER: "#15181c", "#0072b2": "#4fa8e0", "#e69f00": "#f2b632",
@@ -86,8 +86,8 @@ def figure_text(text: str, length: int) -> str:
     return short(text, length).replace("$", r"\$")
 
 
+#: Matplotlib's settings for every figure of a report.
 FIGURES = Path(__file__).with_name("figures.mplstyle")
-"""Matplotlib's settings for every figure of a report."""
 
 
 def themed(svg: str) -> str:

@@ -18,8 +18,8 @@ from daband.bench._records import Metric, Record, group_by, metric_of
 from daband.evaluation._paired_test import Paired, compare_paired
 
 UNKNOWN = "unknown"
+#: A method and its variant.
 Key = tuple[str, str]
-"""A method and its variant."""
 BASELINE: Key = ("nlinucb", "default")
 
 
@@ -55,8 +55,8 @@ class MethodSummary:
     method: str
     variant: str
     seeds: tuple[int, ...]
+    #: What methods are ranked by on this pair: the accuracy, or the value where rewards are real numbers.
     metric: Metric
-    """What methods are ranked by on this pair: the accuracy, or the value where rewards are real numbers."""
     accuracy: Mean
     accuracy_macro: Mean
     value: Mean
@@ -65,12 +65,12 @@ class MethodSummary:
     constant_value: float | None
     source_regret: Mean
     source_reward: Mean
+    #: The mean reward of the policy that wrote the source's log; unknown where the source is no log.
     logger_value: Mean
-    """The mean reward of the policy that wrote the source's log; unknown where the source is no log."""
     rounds: int
     seconds: float
+    #: How often each arm was chosen in the target, as shares of all contexts and seeds; empty where nobody counted.
     arm_shares: tuple[float, ...]
-    """How often each arm was chosen in the target, as shares of all contexts and seeds; empty where nobody counted."""
 
     @property
     def key(self) -> Key:
@@ -148,8 +148,8 @@ class MethodComparison:
     metric: Metric
     best: Key
     mean: Mean
+    #: Neural-LinUCB where it ran and is not the best, else the runner-up; None where nothing else ran.
     rival: Key | None
-    """Neural-LinUCB where it ran and is not the best, else the runner-up; None where nothing else ran."""
     paired: Paired | None
 
 

@@ -26,8 +26,8 @@ from daband.bench.report._run_files import RunFiles, load_runs
 from daband.errors import InvalidInput
 
 FORMATS = ("svg", "png", "pdf")
+#: Settings of a sweep that are shown in detail.
 _MAX_SWEPT = 4
-"""Settings of a sweep that are shown in detail."""
 
 
 def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:

@@ -20,8 +20,8 @@ _WANTED = (
     "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
     "source_regret", "rounds",
 )  # fmt: skip
+#: Points of a drawn curve: more than a figure can show, fewer than a run has rounds.
 _POINTS = 240
-"""Points of a drawn curve: more than a figure can show, fewer than a run has rounds."""
 
 
 @dataclass(frozen=True)

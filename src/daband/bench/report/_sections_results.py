@@ -20,8 +20,8 @@ from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, 
 from daband.bench.report._rendering import caption
 from daband.evaluation._paired_test import Paired
 
+#: Classes in the columns of a table; with more of them they become its rows.
 _MAX_CLASS_COLUMNS = 16
-"""Classes in the columns of a table; with more of them they become its rows."""
 _NO_NUMBER = Cell("-", muted=True)
 
 

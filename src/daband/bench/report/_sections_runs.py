@@ -19,8 +19,8 @@ from daband.bench.report._run_files import RunFiles, common_curve
 from daband.bench.report._sections_results import class_names, mean_cell, slug
 from daband.evaluation._collapse_watch import CollapseWatch
 
+#: Curves in a figure; more cannot be told apart.
 _MAX_CURVES = 8
-"""Curves in a figure; more cannot be told apart."""
 _MAX_CLASSES = 60
 _MAX_ENVIRONMENTS = 8
 _MAX_WARNINGS = 12
@@ -30,14 +30,14 @@ _ENVIRONMENT = {
     "daband": "daband", "commit": "commit", "python": "Python", "numpy": "numpy", "torch": "torch", "numba": "numba",
     "system": "system", "processor": "processor", "cpus": "cores", "device": "device", "accelerator": "accelerator",
 }  # fmt: skip
+#: The observable terms of the bound, as training measures them.
 TERMS = {
     "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
     "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
     "exploration": "exploration", "total": "sum, without psi",
 }  # fmt: skip
-"""The observable terms of the bound, as training measures them."""
+#: What training measured: a list of episodes for each run.
 Episodes = Sequence[list[dict[str, Any]]]
-"""What training measured: a list of episodes for each run."""
 
 
 def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:

@@ -24,8 +24,8 @@ from daband.errors import DataError
 
 Arrays: TypeAlias = tuple[AnyArray, IntArray]
 
+#: Where the idx files may lie below the data directory.
 MNIST_PLACES = ("mnist", "MNIST/raw")
-"""Where the idx files may lie below the data directory."""
 _SIDE = 28
 _REMEDY = "delete it and run `daband data get digit`"
 _UNSIGNED_BYTE = 0x08

@@ -25,8 +25,8 @@ from daband.domains.datasets._builder import Parts, declare, facts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 
+#: The columns of amounts: in another currency where the market is of the kind ``units``.
 AMOUNTS = ("basket", "spent_last_year", "last_order")
-"""The columns of amounts: in another currency where the market is of the kind ``units``."""
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3

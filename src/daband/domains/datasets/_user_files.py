@@ -27,8 +27,8 @@ from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
+#: Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU.
 PICTURE_SIDE = 32
-"""Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU."""
 _READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content
 
 

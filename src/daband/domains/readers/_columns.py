@@ -66,18 +66,18 @@ _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", 
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
+#: With more categories, each needs ``_ROWS_PER_CATEGORY`` rows to be learned from.
 _MAX_CATEGORIES = 50
-"""With more categories, each needs ``_ROWS_PER_CATEGORY`` rows to be learned from."""
 _ROWS_PER_CATEGORY = 20
 _ROWS_PER_ARM = 3
+#: Fraction of different values above which text, or integers called an id, name a row.
 _UNIQUE = 0.95
-"""Fraction of different values above which text, or integers called an id, name a row."""
+#: Standard deviations between medians, or log2 of the ratio of standard deviations, that look like other units.
 _FAR = 2.0
-"""Standard deviations between medians, or log2 of the ratio of standard deviations, that look like other units."""
+#: Fraction of target rows with categories that the source never had, above which a notice is given.
 _NEW_CATEGORIES = 0.01
-"""Fraction of target rows with categories that the source never had, above which a notice is given."""
+#: Numbers that many tables have in the place of a missing value.
 _CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
-"""Numbers that many tables have in the place of a missing value."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from daband._table_transform import row_number
 from daband.errors import DataError, InvalidInput
 from daband.serving._row_reader import ImageRule, RowReader
 
+#: The column of a log that has the paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
-"""The column of a log that has the paths, relative to the current folder or absolute."""
 
 
 class ImagePaths:

@@ -31,16 +31,16 @@ from daband.domains.readers._reading import LogPart, UnusableFile, log_files, re
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.serving._row_reader import ImageRule
 
+#: Rows read at a time; with 32 numbers each they take 8 MB.
 BATCH_ROWS = 65536
-"""Rows read at a time; with 32 numbers each they take 8 MB."""
+#: A larger file is cut into parts of at most so many rows.
 _PART_ROWS = 4_194_304
-"""A larger file is cut into parts of at most so many rows."""
 _ROLES = ("arm", "reward", "propensity")
+#: Bytes of the images that are read at a time, at most.
 _BATCH_BYTES = 1 << 27
-"""Bytes of the images that are read at a time, at most."""
 _NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
+#: ``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order.
 _BLOCK_ROWS = 65_536
-"""``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class ParquetLog(LoggedDomain):
         self.shared = shared
         self._transform = transform
         self.files: list[LogFile] = []
+        #: The files that were skipped, and why.
         self.damaged: dict[str, str] = {}
-        """The files that were skipped, and why."""
         first: dict[str, Any] | None = None
         self.columns: Columns
         for path in log_files(log):

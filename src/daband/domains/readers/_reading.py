@@ -31,10 +31,10 @@ _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
 _CSV = (".csv", ".tsv")
+#: Places of a file whose bytes its digest covers.
 _DIGEST_SAMPLES = 16
-"""Places of a file whose bytes its digest covers."""
+#: Bytes at each of these places.
 _DIGEST_BYTES = 1 << 16
-"""Bytes at each of these places."""
 
 
 # Tables.
@@ -313,8 +313,8 @@ class PlainLog:
         *,
         rename: bool = True,
     ) -> None:
+        #: By file, how many rounds are ignored as they have no reward.
         self.unrewarded: dict[str, int] = {}
-        """By file, how many rounds are ignored as they have no reward."""
         self._copies: dict[str, str] = {}
         self._named, self._arm_names, self._rename = named, arm_names, rename
         paths = log_files(log, (".parquet", *_CSV))

@@ -16,23 +16,23 @@ from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.neural.encoders._encoder import Features, encoders
 
+#: The rules by which pixels in [0, 1] can be normalised.
 PIXELS = ("unit", "symmetric")
-"""The rules by which pixels in [0, 1] can be normalised."""
 
+#: Pixels of an image's shorter side.
 _SMALLEST_SIDE = 16
-"""Pixels of an image's shorter side."""
+#: Pixels of the last map's side, after pooling.
 _LARGEST_MAP = 8
-"""Pixels of the last map's side, after pooling."""
+#: Stacked runs in one grouped convolution.
 _RUNS_PER_CONVOLUTION = 5
-"""Stacked runs in one grouped convolution."""
+#: Input channels from which grouped convolutions are faster than one per run.
 _ENOUGH_CHANNELS = 8
-"""Input channels from which grouped convolutions are faster than one per run."""
+#: Matrix products are fastest over rows that start at multiples of 16 bytes.
 _ROW_BYTES = 16
-"""Matrix products are fastest over rows that start at multiples of 16 bytes."""
+#: Numbers of a patch up to which a convolution is computed as a matrix product.
 _MOST_COLUMNS = 128
-"""Numbers of a patch up to which a convolution is computed as a matrix product."""
+#: Numbers of all patches up to which a convolution is computed as a matrix product.
 _MOST_NUMBERS = 1 << 27
-"""Numbers of all patches up to which a convolution is computed as a matrix product."""
 
 
 @encoders.register("conv")

@@ -22,8 +22,8 @@ from daband._arguments import one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 
+#: NVIDIA's compute capability (Ampere).
 _FIRST_WITH_BFLOAT16 = 8
-"""NVIDIA's compute capability (Ampere)."""
 
 
 def triton_kernels(device: torch.device) -> ModuleType | None:
@@ -90,8 +90,8 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(len(domains), channels))
         self.register_buffer("running_variance", torch.ones(len(domains), channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
+        #: In a network that never changes: scale and shift of each domain, computed at first use.
         self.frozen: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
-        """In a network that never changes: scale and shift of each domain, computed at first use."""
 
     def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; same shape out as in."""

@@ -31,10 +31,10 @@ from daband.neural.encoders._domain_norm import DomainNorm
 class Encoded(NamedTuple):
     """The output of an encoder for B contexts."""
 
+    #: (B, d), each row of unit norm.
     latent: torch.Tensor
-    """(B, d), each row of unit norm."""
+    #: (B, w), the features that are aligned.
     alignment: torch.Tensor
-    """(B, w), the features that are aligned."""
 
 
 class Features(nn.Module):
@@ -42,10 +42,10 @@ class Features(nn.Module):
 
     context_shape: tuple[int, ...]
     width: int
+    #: True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
+    #: follow one another along the first dimension, and features are (B, runs * width). All parameters must be trained,
+    #: and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs stay apart.
     stackable: ClassVar[bool] = False
-    """True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
-    follow one another along the first dimension, and features are (B, runs * width). All parameters must be trained,
-    and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs stay apart."""
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         """Return features; the first ``domain_rows[0]`` contexts come from the first domain, and so on."""
@@ -68,8 +68,8 @@ class LatentSettings:
 
     dimension: int = 64
     hidden: int = 100
+    #: The features that are aligned: "features" (before the dense layers) or "latent" (the paper).
     alignment: str = "features"
-    """The features that are aligned: "features" (before the dense layers) or "latent" (the paper)."""
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden"):
@@ -160,10 +160,10 @@ BuildFeatures = Callable[..., Features]
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
 
 
+#: Contexts that are encoded at once.
 _ROWS = 2048
-"""Contexts that are encoded at once."""
+#: Numbers of contexts that are encoded at once on the CPU, so that the output of a layer stays in the cache.
 _NUMBERS = 1 << 18
-"""Numbers of contexts that are encoded at once on the CPU, so that the output of a layer stays in the cache."""
 
 
 def domain_rows(domain: int, rows: int) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ class PretrainedFeatures(Features):
     """
 
     mean: torch.Tensor
+    #: The deviation; saved policies have it under this name.
     spread: torch.Tensor
-    """The deviation; saved policies have it under this name."""
 
     def __init__(
         self,

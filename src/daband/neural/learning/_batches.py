@@ -16,29 +16,29 @@ import torch
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers, as_float
 
+#: The maximum number of steps that are drawn together.
 BLOCK = 64
-"""The maximum number of steps that are drawn together."""
+#: Numbers of contexts that are prepared before the steps that use them.
 _MAX_AHEAD = 1 << 27
-"""Numbers of contexts that are prepared before the steps that use them."""
+#: Numbers of contexts that are augmented together, which temporarily takes several times their memory.
 _MAX_AUGMENTED = 1 << 26
-"""Numbers of contexts that are augmented together, which temporarily takes several times their memory."""
 
 
 @dataclass(frozen=True)
 class BatchShape:
     """The settings that all batches of a stack of runs share."""
 
+    #: The number of rounds, or unlabelled contexts, drawn from each buffer.
     rounds: int
-    """The number of rounds, or unlabelled contexts, drawn from each buffer."""
     contexts_per_round: int
     context_shape: tuple[int, ...]
     augmentation: Augmentation
+    #: True if steps use the latest rounds; otherwise they draw with replacement.
     latest: bool
-    """True if steps use the latest rounds; otherwise they draw with replacement."""
+    #: True if steps use unlabelled target contexts.
     uses_target: bool
-    """True if steps use unlabelled target contexts."""
+    #: True if rewards are standardised by ``units``.
     standardised: bool = False
-    """True if rewards are standardised by ``units``."""
 
     @property
     def augmentation_draws(self) -> int:
@@ -49,14 +49,14 @@ class BatchShape:
 class DrawnBatch(NamedTuple):
     """One step's batch of all runs: R contexts, segment by segment (``Batches.segments``)."""
 
+    #: (runs, R, *context_shape), as they were stored.
     contexts: torch.Tensor
-    """(runs, R, *context_shape), as they were stored."""
+    #: The same, augmented if they are images.
     augmented: torch.Tensor
-    """The same, augmented if they are images."""
+    #: (runs, rounds), of the labelled segments.
     arm: torch.Tensor
-    """(runs, rounds), of the labelled segments."""
+    #: (runs, rounds).
     reward: torch.Tensor
-    """(runs, rounds)."""
 
 
 class Batches:
@@ -75,25 +75,25 @@ class Batches:
     ) -> None:
         self.shape = shape
         self._generators = generators
+        #: The centre and scale (2,) of each run's rewards, if they are standardised.
         self._units = units
-        """The centre and scale (2,) of each run's rewards, if they are standardised."""
         self._device = generators[0].device
         runs, rows = len(buffers), shape.rounds
+        #: The parts of every batch, domain by domain.
         self.segments = [
             segment
             for segment, part in buffers[0].parts().items()
             if len(part) and (shape.uses_target or segment.labelled)
         ]
-        """The parts of every batch, domain by domain."""
+        #: The buffers that steps draw from, for each run.
         self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
-        """The buffers that steps draw from, for each run."""
         places = list(enumerate(self.segments))
+        #: The indices of segments with rewards; then those without, and those of sources.
         self.labelled = [place for place, segment in places if segment.labelled]
-        """The indices of segments with rewards; then those without, and those of sources."""
         self.unlabelled = [place for place, segment in places if not segment.labelled]
         self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]
+        #: The number of contexts of each segment.
         self.segment_rows = rows * shape.contexts_per_round
-        """The number of contexts of each segment."""
         self.n_contexts = self.segment_rows * len(self.segments)
         labelled = rows * len(self.labelled)
         device = self._device
@@ -109,8 +109,8 @@ class Batches:
         stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
         self._on_host = device.type == "cuda" and any(part.on_host for own in self._parts for part in own)
         fit = max(1, min(BLOCK, _MAX_AHEAD // math.prod(stored_shape)))
+        #: The maximum number of steps that are drawn together.
         self.block = fit if self._on_host else BLOCK
-        """The maximum number of steps that are drawn together."""
         self.ahead = self.prepares_ahead(fit)
         lead = (self.block,) if self.ahead else ()
         self._gathered = torch.zeros(*lead, *stored_shape, dtype=self._type, device=device)

@@ -19,8 +19,8 @@ from torch.optim.adam import adam
 from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
 
 _NUMBERS_IN_16_BYTES = 4
+#: For the widest processors. Numbers beyond the last full register may be rounded in another way.
 _NUMBERS_IN_A_REGISTER = 16
-"""For the widest processors. Numbers beyond the last full register may be rounded in another way."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from daband.neural.learning._flat_parameters import RowAdam
 from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
 from daband.neural.objectives._term import Batch
 
+#: The maximum number of measurements of a step.
 _MAX_MEASURED = 32
-"""The maximum number of measurements of a step."""
 
 
 class GradientStep:
@@ -35,16 +35,16 @@ class GradientStep:
         self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
+        #: For each of the coming steps the weight of every term, and the rate of the EMA encoder.
         self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
-        """For each of the coming steps the weight of every term, and the rate of the EMA encoder."""
+        #: The number of these steps that were taken.
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        """The number of these steps that were taken."""
+        #: Sums over measured steps: their number, and then the values of ``measured_names``.
         self.totals = torch.zeros(runs, _MAX_MEASURED, dtype=torch.float32, device=device)
-        """Sums over measured steps: their number, and then the values of ``measured_names``."""
         self._taught = stack.first.objective.taught
         by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
+        #: True if only the norms use unlabelled rows; on a GPU one pass over all rows has fewer kernels.
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
-        """True if only the norms use unlabelled rows; on a GPU one pass over all rows has fewer kernels."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._no_width = torch.zeros((), device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

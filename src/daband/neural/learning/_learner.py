@@ -29,9 +29,9 @@ from daband.neural.objectives._objective import Objective
 from daband.neural.objectives._term import TermShape
 
 _Module = TypeVar("_Module", bound=nn.Module)
+#: The factor of ``LearningSettings.scale`` for standardised rewards: the standard deviation of a reward that is 1 in
+#: every fifth round and 0 otherwise.
 _STANDARDISED_SCALE = 0.4
-"""The factor of ``LearningSettings.scale`` for standardised rewards: the standard deviation of a reward that is 1 in
-every fifth round and 0 otherwise."""
 
 
 class Learner:
@@ -93,8 +93,8 @@ class Learner:
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
         self.layout = FlatParameters.of(self._modules())
+        #: Every trainable parameter; the parameters of modules are views of it.
         self.vector = nn.Parameter(self.layout.pack(self._modules()))
-        """Every trainable parameter; the parameters of modules are views of it."""
         self.layout.install(self._modules(), self.vector)
         self.ema: Encoder | None = None
         self.ema_vector: torch.Tensor | None = None
@@ -103,38 +103,38 @@ class Learner:
             only = self.layout.only("encoder")
             self.ema_vector = only.pack({"encoder": self.ema})
             only.install({"encoder": self.ema}, self.ema_vector)
+        #: Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any.
         self.own_buffers, self.ema_buffers = _other_buffers(self.encoder, self.ema)
-        """Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any."""
         self.generator = torch.Generator(device).manual_seed(seed)
+        #: Adam's state: the means of the gradient and of its square, and the number of steps.
         self.moments = fresh_moments(self.vector)
-        """Adam's state: the means of the gradient and of its square, and the number of steps."""
         heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
         side = dimension if self.objective.needs_width else 0  # only P needs a matrix per arm
+        #: Inputs of the losses from the head: coefficients, A^-1, alpha, and the centre and scale of rewards.
         self.constants = {
             "theta": torch.zeros(heads, dimension, device=device),
             "inverse": torch.zeros(heads, side, side, device=device),
             "alpha": torch.zeros((), device=device),
             "unit": torch.tensor([0.0, 1.0], device=device),
         }
-        """Inputs of the losses from the head: coefficients, A^-1, alpha, and the centre and scale of rewards."""
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
+        #: True if weights depend on the policy's skill.
         self.gated = bool(self.objective.gated) and recipe.learning.gate_exponent > 0
-        """True if weights depend on the policy's skill."""
+        #: The factor of the weights of gated terms.
         self.gate = 0.0
-        """The factor of the weights of gated terms."""
         self.step_number = 0
+        #: The number of steps of the run; schedules are fractions of it.
         self.run_steps = recipe.learning.run_steps
-        """The number of steps of the run; schedules are fractions of it."""
+        #: Steps skipped in this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``.
         self.faults = torch.zeros(3, device=device)
-        """Steps skipped in this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``."""
         rows = 2 * recipe.learning.batch * self.contexts_per_round
+        #: True if steps on the CPU use more than one thread.
         self.worth_threads = worth_threads(self.encoder, context_shape=feature_shape, contexts=rows)
-        """True if steps on the CPU use more than one thread."""
+        #: True if steps on a GPU are recorded as a CUDA graph.
         self.cuda_graph = True
-        """True if steps on a GPU are recorded as a CUDA graph."""
+        #: The object that takes this learner's steps; ``_step_runners.py`` sets it.
         self.stepper: object | None = None
-        """The object that takes this learner's steps; ``_step_runners.py`` sets it."""
 
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}

@@ -23,12 +23,12 @@ from daband._domain_names import DomainNames
 from daband.linear._kernels import uniforms
 from daband.neural.learning._settings import ReplaySettings
 
+#: Contexts for which memory is allocated at first.
 _FIRST_ROOM = 1024
-"""Contexts for which memory is allocated at first."""
+#: The same on a GPU, in bytes: recorded steps hold addresses, and growth moves everything.
 _FIRST_BYTES = 1 << 26
-"""The same on a GPU, in bytes: recorded steps hold addresses, and growth moves everything."""
+#: The fraction of a GPU's memory that the contexts of one buffer may take; two buffers grow large.
 _MAX_FRACTION = 0.25
-"""The fraction of a GPU's memory that the contexts of one buffer may take; two buffers grow large."""
 
 
 class ReplayBuffer:
@@ -54,10 +54,10 @@ class ReplayBuffer:
         self.device = device
         self.latest = latest
         self.on_host = False
+        #: The number of contexts that were ever added.
         self.n_seen = 0
-        """The number of contexts that were ever added."""
+        #: True if a round with a weight other than 1 was ever stored.
         self.weighted = False
-        """True if a round with a weight other than 1 was ever stored."""
         self.columns = {"contexts": torch.empty((0, *context_shape), device=device)}
         types = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if labelled else {}
         self.columns |= {name: torch.empty(0, dtype=kind, device=device) for name, kind in types.items()}
@@ -172,10 +172,10 @@ class ReplayBuffers:
     """The data that steps draw from: rounds of each domain, and unlabelled contexts of each target."""
 
     domains: DomainNames
+    #: By the index of the domain; a target has rounds once it is labelled.
     rounds: tuple[ReplayBuffer, ...]
-    """By the index of the domain; a target has rounds once it is labelled."""
+    #: By the index of the target among the targets.
     unlabelled: tuple[ReplayBuffer, ...]
-    """By the index of the target among the targets."""
 
     @classmethod
     def empty(

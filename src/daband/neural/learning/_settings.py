@@ -15,8 +15,8 @@ from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import LatentSettings
 from daband.neural.objectives._objective import Weight
 
+#: The name of a custom module as the network.
 CUSTOM = "custom"
-"""The name of a custom module as the network."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class EncoderSettings:
     name: str = "auto"
     options: dict[str, Any] = field(default_factory=dict)
     latent: LatentSettings = field(default_factory=LatentSettings)
+    #: "framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs, and no bias (Neural-LinUCB).
     initialisation: str = "framework"
-    """"framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs, and no bias (Neural-LinUCB)."""
 
     def __post_init__(self) -> None:
         one_of("initialisation", self.initialisation, ("framework", "gaussian"))
@@ -38,22 +38,22 @@ class LearningSettings:
     """The gradient steps of an episode."""
 
     learning_rate: float = 1e-3
+    #: The number of steps of ``adapt()``, unless it is given.
     steps: int = 64
-    """The number of steps of ``adapt()``, unless it is given."""
+    #: The minimum number of steps of a planned run: short runs take more steps per episode, at most 32.
     min_run_steps: int = 0
-    """The minimum number of steps of a planned run: short runs take more steps per episode, at most 32."""
+    #: Source rounds of a step, and the same number of target contexts.
     batch: int = 64
-    """Source rounds of a step, and the same number of target contexts."""
+    #: The decay of the EMA encoder, which acts and teaches; with 0 the encoder itself does.
     ema_decay: float = 0.99
-    """The decay of the EMA encoder, which acts and teaches; with 0 the encoder itself does."""
     augmentation: Augmentation = field(default_factory=Augmentation)
+    #: The factor between predicted rewards and logits.
     scale: float = 10.0
-    """The factor between predicted rewards and logits."""
+    #: Weights of the target terms and of R are multiplied with ``skill ** gate_exponent`` (``_skill_gate.py``). At full
+    #: weight from the start these terms prevent the learning that they depend on.
     gate_exponent: float = 0.0
-    """Weights of the target terms and of R are multiplied with ``skill ** gate_exponent`` (``_skill_gate.py``). At full
-    weight from the start these terms prevent the learning that they depend on."""
+    #: The gradient steps of a run, unless ``plan`` announces them; schedules are fractions of it.
     run_steps: int = 19_200
-    """The gradient steps of a run, unless ``plan`` announces them; schedules are fractions of it."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -75,13 +75,13 @@ class LearningSettings:
 class ReplaySettings:
     """The replay buffers that steps draw from."""
 
+    #: "all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1.
     sampling: str = "all"
-    """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1."""
+    #: Stored rounds, and stored target contexts. Beyond it a uniform sample of all is kept, or with ``sampling`` "last"
+    #: the latest.
     capacity: int = 200_000
-    """Stored rounds, and stored target contexts. Beyond it a uniform sample of all is kept, or with ``sampling`` "last"
-    the latest."""
+    #: True if losses see the coefficients of each head at unit norm.
     unit_theta: bool = False
-    """True if losses see the coefficients of each head at unit norm."""
 
     def __post_init__(self) -> None:
         one_of("sampling", self.sampling, ("all", "last"))
@@ -102,8 +102,8 @@ class Recipe:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     replay: ReplaySettings = field(default_factory=ReplaySettings)
+    #: The factor of the confidence bonus, unless the policy is given one.
     alpha: float = 1.0
-    """The factor of the confidence bonus, unless the policy is given one."""
 
     def settings(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it; ``recipe_from`` reads it."""

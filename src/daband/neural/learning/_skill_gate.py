@@ -20,12 +20,12 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 
+#: The factor of older rounds, per round: the sums span about 600 rounds.
 _DECAY = 0.9 ** (1 / 64)
-"""The factor of older rounds, per round: the sums span about 600 rounds."""
+#: The number of rounds before which the skill is 0.
 _MIN_ROUNDS = 64.0
-"""The number of rounds before which the skill is 0."""
+#: The smallest difference between the best constant and the attainable value, in units of the rewards.
 _MIN_GAIN = 0.01
-"""The smallest difference between the best constant and the attainable value, in units of the rewards."""
 
 
 class SkillGate:
@@ -33,10 +33,10 @@ class SkillGate:
 
     def __init__(self, *, n_arms: int, feedback: str) -> None:
         self.feedback = feedback
+        #: Rounds and their highest predictions; rounds in which that arm was played, and their rewards.
         self._sums: FloatArray = np.zeros((2, 2))
-        """Rounds and their highest predictions; rounds in which that arm was played, and their rewards."""
+        #: For every arm the sum of predictions, and the number of rounds with reward 1.
         self._arms: FloatArray = np.zeros((2, n_arms))
-        """For every arm the sum of predictions, and the number of rounds with reward 1."""
 
     def add(self, predicted: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
         """Add source rounds: predictions (B, K) from before they were learned, played arms and rewards (B,)."""

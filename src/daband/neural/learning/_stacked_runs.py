@@ -25,25 +25,25 @@ Parameters = Mapping[str, torch.Tensor]
 class RunInputs(NamedTuple):
     """The inputs of a run's objective; in a stack the runs are the first dimension."""
 
+    #: (R, d).
     latent: torch.Tensor
-    """(R, d)."""
+    #: (R, w).
     alignment: torch.Tensor
-    """(R, w)."""
+    #: (T, d): the EMA encoder's latents of the target contexts; empty if no term needs them.
     teacher: torch.Tensor
-    """(T, d): the EMA encoder's latents of the target contexts; empty if no term needs them."""
     arm: torch.Tensor
     reward: torch.Tensor
     theta: torch.Tensor
     inverse: torch.Tensor
     alpha: torch.Tensor
+    #: (2,): the centre and scale of rewards.
     unit: torch.Tensor
-    """(2,): the centre and scale of rewards."""
+    #: One per term.
     weights: torch.Tensor
-    """One per term."""
 
 
+#: A run's loss and measurements (M,), from the objective's parameters and a run's inputs.
 RunLoss = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
-"""A run's loss and measurements (M,), from the objective's parameters and a run's inputs."""
 
 
 class Stack:
@@ -80,8 +80,8 @@ class Stack:
                 faults=self.faults[run],
             )
         self.parameters.requires_grad_(True)
+        #: Other tensors that a step may change, (runs, ...): buffers of custom networks and of terms.
         self.other_buffers = [buffer[None] for buffer in (*first.own_buffers, *first.objective.buffers())]
-        """Other tensors that a step may change, (runs, ...): buffers of custom networks and of terms."""
         self.ema_other_buffers = [buffer[None] for buffer in first.ema_buffers]
         statistics = FlatStatistics(first.encoder, runs=self.runs)
         self.statistics = statistics.pack([learner.encoder for learner in self.learners])

@@ -23,13 +23,13 @@ from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
 from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
 
+#: Steps before recording, in which the libraries choose their kernels and allocate their work space.
 _WARM_UP = 3
-"""Steps before recording, in which the libraries choose their kernels and allocate their work space."""
+#: Steps from one measurement to the next.
 _MEASURE_EVERY = 16
-"""Steps from one measurement to the next."""
 
+#: A step that changes tensors in place; its argument is True if it measures.
 Step = Callable[[bool], None]
-"""A step that changes tensors in place; its argument is True if it measures."""
 
 
 class StepRunner:
@@ -40,8 +40,8 @@ class StepRunner:
         self._recorder = recorder
         self._replays: dict[bool, Callable[[], None]] = {}
         self._warm_ups = 0
+        #: True if steps run eagerly: without a recorder, or after recording has failed.
         self.eager = recorder is None
-        """True if steps run eagerly: without a recorder, or after recording has failed."""
 
     def run(self, measure: bool) -> None:
         """Take one step; with a recorder the first ones warm up before a step is recorded."""

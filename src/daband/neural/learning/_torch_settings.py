@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+#: Multiplications of a forward pass from which on it is shared among threads.
 _ENOUGH_WORK = 1e9
-"""Multiplications of a forward pass from which on it is shared among threads."""
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _AT_IMPORT = torch.get_num_threads()
 

@@ -66,9 +66,9 @@ class Objective(nn.Module):
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
+        #: On which a GPU computes terms concurrently: the first for terms with networks, the others for terms whose
+        #: ``concurrent_feedback`` has the feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
-        """On which a GPU computes terms concurrently: the first for terms with networks, the others for terms whose
-        ``concurrent_feedback`` has the feedback."""
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from daband.neural.objectives._term import FEEDBACKS, Batch, Term, WithGradient, terms
 
+#: The smallest probability of a pseudo-label.
 _CONFIDENCE = 0.95
-"""The smallest probability of a pseudo-label."""
 
 
 class _MeanEntropy(WithGradient):

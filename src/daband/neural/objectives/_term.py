@@ -25,9 +25,9 @@ from daband._arguments import one_of
 from daband._registry import Registry
 from daband.errors import InvalidInput
 
+#: The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without noise, so a reward of
+#: 1 determines the reward of every arm. "bandit": only the played arm's reward is known.
 FEEDBACKS = ("one_hot", "bandit")
-"""The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without noise, so a reward of
-1 determines the reward of every arm. "bandit": only the played arm's reward is known."""
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,26 @@ class Batch:
     contexts, hence K rows of alignment features. Gradients reach the encoder; the head is a constant.
     """
 
+    #: (B + R, K): predicted rewards of the rounds, the head's coefficients times the latent.
     predicted: torch.Tensor
-    """(B + R, K): predicted rewards of the rounds, the head's coefficients times the latent."""
+    #: (B + R,): the arm that was played.
     arm: torch.Tensor
-    """(B + R,): the arm that was played."""
+    #: (B + R,): its reward.
     reward: torch.Tensor
-    """(B + R,): its reward."""
+    #: (B, w), or (B * K, w): the source features that are aligned.
     alignment: torch.Tensor
-    """(B, w), or (B * K, w): the source features that are aligned."""
+    #: (T, K); empty (0, K) when no term needs the target.
     target_predicted: torch.Tensor
-    """(T, K); empty (0, K) when no term needs the target."""
+    #: (T, K): alpha times the head's confidence bonus at the target contexts, a constant.
     target_width: torch.Tensor
-    """(T, K): alpha times the head's confidence bonus at the target contexts, a constant."""
+    #: (T, w), or (T * K, w).
     target_alignment: torch.Tensor
-    """(T, w), or (T * K, w)."""
+    #: (T, K): predictions of the EMA encoder for the target contexts without augmentation, a constant.
     target_teacher: torch.Tensor
-    """(T, K): predictions of the EMA encoder for the target contexts without augmentation, a constant."""
+    #: The term's weight at this step, scheduled and gated, a scalar.
     weight: torch.Tensor
-    """The term's weight at this step, scheduled and gated, a scalar."""
+    #: The tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``.
     alignments: torch.Tensor | None = None
-    """The tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
 
     @property
     def alignment_rows(self) -> tuple[int, int]:
@@ -79,10 +79,10 @@ class TermShape:
     n_arms: int
     alignment_width: int
     feedback: str = "bandit"
+    #: The factor between predicted rewards, which are too flat for a softmax, and logits.
     scale: float = 10.0
-    """The factor between predicted rewards, which are too flat for a softmax, and logits."""
+    #: True if rewards have mean 0 and standard deviation 1, and may have any size.
     standardised: bool = False
-    """True if rewards have mean 0 and standard deviation 1, and may have any size."""
 
     def __post_init__(self) -> None:
         one_of("feedback", self.feedback, FEEDBACKS)
@@ -98,14 +98,14 @@ class Term(nn.Module):
     """
 
     needs_target: ClassVar[bool] = False
+    #: True if the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target.
     gated: ClassVar[bool | None] = None
-    """True if the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False
+    #: The kinds of feedback for which a GPU may compute the term concurrently: its backward pass must not read the
+    #: batch.
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
-    """The kinds of feedback for which a GPU may compute the term concurrently: its backward pass must not read the
-    batch."""
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__()
