@@ -9,15 +9,16 @@ from scipy import stats
 
 from daband.linear import _kernels_numba as kernels_numba
 from daband.linear import _kernels_numpy as kernels_numpy
-from daband.linear._exploration import Exploration, seeded_draws
+from daband.linear._exploration import Exploration, _ndtr, seeded_draws
 from daband.linear._kernels import draw_key
 
 KEY = np.uint64(12345678901234567890)
 
 
 def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
-    compiled, plain = (d.uniforms(KEY, 7, 20_000, 4) for d in (kernels_numba, kernels_numpy))
-    np.testing.assert_array_equal(compiled, plain)
+    plain = kernels_numpy.uniforms(KEY, 7, 20_000, 4)
+    compiled = [[kernels_numba.uniform(KEY, 7 + row, slot) for slot in range(4)] for row in range(200)]
+    np.testing.assert_array_equal(compiled, plain[:200])
     assert abs(plain.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
     assert abs(np.corrcoef(plain[:-1, 0], plain[1:, 0])[0, 1]) < 0.03
@@ -32,42 +33,38 @@ def test_a_batch_of_uniforms_is_its_singles():
     np.testing.assert_array_equal(whole, parts)
 
 
+@pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
-def test_choices_agree(epsilon):
+def test_choices_agree(epsilon, masked):
     rng = np.random.default_rng(0)
     scores = rng.integers(0, 3, (500, 5)).astype(float)  # many ties
-    available = rng.random((500, 5)) < 0.6
+    available = rng.random((500, 5)) < 0.6 if masked else np.ones((500, 5), bool)
     available[np.arange(500), rng.integers(0, 5, 500)] = True
     draws = rng.random((500, 2))
-    arms, propensities = np.empty(500, np.int64), np.empty(500)
-    kernels_numba.choose_batch(scores, available, epsilon, draws, arms, propensities)
+    greedy, nothing = Exploration("greedy", epsilon=epsilon), np.zeros_like(scores)
+    batch = greedy.decide(scores, nothing, lambda *_: draws, available if masked else None)
     for kernels in (kernels_numba, kernels_numpy):
         singles = [kernels.choose(scores[i], available[i], epsilon, *draws[i]) for i in range(500)]
-        np.testing.assert_array_equal(arms, [arm for arm, _ in singles])
-        np.testing.assert_allclose(propensities, [propensity for _, propensity in singles])
-    greedy = Exploration("greedy", epsilon=epsilon)
-    singles = [
-        greedy.choose(
-            scores[i : i + 1], 0 * scores[:1], lambda *_, i=i: draws[i : i + 1], available=available[i : i + 1]
-        )
-        for i in range(500)
-    ]
-    np.testing.assert_array_equal(arms, [arm[0] for arm, _ in singles])
-    np.testing.assert_allclose(propensities, [propensity[0] for _, propensity in singles])
+        np.testing.assert_array_equal(batch.arm, [arm for arm, _ in singles])
+        np.testing.assert_allclose(batch.propensity, [propensity for _, propensity in singles])
+    for i in range(500):
+        one = slice(i, i + 1)
+        single = greedy.decide(scores[one], nothing[one], lambda *_, one=one: draws[one], available[one])
+        assert single.arm[0] == batch.arm[i]
+        assert single.propensity[0] == pytest.approx(batch.propensity[i])
+    shares = greedy.probabilities(scores, nothing, available=available)
+    np.testing.assert_allclose(shares[np.arange(500), batch.arm], batch.propensity)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gathered_columns_agree_and_indices_are_checked(dtype):
-    rng = np.random.default_rng(4)
-    columns, order, factor = rng.normal(size=(3, 50)).astype(dtype), rng.permutation(50)[:20], rng.random(20)
-    results = [np.empty((3, 20)) for _ in range(2)]
-    for kernels, out in zip((kernels_numba, kernels_numpy), results, strict=True):
-        kernels.gather_columns(columns, order, factor, out)
-    np.testing.assert_array_equal(*results)
-    np.testing.assert_array_equal(results[0], columns[:, order].astype(np.float64) * factor)
-    for wrong in (order + 45, order - 50, order[:5]):
-        with pytest.raises(ValueError, match="must fit columns"):
-            kernels_numba.gather_columns(columns, wrong, factor, results[0])
+def test_ties_are_measured_in_the_unit_of_rewards():
+    scores = np.tile([5.0 + 1e-9, 5.0, 4.0], (10, 1))
+    drawn = lambda *_: np.full((10, 2), 0.9)  # noqa: E731
+    greedy = Exploration("greedy")
+    assert greedy.decide(scores, 0 * scores, drawn).arm.tolist() == [0] * 10
+    assert greedy.decide(scores, 0 * scores, drawn, unit=(0.0, 1e4)).arm.tolist() == [1] * 10
+    assert greedy.decide(scores[:2], 0 * scores[:2], drawn, unit=(0.0, 1e4)).arm.tolist() == [1] * 2
+    with pytest.raises(ValueError, match="NaN"):
+        greedy.decide(np.full((10, 3), np.nan), 0 * scores, drawn)
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -105,17 +102,18 @@ def test_episodes_agree(model, direct, standardise):
         np.testing.assert_allclose(compiled, plain, rtol=1e-9, atol=1e-12)
 
 
-def single_round_arrays(n_heads=3, dim=5, pending=4):
+def statistics_arrays(n_heads=3, dim=5, pending=4):
     """The arrays of ``PrimalRidge``, each inside a larger one whose margin shows writes beyond it."""
     shapes = {
         "inverse": (n_heads, dim, dim),
         "theta": (n_heads, 2, dim),
+        "gram": (n_heads, dim, dim),
         "moment": (n_heads, 2, dim),
         "pending": (n_heads, pending, dim),
     }
     outer = {name: np.full((shape[0] + 4, *shape[1:]), 7.0) for name, shape in shapes.items()}
     arrays = {name: array[2:-2] for name, array in outer.items()}
-    arrays["inverse"][:] = np.eye(dim)
+    arrays["inverse"][:] = arrays["gram"][:] = np.eye(dim)
     for name in ("theta", "moment", "pending"):
         arrays[name][:] = 0.0
     for name in ("n_pending", "counts", "since_refresh"):
@@ -126,38 +124,47 @@ def single_round_arrays(n_heads=3, dim=5, pending=4):
 
 
 @pytest.mark.parametrize("dim", [1, 3, 4, 5, 11, 32])
-def test_single_rounds_agree(dim):
+def test_learned_rounds_and_decisions_agree(dim):
     rng = np.random.default_rng(dim)
+    contexts, heads, targets = rng.normal(size=(20, dim)), rng.integers(0, 3, 20), rng.random((20, 2))
     results = []
-    rounds = [(rng.normal(size=dim), int(rng.integers(3)), rng.random(2)) for _ in range(4)]
-    context = rng.normal(size=(1, dim))
     for kernels in (kernels_numba, kernels_numpy):
-        _, arrays = single_round_arrays(dim=dim)
-        variances = [kernels.update_one(*arrays.values(), z, head, both, 1e12) for z, head, both in rounds]
+        _, arrays = statistics_arrays(dim=dim)
+        found = [
+            kernels.learn_rounds(tuple(arrays.values()), contexts[part], heads[part], targets[part], 1e12)
+            for part in (slice(0, 1), slice(1, 20))
+        ]
         inverse = arrays["inverse"]
         np.testing.assert_array_equal(inverse, inverse.transpose(0, 2, 1))
-        results.append([*arrays.values(), variances])
+        results.append([*arrays.values(), found])
     for compiled, plain in zip(*results, strict=True):
-        np.testing.assert_allclose(compiled, plain, rtol=1e-10, atol=1e-13)
-    mean, bonus, theta = np.empty((1, 3)), np.empty((1, 3)), arrays["theta"]
-    kernels_numba.score_one(inverse, theta, context, 4.0, 10.0, mean, bonus)
+        np.testing.assert_allclose(compiled, plain, rtol=1e-9, atol=1e-12)
+    for head in range(3):
+        z, rows = contexts[heads == head], arrays["pending"][head, : arrays["n_pending"][head]]
+        np.testing.assert_allclose(arrays["gram"][head] + rows.T @ rows, np.eye(dim) + z.T @ z, atol=1e-12)
+        np.testing.assert_allclose(np.linalg.inv(inverse[head]), np.eye(dim) + z.T @ z, rtol=1e-6, atol=1e-9)
+    theta, context, available = arrays["theta"], rng.normal(size=(1, dim)), np.array([[True, False, True]])
+    scored, arm, propensity = np.empty((2, 1, 3)), np.empty(1, np.int64), np.empty(1)
+    kernels_numba.decide_one(
+        (inverse, theta), context, available, (4.0, 10.0), (0.7, 0.2, KEY), 3, scored, (arm, propensity)
+    )
+    (mean, bonus) = scored
     np.testing.assert_allclose(mean[0], 4.0 + (theta[:, 0] - 4.0 * theta[:, 1]) @ context[0], rtol=1e-12)
     variances = [context[0] @ matrix @ context[0] for matrix in inverse]
     np.testing.assert_allclose(bonus[0], 10.0 * np.sqrt(variances), rtol=1e-12)
+    expected = Exploration("ucb", 0.7, 0.2).decide(mean, bonus, seeded_draws(KEY, 3), available, unit=(4.0, 10.0))
+    np.testing.assert_array_equal((expected.arm, expected.propensity), (arm, propensity))
 
 
 @pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
-@pytest.mark.parametrize(("head", "n_pending"), [(-1, 0), (3, 0), (2**40, 0), (1, 4), (1, -1), (1, 2**40)])
+@pytest.mark.parametrize(("head", "n_pending"), [(-1, 0), (3, 0), (2**40, 0), (1, 5), (1, -1), (1, 2**40)])
 def test_no_index_leads_outside_the_arrays(kernels, head, n_pending):
-    outer, arrays = single_round_arrays()
+    outer, arrays = statistics_arrays()
     arrays["n_pending"][1] = n_pending
     before = {name: array.copy() for name, array in outer.items()}
     with pytest.raises(IndexError):
-        kernels.update_one(*arrays.values(), np.ones(5), head, np.ones(2), 1e12)
-    if not 0 <= head < 3:
-        heads = np.array([0, head])
-        with pytest.raises(IndexError):
-            kernels.update_rounds(arrays["inverse"], arrays["theta"], heads, np.ones((2, 5)), np.ones((2, 2)))
+        kernels.learn_rounds(tuple(arrays.values()), np.ones((2, 5)), np.array([0, head]), np.ones((2, 2)), 1e12)
+    assert kernels.learn_rounds(tuple(arrays.values()), np.ones((1, 5)), np.array([0]), np.ones((1, 2)), 4.0)[0] == -1
     for name, array in outer.items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -172,17 +179,17 @@ def test_sums_of_squares_overflow_without_a_warning(kernels):
 def test_even_choices_are_even_among_the_available():
     available = np.tile([True, False, True, True], (6_000, 1))
     even, means = Exploration("greedy", epsilon=1.0), np.full((6_000, 4), 0.5)
-    arms, propensities = even.choose(means, means, seeded_draws(draw_key(0), 5), available=available)
-    np.testing.assert_array_equal(propensities, np.full(6_000, 1 / 3))
-    np.testing.assert_allclose(np.bincount(arms, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
-    single, _ = even.choose(means[:1], means[:1], seeded_draws(draw_key(0), 5 + 17), available=available[:1])
-    assert single[0] == arms[17]
+    decision = even.decide(means, means, seeded_draws(draw_key(0), 5), available)
+    np.testing.assert_allclose(decision.propensity, np.full(6_000, 1 / 3))
+    np.testing.assert_allclose(np.bincount(decision.arm, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
+    single = even.decide(means[:1], means[:1], seeded_draws(draw_key(0), 5 + 17), available[:1])
+    assert single.arm[0] == decision.arm[17]
 
 
-def test_the_normal_distribution_function():
+def test_the_normal_distribution_function_without_scipy(monkeypatch):
     x = np.linspace(-12, 12, 60).reshape(6, 10)
-    np.testing.assert_allclose(kernels_numba.normal_cdf(x), kernels_numpy.normal_cdf(x), rtol=1e-13)
-    np.testing.assert_allclose(kernels_numpy.normal_cdf(x), stats.norm.cdf(x), rtol=1e-12)
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    np.testing.assert_allclose(_ndtr.__wrapped__()(x), stats.norm.cdf(x), rtol=1e-12)
 
 
 def test_everything_works_without_numba():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -15,7 +14,6 @@ import numpy as np
 from daband._arguments import one_of
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
-from daband.linear import _kernels_numpy as kernels_numpy
 from daband.linear._kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
 
 # The probability that an arm has the largest of K independent Gaussian draws, by quadrature.
@@ -41,17 +39,16 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
     fixed multiples of its deviation), and each piece gets twelve Gauss-Legendre nodes. A deviation of zero counts as
     a very small one, so that two certain arms of equal mean share evenly, as ties do.
     """
-    loops = sys.modules.get("daband.linear._kernels_numba", kernels_numpy)  # serving alone loads none
     out = np.empty(len(mean))
     for row in range(len(mean)):
         arm = int(arms[row])
         rivals = np.flatnonzero(available[row])
         rivals = rivals[rivals != arm]
-        out[row] = _one(mean[row], deviation[row], arm, rivals, loops)
+        out[row] = _one(mean[row], deviation[row], arm, rivals)
     return out
 
 
-def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, loops: Any) -> float:
+def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) -> float:
     if len(rivals) == 0:
         return 1.0
     floor = _SMALLEST * (1.0 + np.abs(mean).max())
@@ -68,14 +65,32 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, lo
     t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
     density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
     for c, s in zip(centre, rival_deviation, strict=True):
-        density *= loops.normal_cdf((t - c) / s)
+        density *= _normal_cdf((t - c) / s)
     return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
 
 
-_RESOLUTION = 2.0**-53
-#: Rows up to which a call of a compiled loop costs more than it saves.
-_FEW = 4
+@functools.cache
+def _ndtr() -> Any:
+    """Return scipy's distribution function, or a slower one where serving is installed without scipy."""
+    try:
+        from scipy.special import ndtr
+    except ImportError:
+        erfc = np.frompyfunc(math.erfc, 1, 1)
+        return lambda x: 0.5 * np.asarray(erfc(-x / math.sqrt(2.0)), np.float64)
+    return ndtr
 
+
+def _normal_cdf(x: FloatArray) -> FloatArray:
+    """The standard normal distribution function of every entry."""
+    values: FloatArray = _ndtr()(x)
+    return values
+
+
+_RESOLUTION = 2.0**-53
+#: Rows up to which lists are faster than arrays.
+_FEW = 4
+#: A zero and a unit of rewards.
+Unit = tuple[float, float]
 #: Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals.
 UniformDraws = Callable[[int, int], FloatArray]
 
@@ -131,39 +146,39 @@ class Exploration:
             return np.full((n, n_arms), self.optimism)
         return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
 
-    def choose(
-        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, *, available: Mask = None
-    ) -> tuple[IntArray, FloatArray]:
-        """An arm for each row of means and bonuses (B, K), and its propensity: (B,) each.
+    def decide(
+        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None, unit: Unit = (0.0, 1.0)
+    ) -> Decision:
+        """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm a row. Compiled loops are used where they are loaded; without them
-        nothing is drawn as long as every row's best arm is certain. The choices are the same.
+        ``available`` (B, K) has at least one arm a row. ``unit`` is a zero and a unit of rewards: ties are measured in
+        it. Nothing is drawn as long as every row's best arm is certain.
         """
-        loops = sys.modules.get("daband.linear._kernels_numba")  # serving alone loads none
-        if loops is None or len(mean) <= _FEW:
-            chosen = self.choose_rows(mean, bonus, draws, available=available)
-            return np.array([arm for arm, _ in chosen], np.int64), np.array([propensity for _, propensity in chosen])
-        arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
-        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        if len(mean) <= _FEW:
+            chosen = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
+            arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+            return Decision(arms, propensities, mean, bonus)
         scores = self._scores(mean, bonus, draws)
-        loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
-        return arms, self.propensities(arms, propensities, mean, bonus, available)
-
-    def decide(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, available: Mask = None) -> Decision:
-        """``choose``, with the means and bonuses."""
-        return Decision(*self.choose(mean, bonus, draws, available=available), mean, bonus)
+        arms, propensities = _choose_batch(scores, available, self.epsilon, draws, unit)
+        return Decision(arms, self.propensities(arms, propensities, mean, bonus, available), mean, bonus)
 
     def choose_rows(
-        self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws, *, available: Mask = None
+        self,
+        mean: FloatArray,
+        bonus: FloatArray,
+        draws: UniformDraws,
+        *,
+        available: Mask = None,
+        unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
-        """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
+        """Choose arms for few rows; return a list of arms and propensities."""
         scores = self._scores(mean, bonus, draws)
         n, n_arms = scores.shape
         every, epsilon, drawn = range(n_arms), self.epsilon, None
         chosen: list[tuple[int, float]] = []
         for row, values in enumerate(scores.tolist()):
             among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
-            tied = tied_arms(values, among)
+            tied = tied_arms(values, among, *unit)
             if epsilon == 0.0 and len(tied) == 1:
                 chosen.append((tied[0], 1.0))
                 continue
@@ -192,8 +207,10 @@ class Exploration:
         best = probability_of_best(mean, self.alpha * bonus, mask, arms)
         return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
 
-    def probabilities(self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None) -> FloatArray:
-        """The probability with which ``choose`` chooses each arm, (B, K)."""
+    def probabilities(
+        self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, unit: Unit = (0.0, 1.0)
+    ) -> FloatArray:
+        """The probability with which ``decide`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":
             best = np.empty_like(mean)
@@ -202,16 +219,38 @@ class Exploration:
             best = np.where(mask, best, 0.0)
             best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
         else:
-            best = shared_evenly(mean + self.optimism * bonus, mask)
+            tied = _tied(mean + self.optimism * bonus, mask, unit)
+            best = np.ascontiguousarray((tied / tied.sum(axis=0)).T)
         return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
 
-def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
-    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
-    masked = np.where(available, scores, -np.inf)
-    best = masked.max(axis=1, keepdims=True)
-    tied = available & (masked >= best - TIE * (1.0 + np.abs(best)))
-    return tied / tied.sum(axis=1, keepdims=True)
+def _choose_batch(
+    scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
+) -> tuple[IntArray, FloatArray]:
+    """The arms of many rounds (B,), and their probabilities under ties and epsilon (B,)."""
+    tied = _tied(scores, available, unit)
+    n_tied = tied.sum(axis=0)
+    if not n_tied.all():
+        raise ValueError("no arm is available, or a score is NaN")
+    if epsilon == 0.0 and n_tied.max() == 1:
+        return tied.argmax(axis=0), np.ones(len(scores))
+    mask = np.ones(tied.shape, np.bool_) if available is None else available.T
+    n_available = mask.sum(axis=0)
+    coin, pick = draws(len(scores), 2).T
+    explored = coin < epsilon
+    wanted = (pick * np.where(explored, n_available, n_tied)).astype(np.int64)
+    arms: IntArray = (np.where(explored, mask, tied).cumsum(axis=0) > wanted).argmax(axis=0)
+    return arms, epsilon / n_available + tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
+
+
+def _tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
+    """Which of the available arms are tied for the best, (K, B): sums over few arms are sums of long rows."""
+    columns = np.array(scores.T, order="C")
+    if available is not None:
+        columns[~available.T] = -np.inf
+    best = columns.max(axis=0)
+    tied: BoolArray = columns >= best - TIE * (unit[1] + np.abs(best - unit[0]))
+    return tied if available is None else tied & available.T
 
 
 @dataclass(frozen=True, slots=True)

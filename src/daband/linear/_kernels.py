@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import one_of
-from daband._arrays import FloatArray
+from daband.linear._kernels_numpy import uniforms
 
 
 @functools.cache
@@ -29,13 +29,10 @@ def kernels_are_compiled() -> bool:
 class _LoadedOnUse:
     """The module of loops, imported when the first of them is called; afterwards an attribute like any other."""
 
-    is_loaded = False
-
     def __getattr__(self, name: str) -> Any:
         kind = "numba" if kernels_are_compiled() else "numpy"
         loop = getattr(importlib.import_module(f"daband.linear._kernels_{kind}"), name)
         setattr(self, name, loop)
-        self.is_loaded = True
         return loop
 
 
@@ -54,7 +51,4 @@ def draw_key(seed: int) -> np.uint64:
     return key
 
 
-def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
-    numbers: FloatArray = kernels.uniforms(key, first_round, n_rounds, n_slots)
-    return numbers
+__all__ = ["draw_key", "kernels", "kernels_are_compiled", "uniforms"]

@@ -61,7 +61,7 @@ def _say_uncached() -> None:
     )
 
 
-# The seeded uniforms of ``kernels``, compiled; bit for bit those of ``kernels_numpy``.
+# A seeded uniform, bit for bit that of ``kernels_numpy``.
 
 
 _ONE = np.uint64(1)
@@ -82,16 +82,6 @@ def uniform(key, round_number, slot):
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@compiled()
-def uniforms(key, first_round, n_rounds, n_slots):
-    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
-    out = np.empty((n_rounds, n_slots))
-    for i in range(n_rounds):
-        for j in range(n_slots):
-            out[i, j] = uniform(key, first_round + i, j)
-    return out
-
-
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 TIE = 1e-12
 
@@ -102,17 +92,6 @@ def _dot(x, y):
     for i in range(x.shape[0]):
         total += x[i] * y[i]
     return total
-
-
-@compiled(fastmath=FAST)
-def diagonal(left, right):
-    """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
-    n_heads, n, _ = left.shape
-    out = np.empty((n, n_heads))
-    for a in range(n_heads):
-        for i in range(n):
-            out[i, a] = max(_dot(left[a, i], right[i]), 0.0)
-    return out
 
 
 @compiled()
@@ -150,13 +129,6 @@ def choose(scores, available, epsilon, coin, pick):
     return arm, probability
 
 
-@compiled()
-def choose_batch(scores, available, epsilon, draws, arms, probability):
-    """``choose`` for every row."""
-    for i in range(scores.shape[0]):
-        arms[i], probability[i] = choose(scores[i], available[i], epsilon, draws[i, 0], draws[i, 1])
-
-
 @compiled(fastmath=FAST)
 def _rank_one(matrix, theta, z, targets, u, variance):
     """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
@@ -176,57 +148,64 @@ def _rank_one(matrix, theta, z, targets, u, variance):
 
 
 @compiled(fastmath=FAST)
-def update_rounds(inverse, theta, heads, contexts, targets):
-    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+def learn_rounds(statistics, contexts, heads, targets, largest):
+    """Sherman-Morrison, one round after the other, in place.
+
+    Returns the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its
+    inverse was computed. ``statistics`` are the arrays of ``PrimalRidge``. Contexts are (B, d), targets (B, 2). A
+    context whose squared norm exceeds ``largest`` changes nothing: the variance is then -1. Rows are kept aside in
+    ``pending``, and summed into A when that is full.
+    """
+    inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     n_rounds, d = contexts.shape
     if theta.shape[2] != d or heads.shape[0] != n_rounds or targets.shape[0] != n_rounds or targets.shape[1] != 2:
         raise ValueError("contexts, heads, targets and coefficients differ in length")
     for n in range(n_rounds):
         if heads[n] < 0 or heads[n] >= theta.shape[0]:
             raise IndexError("head out of range")
+        if n_pending[heads[n]] < 0 or n_pending[heads[n]] > pending.shape[1]:
+            raise IndexError("too many pending rows")
+        if not _dot(contexts[n], contexts[n]) <= largest:
+            return -1.0, 0
     u = np.empty(d)
-    largest = 0.0
+    highest, updates = 0.0, 0
     for n in range(n_rounds):
-        matrix = inverse[heads[n]]
+        head, z, target = heads[n], contexts[n], targets[n]
+        if n_pending[head] == pending.shape[1]:
+            _sum_pending(gram[head], pending[head])
+            n_pending[head] = 0
+        matrix = inverse[head]
         for i in range(d):
-            u[i] = _dot(matrix[i], contexts[n])
-        variance = max(_dot(u, contexts[n]), 0.0)
-        largest = max(largest, variance)
-        _rank_one(matrix, theta[heads[n]], contexts[n], targets[n], u, variance)
-    return largest
+            u[i] = _dot(matrix[i], z)
+        variance = max(_dot(u, z), 0.0)
+        highest = max(highest, variance)
+        _rank_one(matrix, theta[head], z, target, u, variance)
+        sums, row = moment[head], pending[head, n_pending[head]]
+        for j in range(d):
+            sums[0, j] += target[0] * z[j]
+            sums[1, j] += target[1] * z[j]
+            row[j] = z[j]
+        n_pending[head] += 1
+        counts[head] += 1
+        since_refresh[head] += 1
+        updates = max(updates, since_refresh[head])
+    return highest, updates
 
 
 @compiled(fastmath=FAST)
-def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, targets, largest):
-    """One round of one head: Sherman-Morrison and the bookkeeping; returns the variance z'A^-1 z.
-
-    The arrays are those of ``PrimalRidge``; context (d,), targets (2,). ``pending`` must have a free row. A context
-    whose squared norm exceeds ``largest`` changes nothing, and -1 is returned.
-    """
-    d = context.shape[0]
-    if head < 0 or head >= theta.shape[0]:
-        raise IndexError("head out of range")
-    if theta.shape[2] != d or targets.shape[0] != 2:
-        raise ValueError("context, targets and coefficients differ in length")
-    filled = n_pending[head]
-    if filled < 0 or filled >= pending.shape[1]:
-        raise IndexError("no free pending row")
-    if not _dot(context, context) <= largest:
-        return -1.0
-    matrix, u = inverse[head], np.empty(d)
+def _sum_pending(gram, rows):
+    """Add the rows' Z'Z to A: summed among themselves first, which keeps rounding errors small."""
+    d = gram.shape[0]
+    line = np.empty(d)
     for i in range(d):
-        u[i] = _dot(matrix[i], context)
-    variance = max(_dot(u, context), 0.0)
-    _rank_one(matrix, theta[head], context, targets, u, variance)
-    sums, row = moment[head], pending[head, filled]
-    for j in range(d):
-        sums[0, j] += targets[0] * context[j]
-        sums[1, j] += targets[1] * context[j]
-        row[j] = context[j]
-    n_pending[head] = filled + 1
-    counts[head] += 1
-    since_refresh[head] += 1
-    return variance
+        for j in range(d):
+            line[j] = 0.0
+        for r in range(rows.shape[0]):
+            c = rows[r, i]
+            for j in range(d):
+                line[j] += c * rows[r, j]
+        for j in range(d):
+            gram[i, j] += line[j]
 
 
 @compiled(fastmath=FAST)
@@ -254,17 +233,30 @@ def _quadratic(matrix, z):
 
 
 @compiled(fastmath=FAST)
-def score_one(inverse, theta, context, centre, scale, mean, bonus):
-    """Predicted rewards and bonuses of one context (1, d) under K heads, written to the last two, (1, K) each."""
+def decide_one(statistics, context, available, unit, rule, first_round, scored, chosen):
+    """A whole decision for one context (1, d) and K heads, written to ``scored`` (2, 1, K) and ``chosen``, (1,) twice.
+
+    ``statistics`` are inverse and theta, ``unit`` the centre and scale of rewards, ``rule`` alpha (0 is greedy),
+    epsilon and the key of the draws.
+    """
+    (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, rule
     n_arms = theta.shape[0]
     z = context[0]
-    if mean.shape[1] != n_arms or bonus.shape[1] != n_arms or theta.shape[2] != z.shape[0]:
+    if scored.shape[2] != n_arms or theta.shape[2] != z.shape[0] or available.shape[1] != n_arms:
         raise ValueError("contexts, coefficients and results differ in shape")
-    for a in range(n_arms):
-        mean[0, a] = centre + _dot(theta[a, 0], z)
+    scores = np.empty(n_arms)
+    for position in range(n_arms):
+        # Even rounds read the heads forwards, odd ones backwards: what was read last is still in the cache.
+        a = n_arms - 1 - position if first_round & 1 else position
+        mean = _dot(theta[a, 0], z)
         if centre != 0.0:
-            mean[0, a] -= centre * _dot(theta[a, 1], z)
-        bonus[0, a] = scale * math.sqrt(max(_quadratic(inverse[a], z), 0.0))
+            mean -= centre * _dot(theta[a, 1], z)
+        width = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
+        scored[0, 0, a], scored[1, 0, a] = centre + mean, scale * width
+        scores[a] = mean / scale + alpha * width
+    coin, pick = uniform(key, first_round, 0), uniform(key, first_round, 1)
+    arm, propensity = chosen
+    arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
 
 
 @compiled(fastmath=FAST)
@@ -356,36 +348,7 @@ def add_reward(running, reward, weight):
     running[4] = reward if before == 0.0 else max(running[4], reward)
 
 
-@compiled()
-def normal_cdf(x):
-    """The standard normal distribution function of every entry of a matrix."""
-    out = np.empty_like(x)
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[i, j] = 0.5 * math.erfc(-x[i, j] / math.sqrt(2.0))
-    return out
-
-
 @compiled(fastmath=FAST)
 def sum_of_squares(x):
     """The sum of squares of a flat float64 array; no warning where it overflows."""
     return _dot(x, x)
-
-
-@compiled(nogil=True)
-def _gather_columns(columns, order, factor, out):
-    for row in range(columns.shape[0]):
-        for i in range(order.shape[0]):
-            out[row, i] = columns[row, order[i]] * factor[i]
-
-
-def gather_columns(columns, order, factor, out):
-    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
-    n = len(order)
-    if (
-        factor.shape != (n,)
-        or out.shape != (len(columns), n)
-        or (n and not 0 <= order.min() <= order.max() < columns.shape[1])
-    ):
-        raise ValueError("order, factor and out must fit columns")
-    _gather_columns(columns, order, factor, out)

@@ -1,4 +1,4 @@
-"""The inner loops in numpy: the functions of ``kernels_numba``, for serving and for machines without numba."""
+"""The inner loops in numpy: those of ``kernels_numba``, for serving and without numba, and what needs no compiling."""
 
 # mypy: allow-untyped-defs
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, thread_scratch
+from daband._arrays import BoolArray, FloatArray, IntArray
 
 #: Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide.
 TIE = 1e-12
@@ -18,7 +18,8 @@ TIE = 1e-12
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
     """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
-    return np.ascontiguousarray(np.maximum(np.einsum("khd,hd->hk", left, right), 0.0))
+    products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
+    return np.maximum(products, 0.0, out=products)
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
@@ -27,10 +28,10 @@ def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float
     return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
 
 
-def tied_arms(scores: list[float], among: Sequence[int]) -> list[int]:
-    """The arms within ``TIE`` of the best."""
+def tied_arms(scores: list[float], among: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
+    """The arms within ``TIE`` of the best, in this unit."""
     best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
-    floor = best - TIE * (1.0 + abs(best))
+    floor = best - TIE * (unit + abs(best - zero))
     return [arm for arm in among if scores[arm] >= floor]
 
 
@@ -51,39 +52,32 @@ def _rank_one(
     matrix -= np.outer(scaled, scaled)
 
 
-def update_rounds(
-    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, targets: FloatArray
-) -> float:
-    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+def learn_rounds(
+    statistics: Any, contexts: FloatArray, heads: IntArray, targets: FloatArray, largest: float
+) -> tuple[float, int]:
+    """Sherman-Morrison, one round after the other; see ``kernels_numba.learn_rounds``."""
+    inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
-    largest = 0.0
-    for head, z, target in zip(heads, contexts, targets, strict=True):
+    if not ((n_pending[heads] >= 0) & (n_pending[heads] <= pending.shape[1])).all():
+        raise IndexError("too many pending rows")
+    if not (np.einsum("bd,bd->b", contexts, contexts) <= largest).all():
+        return -1.0, 0
+    highest = 0.0
+    for head, z, target in zip(heads.tolist(), contexts, targets, strict=True):
+        if n_pending[head] == pending.shape[1]:
+            gram[head] += pending[head].T @ pending[head]
+            n_pending[head] = 0
         u = inverse[head] @ z
         variance = max(float(u @ z), 0.0)
-        largest = max(largest, variance)
+        highest = max(highest, variance)
         _rank_one(inverse[head], theta[head], z, target, u, variance)
-    return largest
-
-
-def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, targets, largest):
-    """One round of one head: Sherman-Morrison and the bookkeeping; see ``kernels_numba.update_one``."""
-    if not 0 <= head < len(theta):
-        raise IndexError("head out of range")
-    filled = int(n_pending[head])
-    if not 0 <= filled < pending.shape[1]:
-        raise IndexError("no free pending row")
-    if not float(context @ context) <= largest:
-        return -1.0
-    u = inverse[head] @ context
-    variance = max(float(u @ context), 0.0)
-    _rank_one(inverse[head], theta[head], context, targets, u, variance)
-    moment[head] += np.outer(targets, context)
-    pending[head, filled] = context
-    n_pending[head] = filled + 1
-    counts[head] += 1
-    since_refresh[head] += 1
-    return variance
+        moment[head] += np.outer(target, z)
+        pending[head, n_pending[head]] = z
+        n_pending[head] += 1
+        counts[head] += 1
+        since_refresh[head] += 1
+    return highest, int(since_refresh[heads].max())
 
 
 def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, moments: Any, chosen: Any) -> None:
@@ -128,22 +122,6 @@ def add_reward(running: FloatArray, reward: float, weight: float) -> None:
     else:
         mean += difference * (weight / total)
     running[:] = total, mean, squares, min(low, reward), max(high, reward)
-
-
-def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:
-    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
-    taken = thread_scratch("taken columns", out.shape, columns.dtype)
-    np.take(columns, order, axis=1, out=taken, mode="clip")  # "raise" would copy ``out``
-    np.multiply(taken, factor, out=out)
-
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)
-
-
-def normal_cdf(x: FloatArray) -> FloatArray:
-    """The standard normal distribution function of every entry of a matrix."""
-    values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
-    return values
 
 
 def sum_of_squares(x: FloatArray) -> float:

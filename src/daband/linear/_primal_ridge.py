@@ -8,14 +8,14 @@ a c that may change at any time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, thread_scratch, unit_scale
 from daband.errors import InvalidInput
-from daband.linear import _kernels_numpy as kernels_numpy
 from daband.linear._kernels import kernels
+from daband.linear._kernels_numpy import diagonal
 from daband.linear._reward_moments import RewardMoments
 
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
@@ -28,14 +28,11 @@ _MOST_ROUNDING = 1e-4
 _BLOCK = 131_072
 
 
-def ridge_scores(
-    theta: FloatArray, inverse: FloatArray | None, z: FloatArray, loops: Any
-) -> tuple[FloatArray, FloatArray]:
+def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean z.theta and variance z'A^-1 z of features (B, d) under every regression, (B, heads) each.
 
-    theta is (heads, d), inverse (heads, d, d): without one variances are 0. ``loops`` is the module of kernels that
-    runs. Variances of large batches are computed in single precision where contexts are not too large for it: widths
-    were off by less than 3e-6.
+    theta is (heads, d), inverse (heads, d, d): without one variances are 0. Variances of large batches are computed in
+    single precision if contexts are not too large for it: bonuses were off by less than 3e-6.
     """
     n_heads, dim = theta.shape
     if len(z) == 1:  # products with a vector
@@ -56,7 +53,7 @@ def ridge_scores(
         part = z[start : start + rows]
         mean[start : start + rows] = part @ theta.T
         if inverse is not None:
-            variance[start : start + rows] = loops.diagonal(np.matmul(part, inverse), part)
+            variance[start : start + rows] = diagonal(np.matmul(part, inverse), part)
     return mean, variance
 
 
@@ -213,9 +210,9 @@ class RidgeSums:
         # A row times the root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _APART))[:, :n]
-        # To import compiled loops takes as long as they save in tens of millions of rows; the products are the same.
-        loops = kernels if kernels.is_loaded else kernels_numpy
-        loops.gather_columns(contexts.T, order, root, columns[:dim])
+        taken = thread_scratch("taken columns", (dim, n), contexts.dtype)
+        np.take(contexts.T, order, axis=1, out=taken, mode="clip")  # "raise" would copy ``out``
+        np.multiply(taken, root, out=columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
         columns[dim + 1] = root
         counts = np.bincount(heads, minlength=n_heads)
@@ -316,34 +313,38 @@ class PrimalRidge:
         usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if widths else None
         z = contexts if usual else unit_scale(contexts)
-        mean, variance = ridge_scores(self.coefficients(centre), inverse, z, kernels)
+        mean, variance = ridge_scores(self.coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
     def episode(self, contexts: AnyArray) -> Episode:
         """What an episode with these contexts (B, d) starts from."""
         z = unit_scale(contexts)
         products = np.matmul(z, self.inverse)
-        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), kernels.diagonal(products, z))
+        return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), diagonal(products, z))
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each and its targets (B, 2)."""
-        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
-        z = contexts if usual else unit_scale(contexts)
-        if len(z) == 1:
-            self._update_one(z[0], int(heads[0]), targets[0])
-            return
-        check_norm(z, self.ridge)
-        if self.dim > _SEQUENTIAL_DIM:
+        z = contexts if contexts.dtype == np.float64 and contexts.flags.c_contiguous else unit_scale(contexts)
+        if len(z) > 1 and self.dim > _SEQUENTIAL_DIM:
+            check_norm(z, self.ridge)
             for head in np.unique(heads):
                 rows = heads == head
                 self._update_head(int(head), z[rows], targets[rows])
             return
-        largest = kernels.update_rounds(self.inverse, self.theta, heads, z, targets)
-        for head in np.unique(heads):
-            rows = heads == head
-            self._record(int(head), z[rows], targets[rows])
-            if largest > _LARGE_VARIANCE:
-                self._invert(int(head))
+        variance, updates = kernels.learn_rounds(self._arrays(), z, heads, targets, LARGEST_SQUARE * self.ridge)
+        if variance < 0.0:
+            raise_too_large(squared_norms(z), self.ridge)
+        if variance > _LARGE_VARIANCE or updates >= self.refresh_after:
+            for head in np.unique(heads).tolist():
+                if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
+                    self._invert(head)
+
+    def _arrays(self) -> tuple[AnyArray, ...]:
+        """Return what kernels change."""
+        return (
+            self.inverse, self.theta, self._gram, self._moment, self._pending, self._n_pending, self.counts,
+            self._since_refresh,
+        )  # fmt: skip
 
     def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Drop everything learned and fit these rounds, each counted once."""
@@ -380,28 +381,6 @@ class PrimalRidge:
             setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
-
-    def _update_one(self, z: FloatArray, head: int, targets: FloatArray) -> None:
-        """One round in one compiled call; what is due once in a while only follows it."""
-        if self._n_pending[head] == _PENDING:
-            self._sum(head, np.zeros((0, self.dim)), np.zeros((0, 2)))
-        variance = kernels.update_one(
-            self.inverse,
-            self.theta,
-            self._moment,
-            self._pending,
-            self._n_pending,
-            self.counts,
-            self._since_refresh,
-            z,
-            head,
-            targets,
-            LARGEST_SQUARE * self.ridge,
-        )
-        if variance < 0.0:
-            raise_too_large(np.array([z @ z]), self.ridge)
-        if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
-            self._invert(head)
 
     def _update_head(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Woodbury's identity for the rows of one head, or a new inverse where that is cheaper or more accurate."""
@@ -445,7 +424,9 @@ class PrimalRidge:
         """Learn rows by inverting A; where A is too ill-conditioned for that, by one rank-one update per row."""
         self._sum(head, z, targets)
         if not self._invert(head):
-            kernels.update_rounds(self.inverse, self.theta, np.full(len(z), head), z, targets)
+            # The rows are in A already: a copy of the statistics takes the rank-one updates.
+            scratch = tuple(array.copy() for array in self._arrays()[2:])
+            kernels.learn_rounds((self.inverse, self.theta, *scratch), z, np.full(len(z), head), targets, np.inf)
 
     def _invert(self, head: int) -> bool:
         """Compute A^-1 and theta from A; where that is less accurate than what is there, keep it and return False.

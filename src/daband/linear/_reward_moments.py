@@ -31,7 +31,7 @@ class RewardMoments:
     (20.0, 10.0)
     """
 
-    __slots__ = ("_squares", "count", "high", "low", "mean", "standardise")
+    __slots__ = ("_squares", "centre", "count", "high", "low", "mean", "scale", "standardise")
 
     def __init__(self, *, standardise: bool) -> None:
         self.standardise = standardise
@@ -40,18 +40,10 @@ class RewardMoments:
         self._squares = 0.0
         self.low = math.inf
         self.high = -math.inf
-
-    @property
-    def centre(self) -> float:
-        """The prior mean of a reward."""
-        return self.mean if self.standardise else 0.0
-
-    @property
-    def scale(self) -> float:
-        """The standard deviation of rewards; 1 before rewards differ."""
-        if not self.standardise or not self.low < self.high:
-            return 1.0
-        return math.sqrt(self._squares / self.count) or 1.0
+        #: The prior mean of a reward: the mean of all, 0 before the first or without ``standardise``.
+        self.centre = 0.0
+        #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without ``standardise``.
+        self.scale = 1.0
 
     @property
     def observed(self) -> tuple[float, float]:
@@ -92,6 +84,9 @@ class RewardMoments:
         self.mean = mean if self.count == 0.0 else self.mean + difference * (count / total)
         self.count = total
         self.low, self.high = min(self.low, low), max(self.high, high)
+        if self.standardise:
+            self.centre = self.mean
+            self.scale = (math.sqrt(self._squares / total) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
         """Count, mean, sum of squared differences, smallest and largest reward; kernels continue from this array."""
@@ -103,5 +98,5 @@ class RewardMoments:
         count, mean, squares, low, high = (float(x) for x in restored_array({"rewards": state}, "rewards", np.empty(5)))
         if count < 0.0 or squares < 0.0 or not low <= high:
             raise ValueError(f"rewards have count {count}, squares {squares}, and lie between {low} and {high}")
-        self.count, self.mean, self._squares = count, mean, squares
-        self.low, self.high = (low, high) if count else (math.inf, -math.inf)
+        self.__init__(standardise=self.standardise)  # type: ignore[misc]
+        self._combine(count, mean, squares, low, high)

@@ -64,6 +64,7 @@ class RidgeHead:
         self.arms = arms
         self.ridge = ridge
         self.form = form
+        self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         dual = form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30)))
@@ -76,21 +77,40 @@ class RidgeHead:
 
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus.
         """
-        statistics = self.statistics
-        if self.arms == "shared":
-            rows = features.reshape(-1, self.dim)
-        else:
-            rows = features
-            if len(rows) == 1 and bonuses and isinstance(statistics, PrimalRidge) and kernels_are_compiled():
-                row = rows if rows.dtype == np.float64 and rows.flags.c_contiguous else unit_scale(rows)
-                mean, bonus = np.empty((2, 1, statistics.n_heads))
-                kernels.score_one(statistics.inverse, statistics.theta, row, centre, scale, mean, bonus)
-                return mean, bonus
-        mean, variance = statistics.score(rows, centre=centre, widths=bonuses)
+        rows = features.reshape(-1, self.dim) if self.arms == "shared" else features
+        mean, variance = self.statistics.score(rows, centre=centre, widths=bonuses)
         bonus = np.sqrt(variance, out=variance)
         if scale != 1.0:
             bonus *= scale
         return mean.reshape(len(features), -1), bonus.reshape(len(features), -1)
+
+    def decide_row(
+        self,
+        features: AnyArray,
+        exploration: Exploration,
+        unit: tuple[float, float],
+        key: np.uint64,
+        first_round: int,
+        available: Mask,
+    ) -> Decision | None:
+        """Score one row and choose its arm in one compiled call, as ``score`` and ``exploration`` would; or None.
+
+        ``unit`` are centre and scale, ``key`` that of the draws.
+        """
+        statistics = self.statistics
+        fits = self.arms == "disjoint" and isinstance(statistics, PrimalRidge) and exploration.rule != "thompson"
+        if not (fits and kernels_are_compiled()):
+            return None
+        row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
+        n_arms = len(statistics.theta)  # type: ignore[union-attr]
+        scored, arm, propensity = np.empty((2, 1, n_arms)), np.empty(1, np.int64), np.empty(1)
+        if self._all_arms.shape[1] != n_arms:
+            self._all_arms = np.ones((1, n_arms), np.bool_)
+        mask = self._all_arms if available is None else available
+        rule = exploration.optimism, exploration.epsilon, key
+        both = statistics.inverse, statistics.theta  # type: ignore[union-attr]
+        kernels.decide_one(both, row, mask, unit, rule, first_round, scored, (arm, propensity))
+        return Decision(arm, propensity, scored[0], scored[1])
 
     def predict(self, features: AnyArray, arms: IntArray, *, centre: float = 0.0) -> FloatArray:
         """The predicted reward of one arm in each row, (B,)."""
@@ -272,8 +292,7 @@ def _weigh(
     features: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights
 ) -> tuple[AnyArray, IntArray, FloatArray]:
     """Rounds (B, d), heads and targets (B, 2) whose ridge statistics count the given rounds by their weights."""
-    targets = np.ones((len(rewards), 2))
-    targets[:, 0] = rewards
+    targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
         return features, heads, targets
     root = np.sqrt(weights)[:, None]

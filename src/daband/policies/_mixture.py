@@ -310,8 +310,7 @@ class Mixture(Policy):
             means, bonuses = scores.score(row, centre=centre, scale=scale)
             mean, bonus = (self._stack.weights @ means)[None], (factors @ bonuses)[None]
             mask, draws = None if available is None else available[one], seeded_draws(self._key, first_round + row)
-            unit = (mean - moments.centre) / moments.scale, bonus / moments.scale
-            decisions.append(Decision(*exploration.choose(*unit, draws, available=mask), mean, bonus))
+            decisions.append(exploration.decide(mean, bonus, draws, mask, unit=(moments.centre, moments.scale)))
             arm = decisions[-1].arm
             reward, weight = rewards[one, arm[0]], None if weights is None else weights[one]
             if new[row]:

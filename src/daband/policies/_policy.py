@@ -171,6 +171,10 @@ class Policy(ABC):
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
     encodes_ahead = property(lambda _: False, doc="True if ``adapt`` encodes contexts that ``expect`` announces.")
 
+    #: A faster way to decide on one transformed context, with the same result; it may return None.
+    _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
+    _exploration: Exploration
+
     domain = property(lambda self: self.domains.names[self._domain], doc="The domain that ``domain=None`` means.")
     exploration = Checked(_check_exploration, "The ``Exploration`` by which arms are chosen.")
     table = Checked(
@@ -367,10 +371,8 @@ class Policy(ABC):
         with self._locks.state if self.locks_state else _NO_LOCK:
             checked, where, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(_transformed(self, checked, where), where, rule != "greedy")
-            moments = self.reward_moments
-            unit = (mean - moments.centre) / moments.scale, bonus / moments.scale
-            exploration: Exploration = self.exploration
-            return exploration.by_rule(rule).probabilities(*unit, available=_padded(mask, mean.shape[1]))
+            exploration, mask = self._exploration.by_rule(rule), _padded(mask, mean.shape[1])
+            return exploration.probabilities(mean, bonus, available=mask, unit=_unit(self))
 
     def update(
         self,
@@ -616,15 +618,19 @@ def _explore(
     policy: Policy, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None
 ) -> Decision:
     """Score transformed contexts and choose arms, in the unit of the reward moments."""
+    exploration: Exploration = policy._exploration if rule is None else policy._exploration.by_rule(rule)
+    if policy._decide_row is not None and len(contexts) == 1 and rule != "greedy":
+        decision = policy._decide_row(contexts, exploration, first_round, available)
+        if decision is not None:
+            return decision
     mean, bonus = policy._score(contexts, domain, rule != "greedy")
-    exploration: Exploration = policy.exploration
     draws, mask = seeded_draws(policy._key, first_round), _padded(available, mean.shape[1])
-    moments = policy.reward_moments
-    centre, scale = moments.centre, moments.scale
-    if centre == 0.0 and scale == 1.0:
-        return exploration.by_rule(rule).decide(mean, bonus, draws, mask)
-    arm, propensity = exploration.by_rule(rule).choose((mean - centre) / scale, bonus / scale, draws, available=mask)
-    return Decision(arm, propensity, mean, bonus)
+    return exploration.decide(mean, bonus, draws, mask, unit=_unit(policy))
+
+
+def _unit(policy: Policy) -> tuple[float, float]:
+    """Return the zero and the unit of rewards in which ties are measured."""
+    return policy.reward_moments.centre, policy.reward_moments.scale
 
 
 def _padded(available: Mask, n_arms: int) -> Mask:
@@ -678,9 +684,9 @@ def _round_shape(policy: Policy) -> tuple[int, ...]:
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     shape, largest = _round_shape(policy), policy.largest_norm
-    usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == shape
     # One product shows in nearly every case that all is well: a loop of single rounds needs no further check.
-    if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < largest**2:
+    usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
+    if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < largest * largest:
         return contexts
     largest = largest if policy.transform is None else LARGEST_RAW_NORM
     return check_contexts(contexts, shape, dimensions=math.prod(policy.context_shape), largest_norm=largest)

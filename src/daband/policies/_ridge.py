@@ -61,6 +61,12 @@ class RidgePolicy(Policy):
         moments = self.reward_moments
         return self._head.score(self._features(contexts), centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
+    def _decide_row(  # type: ignore[override]
+        self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
+    ) -> Decision | None:
+        unit = self.reward_moments.centre, self.reward_moments.scale
+        return self._head.decide_row(self._features(contexts), exploration, unit, self._key, first_round, available)
+
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._head.learn(self._features(contexts), arms, rewards, weights)
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, unit_scale
-from daband.linear import _kernels_numpy as kernels_numpy
 from daband.linear._piecewise import PiecewiseStep
 from daband.linear._primal_ridge import ridge_scores
 from daband.linear._standardise import StandardiseStep
@@ -105,7 +104,7 @@ class Member:
         if not self.has_widths:
             mean = self.features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
-        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
+        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
         return mean, np.sqrt(variance)
 
 
