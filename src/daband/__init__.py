@@ -50,7 +50,7 @@ _NAMES_OF = {
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
 _ROOMS = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
 _NAME_IN_ROOM = {"load": "load_policy"}
-#: Packages that register their policies when a registry is searched and torch is installed.
+#: Packages that register their policies when the registry of policies is searched and torch is installed.
 PLUGINS = ("daband.neural",)
 
 

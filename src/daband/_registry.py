@@ -51,10 +51,7 @@ def name_plugins(modules: Iterable[str]) -> None:
 
 
 def import_plugins() -> None:
-    """Import daband's own plugins, those of installed packages, and those that ``name_plugins`` named, each once."""
-    if importlib.util.find_spec("torch"):
-        for name in sys.modules["daband"].PLUGINS:
-            _import(name)
+    """Import the plugins of installed packages, and those that ``name_plugins`` named, each once."""
     for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_GROUP)), *named_plugins()]:
         _import(name)
 
@@ -112,11 +109,18 @@ Member = TypeVar("Member")
 
 
 class Registry(Generic[Member]):
-    """Named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``."""
+    """Named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
 
-    def __init__(self, kind: str, package: str) -> None:
+    Args:
+        kind: what a member is called in errors.
+        package: the package whose modules register members.
+        with_neural: if torch is installed, import ``daband.PLUGINS`` too. Other registries import no torch.
+    """
+
+    def __init__(self, kind: str, package: str, *, with_neural: bool = False) -> None:
         self.kind = kind
         self.package = package
+        self._with_neural = with_neural
         self._members: dict[str, Member] = {}
         self._discovered = False
 
@@ -184,6 +188,9 @@ class Registry(Generic[Member]):
         for module in pkgutil.iter_modules(package.__path__, prefix=f"{self.package}."):
             importlib.import_module(module.name)
         self._discovered = True  # before plugins, which may look at the registry themselves
+        if self._with_neural and importlib.util.find_spec("torch"):
+            for name in sys.modules["daband"].PLUGINS:
+                _import(name)
         import_plugins()
 
 

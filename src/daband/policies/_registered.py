@@ -15,4 +15,4 @@ class _PolicyRegistry(Registry[Any]):
         member.name = name
 
 
-policies: Registry[Any] = _PolicyRegistry("policy", "daband.policies")
+policies: Registry[Any] = _PolicyRegistry("policy", "daband.policies", with_neural=True)
