@@ -33,7 +33,6 @@ from torch.nn import functional
 import daband
 from daband._table_transform import CategoricalColumn, NumericColumn, TableTransform
 from daband.serving._deployed_policy import DeployedPolicy
-from daband.serving._members import Member
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
 TURN = 25
@@ -132,7 +131,7 @@ def cases(folder: Path) -> list[Case]:
     for part in np.array_split(np.arange(ROUNDS), 8):
         network.update(rows[part], arms[part], rewards[part])
     network.observe_target(rows)
-    network.adapt()  # from here on every expert has a share, as in a policy that a user exports
+    network.adapt()
     table = TableTransform(tuple(numeric))
     deployed = exported(network, folder / "daband.daband", rows, table)
     bare = bare_dense(deployed, rows[0])
@@ -184,23 +183,19 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 
 
 def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
-    """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy; no further experts."""
-    network, beside, *_ = deployed.frozen.members
-    layers = network.network.layers  # type: ignore[union-attr]
+    """The dense layers and the head on their features, in numpy."""
+    (member,) = deployed.frozen.members
+    layers = member.network.layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
-    def scores(member: Member, z: Any) -> Any:
-        return member.theta @ z + ALPHA * np.sqrt((member.inverse @ z) @ z)
-
     def run() -> int:
-        standard = np.append((row - mean) / deviation, 1.0)
-        hidden = standard.astype(np.float32)
+        hidden = np.append((row - mean) / deviation, 1.0).astype(np.float32)
         for weight, bias in layers[:-1]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
         weight, bias = layers[-1]
         latent = (hidden @ weight + bias).astype(np.float64)
-        both = scores(network, latent / np.sqrt(latent @ latent)), scores(beside, standard)
-        return int((0.5 * both[0] + 0.5 * both[1]).argmax())
+        z = latent / np.sqrt(latent @ latent)
+        return int((member.theta @ z + ALPHA * np.sqrt((member.inverse @ z) @ z)).argmax())
 
     return run
 
