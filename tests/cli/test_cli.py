@@ -8,8 +8,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.bench.report._method_summaries import summarise
-from daband.cli._progress_and_tables import method_table
+from daband.bench.report._method_styles import label
+from daband.bench.report._sections_results import comparison_blocks
+from daband.cli._output import report_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 
@@ -52,61 +53,26 @@ def record(**changes):
     }  # fmt: skip
 
 
-def printed(title, records):
-    console = Console(width=80, file=io.StringIO())
-    console.print(method_table(title, summarise(records), arms=records[0]["class_names"]))
-    return console.file.getvalue()
-
-
-@pytest.mark.parametrize("unlabelled", [False, True])
 @pytest.mark.parametrize(("feedback", "unit"), [("one_hot", 1.0), ("bandit", 0.01), ("bandit", 1000.0)])
-def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit, unlabelled):
+def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
     methods = ("constant", "random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     records = [
         record(
-            method=method, seed=seed, feedback=feedback, target_value=unit * (0.5 + 0.1 * seed),
-            target_regret=unit * (1000.0 + seed), source_regret=unit * (1234.5 + 17 * seed), source_reward=unit * 0.7,
-            target_best_value=unit, target_constant_value=0.3 * unit,
+            method=method, seed=seed, feedback=feedback, target_accuracy=0.5 + 0.1 * seed,
+            target_value=unit * (0.5 + 0.1 * seed), target_regret=unit * (1000.0 + seed),
+            source_regret=unit * (1234.5 + 17 * seed), source_reward=unit * 0.7, target_best_value=unit,
+            target_constant_value=0.3 * unit,
         )
         for method in methods
         for seed in range(5)
     ]  # fmt: skip
-    if unlabelled:
-        names = [name for name in records[0] if name.startswith("target_") and name != "target_arm_counts"]
-        records = [{**one, **dict.fromkeys(names), "per_class": None} for one in records]
-    table = printed("demo", records)
-    assert "…" not in table
-    assert all(method in table for method in methods)
-    assert "19,200 rounds; seeds 0-4" in table
-    if unlabelled:
-        assert "the target has no labels" in " ".join(table.split())
-        assert "b (75%)" in table
-        assert "accuracy" not in table
-    elif feedback == "one_hot":
-        assert "0.500 ± 0.000" in table
-        assert "by class" in table
-    else:
-        assert "target value" in table
-        assert "target regret" in table
-        assert "value of the best constant arm" in " ".join(table.split())
-
-
-def test_methods_of_other_seeds_or_budgets_are_told_apart():
-    table = printed("digit", [record(), record(seed=1), record(method="daband", rounds=64)])
-    assert "┃ rounds ┃ seeds ┃" in table
-    assert "19,200 │     2 │" in table
-
-
-def test_pairs_of_a_data_set_are_named_in_eighty_columns():
-    records = [
-        record(pair=f"office_caltech/{pair}", method=method, seed=seed, target_accuracy=0.1 * seed)
-        for pair in ("amazon-caltech10", "caltech10-webcam")
-        for method in ("linucb-p", "nlinucb-p")
-        for seed in (0, 1)
-    ]
-    table = printed("office_caltech", records)
-    for words in ("│ amazon-caltech10 │ linucb-p  │ 0.050 ± 0.071 │", "│ mean of pairs    │ nlinucb-p │"):
-        assert " ".join(words.split()) in " ".join(table.split())
+    console = Console(width=80, file=io.StringIO())
+    (table,) = comparison_blocks("digit", records, with_figure=False)
+    console.print(report_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert all(f"│ {label(method, 'default')} " in shown for method in methods)
+    assert ("0.7000 ± 0.1581" in shown) == (unit == 1.0)
 
 
 def test_run_is_shown_again_without_work(daband):
@@ -134,8 +100,9 @@ def test_presets_and_methods_and_version(daband):
         assert f"\n{name} " in presets
     methods = daband("methods").stdout.split()
     assert methods == [
-        "constant", "daband", "daband-p", "linucb", "linucb-coral", "linucb-p", "linucb-subspace", "nlinucb",
-        "nlinucb-p", "random", "trees", "trees-coral", "trees-p", "trees-subspace",
+        "constant", "daband", "daband-p", "linucb", "linucb-coral", "linucb-p", "linucb-subspace", "log",
+        "log-p", "mixture", "mixture-p", "nlinucb", "nlinucb-p", "random", "trees", "trees-coral",
+        "trees-p", "trees-subspace",
     ]  # fmt: skip
     assert daband("--version").stdout.startswith("daband 0.")
 

@@ -1,12 +1,11 @@
 from dataclasses import replace
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from daband.cli._data import data_app
 from daband.domains._registry import pairs
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -59,26 +58,3 @@ def test_get_without_a_network_raises_the_helpful_error(monkeypatch):
     monkeypatch.setitem(pairs._members, "digit", replace(entry, resources=(nowhere,)))
     with pytest.raises(DataError, match="Is there a network"):
         run("get", "digit")
-
-
-@pytest.mark.parametrize("name", ["digit", "synthetic", "warfarin", "amazon/books-dvd", "visda17"])
-def test_show_writes_a_picture(tmp_path, name):
-    result = run("show", name, "--tiny", "--out", "shown/picture.png")
-    assert result.exit_code == 0
-    assert "arms" in result.output
-    with Image.open(tmp_path / "shown/picture.png") as picture:
-        assert min(picture.size) > 500
-    assert [path.name for path in (tmp_path / "shown").iterdir()] == ["picture.png"]
-
-
-def test_show_takes_options_and_names_wrong_ones(tmp_path):
-    assert run("show", "synthetic", "--tiny", "--set", "arms=shared", "--set", "view={rotation = 5}").exit_code == 0
-    assert (tmp_path / "synthetic.png").is_file()
-    with pytest.raises(InvalidInput, match="no option 'colour'"):
-        run("show", "synthetic", "--set", "colour=red")
-    with pytest.raises(InvalidInput, match="key=value"):
-        run("show", "synthetic", "--set", "colour")
-    with pytest.raises(InvalidInput, match="noise=False: write true or false"):
-        run("show", "synthetic", "--set", "noise=False")
-    with pytest.raises(DataError, match="daband data check signs"):
-        run("show", "signs")

@@ -5,7 +5,6 @@ from typer.testing import CliRunner
 
 from daband.cli._data import data_app
 from daband.cli._main import app
-from daband.cli._options import complete_methods, complete_preset
 
 NO_FILE = {"demo", "presets", "methods"}
 
@@ -20,11 +19,6 @@ def test_every_command_ends_its_help_with_an_example():
         example = text.partition("Example:")[2]
         assert f"daband {name}" in example.replace("--plugin mine.py ", ""), name
         assert name in NO_FILE or "." in example or "/" in example, name  # with a file or a folder
-
-
-def test_a_shell_completes_presets_and_methods():
-    assert "synthetic" in complete_preset("syn")
-    assert complete_methods("random,linucb-") == ["random,linucb-coral", "random,linucb-p", "random,linucb-subspace"]
 
 
 def all_commands():

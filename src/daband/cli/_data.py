@@ -1,19 +1,16 @@
-"""``daband data``: which pairs there are, whether their data are there and whole, getting them, and seeing them."""
+"""``daband data``: lists pairs, checks their files and downloads them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.bench._settings import parse_override
-from daband.cli._progress_and_tables import console, say
+from daband.cli._output import console, say
 from daband.domains._download import check_data, data_of, get_data
-from daband.domains._registry import data_directory, load, pairs
-from daband.errors import InvalidInput
+from daband.domains._registry import data_directory, pairs
 
 data_app = typer.Typer(
     name="data",
@@ -22,7 +19,6 @@ data_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 
 
@@ -110,30 +106,3 @@ def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose dat
                     say(f"  it belongs at {fetched.path}", style="dim")
     if by_hand:
         raise typer.Exit(1)
-
-
-@data_app.command("show")
-def show_command(
-    name: Annotated[str, typer.Argument(help="The pair.")],
-    out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,
-    tiny: Annotated[bool, typer.Option(help="The small twin, which needs no data.")] = False,
-    options: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the pair: key=value, e.g. --set form=embedded.")
-    ] = None,
-) -> None:
-    """Write a picture with examples of both domains side by side.
-
-    Example: daband data show amazon/books-dvd --out examples.png
-    """
-    from daband.bench.report._pair_figure import draw_pair
-
-    if out is not None and out.suffix.lower() not in _PICTURES:
-        raise InvalidInput(f"--out must end in {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}, got {str(out)!r}")
-    pair = load(name, tiny=tiny, **dict(map(parse_override, options or ())))
-    path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
-    say(
-        f"{pair.name}: {len(pair.source):,} source contexts, {len(pair.target):,} target contexts, "
-        f"{0 if pair.target_test is None else len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, "
-        f"contexts {pair.context_shape}"
-    )
-    say(f"wrote {path}")

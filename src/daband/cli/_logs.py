@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 
 import daband
 from daband._files import check_writable, make_folder, write_json
@@ -17,8 +16,7 @@ from daband.bench._records import decimals
 from daband.bench._run import PolicyFolder, policy_folder
 from daband.cli import _options as options
 from daband.cli._files import table_as_log
-from daband.cli._progress_and_tables import interval_text, say
-from daband.cli._run_progress import rows_bar
+from daband.cli._output import rows_bar, say
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.domains.readers._reading import LogColumns, PlainLog
@@ -243,14 +241,16 @@ def evaluate_log_command(
                 before = _version_before(folder, opened, error)
                 estimates = compare_estimators(valued, plain.files, names, before=before, **given)
     for estimate in estimates.values():
-        digits = decimals(estimate.value, estimate.low, estimate.high)
+        value, low, high = (
+            f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
+        )
         say(
-            f"{estimate.estimator}: {interval_text(estimate, digits)}, from {estimate.rounds:,} rounds (an effective "
-            f"sample of {estimate.effective_sample_size:,.0f}) in the {estimate.domain}",
-            markup=True,
+            f"{estimate.estimator}: {value}, {100 * confidence:g}% interval {low} to {high}, from "
+            f"{estimate.rounds:,} rounds (an effective sample of {estimate.effective_sample_size:,.0f}) in the "
+            f"{estimate.domain}"
         )
         for warning in estimate.warnings:
-            say(f"[yellow]warning[/yellow]   {escape(warning)}", markup=True)
+            say(f"warning   {warning}", style="yellow")
     if place is not None:
         records = [estimate.as_dict() for estimate in estimates.values()]
         write_json(place, {"log": log, "estimates": records})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.markup import escape
@@ -15,33 +16,35 @@ from rich.table import Table
 
 import daband
 from daband._registry import name_plugins
+from daband.bench._ablation import BASES, ablation_rows, ablation_runs, write_ablation
 from daband.bench._assess_runs import assess_runs
+from daband.bench._bench import continue_bench
 from daband.bench._methods import method_names
-from daband.bench._records import Records, read_results
+from daband.bench._records import Records, group_by, read_results
+from daband.bench._run import finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
-from daband.bench.report._method_summaries import summarise
+from daband.bench._sweep import SELECTION_RULES, choices, measure, parse_grid, sweep_points, sweep_runs, write_sweep
 from daband.cli import _data as data
-from daband.cli._ablate_and_sweep import ablate, sweep
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli._options import (
-    Jobs,
-    Name,
-    Out,
-    Overrides,
-    Ray,
-    Seeds,
-    complete_methods,
-    error_text,
-    seed_numbers,
-    spans,
-    stem,
+from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, error_text, seed_numbers, spans, stem
+from daband.cli._output import (
+    console,
+    errors,
+    interrupted_exit,
+    report_hint,
+    run_all,
+    say,
+    show_tables,
+    warnings_on,
+    watched_runs,
 )
-from daband.cli._progress_and_tables import console, errors, method_table, say, warnings_on
-from daband.cli._run_progress import continue_command, run_all
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._trust import assess_command, audit_command, choose_command
-from daband.errors import DabandError
+from daband.errors import DabandError, InvalidInput
+
+# Columns of a report's tables that take the room of others on a terminal; the report has them.
+_NARROW = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
 app = typer.Typer(
     name="daband",
@@ -53,9 +56,7 @@ app = typer.Typer(
 )
 app.add_typer(data.data_app, name="data")
 
-Methods = Annotated[
-    str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods)
-]
+Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
 def _version(asked: bool) -> None:
@@ -105,7 +106,7 @@ def demo(
 @takes_files
 def run(
     name: Name,
-    method: Annotated[str, typer.Option(help="The method to run.", autocompletion=complete_methods)] = "linucb",
+    method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
     overrides: Overrides = None,
@@ -140,9 +141,116 @@ def bench_command(
     _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray)
 
 
-app.command(short_help="Compare all combinations of the terms R, P and D.")(ablate)
-app.command(short_help="Run a grid of settings and select one by a rule.")(sweep)
-app.command("continue", short_help="Continue finished runs in the target, with its rewards.")(continue_command)
+@app.command(short_help="Compare all combinations of the terms R, P and D.")
+def ablate(
+    name: Name,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(help=f"The recipe to take apart: {' or '.join(BASES)}; both by default."),
+    ] = None,
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    ray: Ray = None,
+    out: Out = None,
+    overrides: Overrides = None,
+) -> None:
+    """Leave out R, P and D in all eight combinations, with paired tests against the full method.
+
+    Example: daband ablate market.toml --seeds 0-4
+    """
+    experiment = load_experiment(name, overrides or ())
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=seed_numbers(seeds))
+    folder = out or Path("runs") / f"{stem(name)}-ablation"
+
+    def show(records: Records) -> None:
+        from daband.bench.report._sections_results import ablation_blocks  # brings matplotlib
+
+        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
+            show_tables(ablation_blocks(pair, of_pair, with_figure=False), without=(*_NARROW, "source regret"))
+        write_ablation(folder, ablation_rows(records))
+
+    show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
+    say(f"Runs, results.json and ablation.json: {folder}")
+    say(report_hint(folder))
+
+
+@app.command(short_help="Run a grid of settings and select one by a rule.")
+def sweep(
+    name: Name,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Values of a setting, e.g. lambda=1,5,10; several grids multiply.")
+    ] = None,
+    select: Annotated[
+        str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
+    ] = "mutual-information",
+    method: Annotated[str, typer.Option(help="The method.")] = "daband",
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    ray: Ray = None,
+    out: Out = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run a method with a grid of settings, and choose between them by a named rule.
+
+    Example: daband sweep market.toml --grid alpha=0.1,0.5 --method linucb
+    """
+    if select not in SELECTION_RULES:
+        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
+    experiment = load_experiment(name, overrides or ())
+    values = parse_grid(grid) if grid else experiment.grid
+    specs = sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
+    folder = out or Path("runs") / f"{stem(name)}-sweep"
+
+    def show(records: Records) -> dict[str, Any]:
+        from daband.bench.report._sections_results import sweep_blocks  # brings matplotlib
+
+        try:
+            with console.status("Measuring ..."):
+                points = sweep_points(records, measure(records, folder))
+        except KeyboardInterrupt as stopped:
+            raise interrupted_exit(folder, stopped) from None
+        picked = choices(points)
+        listed = {"choices": [asdict(choice) for choice in picked]}
+        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
+            show_tables(sweep_blocks(pair, of_pair, listed, with_figure=False), without=("chosen by",))
+        return {"points": points, "picked": picked}
+
+    selected = write_sweep(
+        folder, rule=select, grid=values, **show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
+    )
+    for variant in dict.fromkeys(record["variant"] for record in selected):
+        say(f"Selected by {select}: {variant}")
+    say(f"Runs, results.json and sweep.json: {folder}")
+    say(report_hint(folder))
+
+
+@app.command("continue", short_help="Continue finished runs in the target, with its rewards.")
+def continue_command(
+    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
+    jobs: Jobs = 1,
+) -> None:
+    """Continue in the target, now with its rewards, to measure the value of what was learned before.
+
+    Example: daband continue runs/market --rounds 500
+    """
+    specs = [read_spec(path) for path in finished_runs(folder)]
+
+    def show(records: Records) -> None:
+        from daband.bench.report._sections_runs import continued_table  # brings matplotlib
+
+        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
+            show_tables([continued_table(pair, of_pair)])
+
+    def work(listener: Callable[[Any], None]) -> Records:
+        return continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
+
+    show(watched_runs(specs, folder, work, show, where="target"))
+    if (folder / "continued.json").is_file():
+        say(f"Written: {folder / 'continued.json'}")
+    say(report_hint(folder))
+
+
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
 app.command("choose", short_help="Train candidates and choose one for the target.")(takes_files(choose_command))
 app.command("assess", short_help="Assess a policy in the target without its rewards.")(takes_files(assess_command))
@@ -212,9 +320,16 @@ def _compare(
     """Run the methods, print the table and write the report."""
     specs = experiment.runs(chosen, seeds)
     title += _describe_resolved(experiment, specs)
+    say(f"{title}: {len(specs)} runs")
 
     def show(records: Records) -> None:
-        console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
+        from daband.bench.report._sections_results import comparison_blocks, pairs_blocks  # brings matplotlib
+
+        by_pair = group_by(records, lambda record: record["pair"])
+        for pair, of_pair in by_pair.items():
+            show_tables(comparison_blocks(pair, of_pair, with_figure=False), without=_NARROW)
+        if len(by_pair) > 1:
+            show_tables(pairs_blocks(title, records))
 
     records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
     show(records)

@@ -9,26 +9,10 @@ from typing import Annotated
 
 import typer
 
-from daband.bench._methods import method_names
-from daband.bench._settings import preset_names
 from daband.domains.readers._columns import Columns
 from daband.errors import DabandError, InvalidInput
 
-
-def complete_preset(incomplete: str) -> list[str]:
-    """The presets that a shell offers."""
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
-def complete_methods(incomplete: str) -> list[str]:
-    """The methods that a shell offers, behind those that stand there: ``random,lin`` gives ``random,linucb``."""
-    before, comma, begun = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(begun)]
-
-
-Name = Annotated[
-    str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.", autocompletion=complete_preset)
-]
+Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
 Ray = Annotated[

@@ -21,8 +21,7 @@ from daband.bench._assess_runs import AssessedRun, assess_runs
 from daband.bench._run import AUDIT_FOLDER, begin_audit, finish_audit, finish_choice, policy_folder
 from daband.bench._settings import RunSpec, load_experiment
 from daband.cli._options import Name, Overrides, stem
-from daband.cli._progress_and_tables import console, new_table, say
-from daband.cli._run_progress import interrupted_exit, interruptible
+from daband.cli._output import console, interrupted_exit, interruptible, new_table, say
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.training._train_candidates import CandidateProgress

@@ -1,0 +1,256 @@
+"""Prints what commands show: lines, tables, and progress of runs, with Ctrl-C and SIGTERM that are not lost.
+
+Python turns Ctrl-C into an exception wherever it is. Inside a callback of a compiled library (numba loads its kernels
+through such) that exception is swallowed, and the work continues. So the request is noted, and checked again at every
+event of the work. SIGTERM is treated in the same way.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from daband.bench._bench import BenchError, bench
+from daband.bench._executors import RunEvent
+from daband.bench._ray_executor import on_ray
+from daband.bench._records import Records, metric_of
+from daband.bench._settings import RunSpec
+
+if TYPE_CHECKING:
+    from daband.bench.report import _document as document
+
+T = TypeVar("T")
+#: The console of all commands; it writes to what ``sys.stdout`` is at the time.
+console = Console()
+errors = Console(stderr=True)
+_QUIET = 60.0  # seconds between two lines of one run in a log
+
+
+def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
+    """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
+    (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
+
+
+def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = ()) -> Table:
+    """Return a table with columns of words, which fold on a narrow screen, and of numbers, which do not."""
+    table = Table(title=escape(title))
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def show_tables(blocks: Sequence[Any], *, without: Sequence[str] = ()) -> None:
+    """Print the tables among the blocks of a report, except for columns with the headings ``without``."""
+    for block in blocks:
+        if hasattr(block, "headings"):
+            console.print(report_table(block, without=without))
+
+
+def report_table(table: document.Table, *, without: Sequence[str] = ()) -> Table:
+    """Return a table of a report for the terminal; on a narrow one its headings and numbers fold."""
+    shown = Table(caption=escape(table.caption))
+    columns = [at for at, heading in enumerate(table.headings) if heading not in without]
+    for at in columns:
+        widest = max((len(row[at].plain()) for row in table.rows), default=0)
+        words = table.kind(at) == "t"
+        least = min(widest, 20) if words else None
+        shown.add_column(table.headings[at], justify="left" if words else "right", min_width=least)
+    for row in table.rows:
+        shown.add_row(*(Text(row[at].plain(), style="bold" if row[at].bold else "") for at in columns))
+    return shown
+
+
+@contextmanager
+def warnings_on() -> Iterator[None]:
+    """Show each warning as one line, once, without its place in the code."""
+    shown = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            say(f"warning   {message}", style="yellow")
+        shown.add(str(message))
+
+    with warnings.catch_warnings():  # restores ``showwarning`` as well
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
+    """Yield a listener that prints a line when a run ends, and shows how far the runs are.
+
+    On a terminal a bar shows all runs and the latest news. In a log each run has a line a minute. ``where`` is the
+    domain of the rounds that are played.
+    """
+    started: dict[str, float] = {}
+    fractions: dict[str, float] = {}
+    over = 0
+    several = len({spec.pair for spec in specs}) > 1
+    columns = (
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:.1f}/{task.total:.0f} runs"),
+        TimeElapsedColumn(),
+        TextColumn("ETA", style="dim"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=float(len(specs)))
+
+        def hear(event: RunEvent) -> None:
+            nonlocal over
+            key, detail, now = event.spec.folder_name, event.detail, time.monotonic()
+            name = f"{event.spec.pair}  {event.spec.label}" if several else event.spec.label
+            if event.kind == "episode":
+                episodes = detail.get("of", event.spec.episodes)
+                regret = "unknown" if detail["regret"] is None else f"{detail['regret']:.0f}"
+                text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {where} regret {regret}"
+                fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
+                bar.update(task, description=escape(text))
+                if not console.is_terminal and now - started.setdefault(key, now) >= _QUIET:
+                    started[key] = now
+                    say(f"running   {text}")
+            elif event.kind == "again":
+                say(f"again     {name}: {detail['reason']}")
+            else:
+                over += 1
+                fractions[key] = 1.0
+                result = detail["error"] if event.kind == "failed" else _result(detail)
+                style = "red" if event.kind == "failed" else None
+                say(f"{event.kind:<9} [{over}/{len(specs)}] {name}: {result}", style=style)
+            bar.update(task, completed=sum(fractions.values()))
+
+        yield hear
+
+
+def _result(record: Mapping[str, Any]) -> str:
+    """Return the result of a run, or of its continuation in the target, as text."""
+    if "continued_regret" in record:
+        name, score, digits = "target regret", record["continued_regret"], 1
+    else:
+        metric = metric_of([dict(record)])
+        name, score = metric.name, record[metric.field]
+        digits = metric.digits(score, significant=4)
+    return f"{name} unknown" if score is None else f"{name} {score:.{digits}f}"
+
+
+def run_all(
+    specs: Sequence[RunSpec],
+    out: Path,
+    *,
+    jobs: int = 1,
+    ray: str | None = None,
+    on_failure: Callable[[Records], object],
+) -> Records:
+    """Execute runs with progress on the console. If some fail, ``on_failure`` shows the others.
+
+    ``ray`` is the address of a cluster to run on, or "local"; ``jobs`` is then the number of workers of a local one.
+    """
+    executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
+
+    def work(listener: Callable[[RunEvent], None]) -> Records:
+        return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
+
+    return watched_runs(specs, out, work, on_failure)
+
+
+def watched_runs(
+    specs: Sequence[RunSpec],
+    out: Path,
+    work: Callable[[Callable[[RunEvent], None]], Records],
+    on_failure: Callable[[Records], object],
+    where: str = "source",
+) -> Records:
+    """Call ``work`` with a listener that shows progress, and turn a signal into an exit code."""
+    try:
+        with watch(specs, where) as drawing, interruptible(drawing) as listener:
+            return work(listener)
+    except BenchError as error:
+        if error.records:
+            on_failure(error.records)
+        raise
+    except KeyboardInterrupt as stopped:
+        raise interrupted_exit(out, stopped) from None
+
+
+def report_hint(folder: Path) -> str:
+    """Return the command that writes a page, for commands that do not end with one."""
+    return f"For a page with figures: daband report {shlex.quote(str(folder))}"
+
+
+def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
+    """Print that finished work is kept; the exit code is the shell's: 130 for Ctrl-C, 143 for SIGTERM."""
+    terminated = isinstance(stopped, Terminated)
+    word = "Terminated" if terminated else "Interrupted"
+    say(f"{word}. What is done is kept in {out}; the same command resumes from there.", to=errors)
+    return typer.Exit(143 if terminated else 130)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived; it stops the work as Ctrl-C does."""
+
+
+_MEANING: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+@contextmanager
+def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
+    """Yield a listener that raises at the next event if a stop was requested and its exception was lost.
+
+    Ctrl-C raises ``KeyboardInterrupt``, SIGTERM ``Terminated``.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield listener
+        return
+    requested: type[KeyboardInterrupt] | None = None
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = _MEANING[number]
+        raise requested
+
+    def hear(event: T) -> None:
+        if requested is not None:
+            raise requested
+        listener(event)
+
+    before = {number: signal.signal(number, note) for number in _MEANING}
+    try:
+        yield hear
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
+    """Show a bar over the rows of a log, and warnings as lines above it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as drawing:
+        task = drawing.add_task(name, rows="0 rows")
+
+        def show(record: dict[str, float]) -> None:
+            rows = f"{record['rows']:,.0f} rows"
+            if "rows_per_second" in record:
+                rows += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
+            title = f"pass {record['pass']:.0f}" if "pass" in record else name
+            drawing.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
+
+        yield show
