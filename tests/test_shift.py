@@ -84,8 +84,6 @@ def test_every_reader_takes_a_shift():
         shift="labels",
     )
     assert simulated.shift == Shift.of("labels")
-    data = list(zip(x, y, strict=True))
-    assert daband.domains.from_datasets(source=data, target=data, shift="style").shift == Shift.of("style")
 
 
 def test_a_table_names_its_columns():

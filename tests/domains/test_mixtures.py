@@ -255,21 +255,6 @@ class TestReadersOfSeveral:
         with pytest.raises(InvalidInput, match="needs source="):
             daband.domains.from_log(source=log(0), n_arms=3)
 
-    def test_datasets(self):
-        import torch
-
-        def dataset(n, arms, seed):
-            labels = torch.arange(n) % arms
-            return torch.utils.data.TensorDataset(torch.rand(n, 3, generator=torch.manual_seed(seed)), labels)
-
-        few, many, new = dataset(40, 2, 0), dataset(60, 4, 1), dataset(30, 4, 2)
-        pair = daband.domains.from_datasets(sources={"de": few, "fr": many}, targets={"pl": new})
-        assert pair.domains.names == ("de", "fr", "pl")
-        assert pair.n_arms == 4
-        assert len(pair.target_labelled) == 30
-        unlabelled = torch.utils.data.TensorDataset(torch.rand(30, 3))
-        assert daband.domains.from_datasets(sources={"de": many}, target=unlabelled).target_labelled is None
-
     def test_functions(self):
         def draw(generator, n):
             return generator.normal(size=(n, 3))
@@ -291,27 +276,6 @@ class TestReadersOfSeveral:
             one.source.rounds(0, 90, seed=1).rewards, named.source.rounds(0, 90, seed=1).rewards
         )
         np.testing.assert_array_equal(one.target.batch(0, 90, seed=1), named.target.batch(0, 90, seed=1))
-
-    def test_what_is_read_in_blocks_stays_so(self):
-        """A mixture shows every part in the part's own order: of functions, few blocks are drawn for a batch."""
-        drawn = []
-
-        def draw(generator, n):
-            drawn.append(n)
-            return generator.normal(size=(n, 3))
-
-        def pay(generator, contexts, arms):
-            return (arms == 1).astype(float)
-
-        pair = daband.domains.from_callable(
-            sources={"a": (draw, pay), "b": (draw, pay)}, target=draw, n_arms=2, length=50_000
-        )
-        drawn.clear()
-        pair.source.rounds(0, 64, seed=0)
-        assert len(drawn) <= 4
-        order = pair.source.order(0, len(pair.source), seed=0)
-        np.testing.assert_array_equal(np.sort(order), np.arange(len(pair.source)))
-        np.testing.assert_array_equal(pair.source.order(70, 900, seed=0), order[70:900])
 
 
 def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():

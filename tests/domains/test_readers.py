@@ -1,16 +1,11 @@
-"""Logs, torch datasets and plain functions."""
+"""Logs and plain functions."""
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
 
 from daband.checks._pairs import check_pair
-from daband.domains import _registry as registry
-from daband.domains.readers._callables import from_callable
+from daband.domains.readers._arrays import from_callable
 from daband.domains.readers._logs import from_log
-from daband.domains.readers._torch_datasets import from_datasets
 from daband.errors import InvalidInput
 
 N = 30
@@ -55,65 +50,6 @@ def test_a_log_needs_whole_numbers(options):
         from_log(source=LOG, target=CONTEXTS, target_test=(CONTEXTS, LABELS), **options)
 
 
-class Bare(Dataset):
-    """Contexts without labels."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, row):
-        return torch.as_tensor(CONTEXTS[row])
-
-
-class Pictures(Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, row):
-        return Image.fromarray(np.full((5, 7, 3), row, dtype=np.uint8)), row % 2
-
-
-def test_datasets_with_and_without_labels():
-    labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
-    shuffled = TensorDataset(torch.as_tensor(CONTEXTS[::-1].copy()), torch.as_tensor(LABELS[::-1].copy()))
-    pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled, source_test=None)
-    assert pair.n_arms == 3
-    np.testing.assert_array_equal(pair.source.read(np.arange(N)), CONTEXTS)
-    np.testing.assert_array_equal(pair.target_labelled.read_rewards(np.arange(N))[0].argmax(axis=1), LABELS[::-1])
-    check_pair(pair)
-    assert from_datasets(source=labelled, target=Bare(), target_test=shuffled).target_labelled is None
-
-
-def test_pillow_images_come_channels_first():
-    pair = from_datasets(source=Pictures(), target=Pictures(), target_test=Pictures(), source_test=0)
-    assert pair.context_shape == (3, 5, 7)
-    np.testing.assert_array_equal(pair.source.read(np.array([4])), np.full((1, 3, 5, 7), 4, dtype=np.uint8))
-
-
-def test_large_datasets_go_to_a_mapped_file_without_a_name(monkeypatch, tmp_path):
-    """So a process that is killed leaves nothing behind either."""
-    monkeypatch.setattr(registry, "_IN_MEMORY", 10)
-    labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
-    pair = from_datasets(source=labelled, target=Bare(), target_test=labelled)
-    np.testing.assert_array_equal(pair.target.read(np.arange(N)), CONTEXTS)
-    assert not list((tmp_path / "cache" / "arrays").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (Bare(), r"items \(context, label\)"),
-        (iter([]), "map-style dataset with a length"),
-        ([], "empty"),
-        ([(np.zeros(2), 0), (np.zeros(3), 1)], r"source\[1\] has shape \(3,\)"),
-        ([(np.zeros(2), 0), (np.zeros(2), 0.5)], "one integer"),
-    ],
-)
-def test_wrong_datasets(source, message):
-    with pytest.raises(InvalidInput, match=message):
-        from_datasets(source=source, target=Bare(), target_test=Bare())
-
-
 def draw(generator, n):
     return generator.normal(size=(n, 2))
 
@@ -154,7 +90,7 @@ def test_a_round_of_functions_is_the_same_whenever_it_is_asked_for():
         ({"source": (draw,)}, "two functions"),
         ({"target": 3}, "target must be a function"),
         ({"target": lambda generator, n: np.zeros((n, 5))}, r"target contexts have shape \(5,\)"),
-        ({"target": lambda generator, n: np.zeros((3, 2))}, "must return 256 contexts"),
+        ({"target": lambda generator, n: np.zeros((3, 2))}, "must return 20000 contexts"),
         ({"target": lambda generator, n: np.full((n, 2), np.nan)}, "NaN"),
         ({"length": 0}, ">= 1, got 0"),
         ({"length": "9"}, "length must be a whole number >= [0-9], got '9'"),
@@ -170,37 +106,5 @@ def test_wrong_functions(options, message):
 
 
 def test_a_pay_that_returns_nonsense():
-    pair = from_callable(
-        source=(draw, lambda generator, contexts, arms: np.zeros(3)),
-        target=draw,
-        target_test=(np.zeros((2, 2)), np.zeros((2, 3))),
-        n_arms=3,
-    )
     with pytest.raises(InvalidInput, match="finite reward a context"):
-        pair.source.rounds(0, 4, seed=0)
-
-
-def drawn(*, length):
-    return from_callable(
-        source=(lambda g, n: g.normal(size=(n, 2)), lambda g, x, arms: x[:, 0]),
-        target=lambda g, n: g.normal(size=(n, 2)),
-        n_arms=2,
-        length=length,
-        source_test=None,
-    )
-
-
-@pytest.mark.parametrize("length", [50, 256, 700])
-def test_the_seed_orders_drawn_contexts_within_a_block_too(length):
-    pair = drawn(length=length)
-    for domain in (pair.source, pair.target):
-        one, two = (domain.order(0, length, seed=seed) for seed in (0, 1))
-        np.testing.assert_array_equal(np.sort(one), np.arange(length))
-        np.testing.assert_array_equal(one, domain.order(0, length, seed=0))
-        inside = [order[order < min(256, length)] for order in (one, two)]  # the first block, as each seed shows it
-        assert (inside[0] != inside[1]).any()
-        assert (inside[0] != np.arange(len(inside[0]))).any()
-        middle = domain.order(20, 45, seed=1)
-        np.testing.assert_array_equal(middle, two[20:45])
-    few = np.unique(pair.source.order(0, min(64, length), seed=3) // 256)
-    assert len(few) <= 2  # a batch still draws few blocks
+        from_callable(source=(draw, lambda generator, contexts, arms: np.zeros(3)), target=draw, n_arms=3)

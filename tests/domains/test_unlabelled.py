@@ -6,13 +6,11 @@ import pytest
 
 import daband
 from daband.checks._pairs import check_pair
-from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._callables import from_callable
+from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._image_folder import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._tables import from_table
-from daband.domains.readers._torch_datasets import from_datasets
 from daband.errors import InvalidInput
 
 N = 200
@@ -52,10 +50,6 @@ def by_log():
     return from_log(source=(X, LABELS, (LABELS == 1) * 1.0, np.full(N, 0.5)), target=X_TARGET, n_arms=3)
 
 
-def by_datasets():
-    return from_datasets(source=list(zip(X, LABELS, strict=True)), target=list(X_TARGET))
-
-
 def by_functions():
     def draw(generator, n):
         return generator.normal(size=(n, 6))
@@ -66,7 +60,7 @@ def by_functions():
     return from_callable(source=(draw, pay), target=draw, n_arms=3, length=3 * N)
 
 
-READERS = [by_arrays, by_rewards_in_euros, by_table, by_logged_table, by_log, by_datasets, by_functions]
+READERS = [by_arrays, by_rewards_in_euros, by_table, by_logged_table, by_log, by_functions]
 
 
 @pytest.mark.parametrize("made", READERS)

@@ -7,18 +7,15 @@ from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDo
 from daband.domains._download import get_data
 from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import cache_directory, data_directory, load, pair_names, register_pair
-from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._callables import from_callable
+from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._image_folder import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table
-from daband.domains.readers._torch_datasets import from_datasets
 
 __all__ = [
     "About", "Columns", "Contexts", "DomainNames", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog",
     "RewardDomain", "Shift", "TableTransform", "cache_directory", "data_directory", "from_arrays", "from_callable",
-    "from_datasets", "from_images", "from_log", "from_table", "get_data", "load", "pair_names", "register_pair",
-    "restrict_pair",
+    "from_images", "from_log", "from_table", "get_data", "load", "pair_names", "register_pair", "restrict_pair",
 ]  # fmt: skip
