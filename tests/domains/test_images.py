@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from daband._image_layout import decode
-from daband.domains.readers._image_folder import from_images
-from daband.domains.readers._image_store import Framing, ImageStore
+from daband.domains.readers._images import Framing, ImageContexts, from_images
 from daband.errors import DataError, InvalidInput
 
 CLASSES = ["cat", "dog", "owl"]
@@ -27,10 +26,10 @@ def files(tmp_path, write_images):
 
 
 @pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("count", [3, 30])  # decoded in turn, and by threads
+@pytest.mark.parametrize("count", [3, 30])
 def test_a_store_reads_what_pillow_reads(files, cache, count):
     framing = Framing(20, 16)
-    store = ImageStore(files, framing, cache=cache)
+    store = ImageContexts(files, framing, cache=cache)
     order = np.random.default_rng(0).permutation(30)[:count]
     images = store.read(order)
     assert images.dtype == np.uint8
@@ -41,24 +40,24 @@ def test_a_store_reads_what_pillow_reads(files, cache, count):
 
 def test_the_second_store_needs_no_image_file(files):
     framing = Framing(16, 16)
-    first = ImageStore(files, framing).read(np.arange(30))
+    first = ImageContexts(files, framing).read(np.arange(30))
     status = [os.stat(path) for path in files]
     for path, was in zip(files, status, strict=True):  # same name, size and time, but no image any more
         path.write_bytes(bytes(was.st_size))
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    np.testing.assert_array_equal(ImageStore(files, framing).read(np.arange(30)), first)
+    np.testing.assert_array_equal(ImageContexts(files, framing).read(np.arange(30)), first)
 
 
 def test_a_changed_file_is_decoded_afresh(files):
     framing = Framing(8, 8)
-    ImageStore(files, framing).read(np.arange(30))
+    ImageContexts(files, framing).read(np.arange(30))
     Image.fromarray(np.full((9, 9, 3), 77, dtype=np.uint8)).save(files[0])
-    np.testing.assert_array_equal(ImageStore(files, framing).read(np.array([0]))[0], 77)
+    np.testing.assert_array_equal(ImageContexts(files, framing).read(np.array([0]))[0], 77)
 
 
 def test_another_framing_has_another_cache(files):
-    assert ImageStore(files, Framing(8, 8)).read(np.arange(9)).shape == (9, 3, 8, 8)
-    assert ImageStore(files, Framing(9, 8)).cached == 0
+    assert ImageContexts(files, Framing(8, 8)).read(np.arange(9)).shape == (9, 3, 8, 8)
+    assert ImageContexts(files, Framing(9, 8)).cached == 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"not an image at all", None])
@@ -66,36 +65,36 @@ def test_another_framing_has_another_cache(files):
 def test_a_damaged_image_is_named_and_nothing_of_it_is_cached(files, damage, count):
     broken = files[1]
     broken.write_bytes(broken.read_bytes()[:200] if damage is None else damage)
-    store = ImageStore(files, Framing(16, 16))
+    store = ImageContexts(files, Framing(16, 16))
     with pytest.raises(DataError, match=broken.name):
         store.read(np.arange(count))
     Image.fromarray(np.full((9, 9, 3), 5, dtype=np.uint8)).save(broken)
-    again = ImageStore(files, Framing(16, 16)).read(np.arange(count))
+    again = ImageContexts(files, Framing(16, 16)).read(np.arange(count))
     np.testing.assert_array_equal(again[1], 5)
 
 
 def test_a_damaged_image_without_a_cache(files):
     files[4].write_bytes(b"no")
     with pytest.raises(DataError, match=files[4].name):
-        ImageStore(files, Framing(16, 16), cache=False).read(np.arange(30))
+        ImageContexts(files, Framing(16, 16), cache=False).read(np.arange(30))
 
 
 def test_a_file_that_went_away(files):
     files[2].unlink()
     with pytest.raises(DataError, match="is not there"):
-        ImageStore(files, Framing(16, 16))
+        ImageContexts(files, Framing(16, 16))
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(files, monkeypatch, tmp_path):
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "a file"))
-    store = ImageStore(files, Framing(16, 16))
+    store = ImageContexts(files, Framing(16, 16))
     assert store.read(np.arange(30)).shape == (30, 3, 16, 16)
     assert store.cached == 0
 
 
 def test_two_stores_may_be_read_at_once(files):
-    store, other = (ImageStore(files, Framing(side, side)) for side in (16, 12))
+    store, other = (ImageContexts(files, Framing(side, side)) for side in (16, 12))
     with ThreadPoolExecutor(2) as pool:
         images, smaller = pool.map(lambda one: one.read(np.arange(30)), (store, other))
     np.testing.assert_array_equal(images, np.stack([by_hand(path, Framing(16, 16)) for path in files]))
@@ -108,7 +107,7 @@ def test_odd_kinds_of_images_become_three_channels(tmp_path):
     Image.fromarray(grey).save(tmp_path / "grey.png")
     Image.fromarray(grey).convert("P").save(tmp_path / "palette.png", transparency=b"\x00" * 256)
     Image.fromarray(np.dstack([grey] * 4)).save(tmp_path / "alpha.png")
-    images = ImageStore(sorted(tmp_path.glob("*.png")), Framing(12, 12), cache=False).read(np.arange(3))
+    images = ImageContexts(sorted(tmp_path.glob("*.png")), Framing(12, 12), cache=False).read(np.arange(3))
     np.testing.assert_array_equal(images, np.broadcast_to(grey, (3, 3, 12, 12)))
 
 
@@ -133,7 +132,7 @@ def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
     # What an image pays belongs to that very image, after all the shuffling.
     rewards, _ = pair.target_labelled.read_rewards(np.arange(12))
     for row in range(12):
-        name = Path(pair.target._store._paths[row]).parent.name
+        name = Path(pair.target.files[row]).parent.name
         assert pair.class_names[rewards[row].argmax()] == name
 
 
@@ -170,7 +169,7 @@ def test_sixteen_bits_of_grey_are_not_all_white(tmp_path, kind):
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / f"sixteen.{kind}")
     Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "fractions.tif")
     np.testing.assert_array_equal(decode(tmp_path / f"sixteen.{kind}"), decode(tmp_path / "eight.png"))
-    store = ImageStore([tmp_path / "fractions.tif"], Framing(8, 8), cache=False)
+    store = ImageContexts([tmp_path / "fractions.tif"], Framing(8, 8), cache=False)
     with pytest.raises(DataError, match="fractions of an unknown range"):
         store.read(np.array([0]))
 

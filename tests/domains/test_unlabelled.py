@@ -8,7 +8,7 @@ import daband
 from daband.checks._pairs import check_pair
 from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._image_folder import from_images
+from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput

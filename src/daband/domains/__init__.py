@@ -9,7 +9,7 @@ from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import cache_directory, data_directory, load, pair_names, register_pair
 from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._image_folder import from_images
+from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table

@@ -16,7 +16,7 @@ from daband._arrays import AnyArray, IntArray
 from daband.domains._registry import find, need
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import Parts, declare, facts, file_of, halved
-from daband.domains.readers._image_store import decode_image
+from daband.domains.readers._images import decode_image
 from daband.errors import DataError
 
 # MNIST from its idx files, and MNIST-M: made by the published recipe, or read as it is distributed.

@@ -12,8 +12,7 @@ from daband.domains._registry import find, need
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of
-from daband.domains.readers._image_folder import ImageList, pair_of_images, scan_classes
-from daband.domains.readers._image_store import Framing, ImageStore
+from daband.domains.readers._images import Framing, ImageContexts, ImageList, pair_of_images, scan_classes
 from daband.errors import DataError
 
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
@@ -158,8 +157,8 @@ def _read_signs(*, side: int = 32) -> Parts:
 
 def _decode(images: ImageList, framing: Framing) -> tuple[AnyArray, IntArray]:
     # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
-    store = ImageStore(images.paths, framing)
-    return store.read(np.arange(len(store))), images.labels
+    contexts = ImageContexts(images.paths, framing)
+    return contexts.read(np.arange(len(contexts))), images.labels
 
 
 declare(

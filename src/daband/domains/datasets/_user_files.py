@@ -22,7 +22,7 @@ from daband._table_transform import ROW, CategoricalColumn, DateColumn, TableTra
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_notices, infer_columns
-from daband.domains.readers._image_folder import from_images
+from daband.domains.readers._images import from_images
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput

@@ -26,7 +26,7 @@ from daband._lazy_polars import pl
 from daband._table_transform import TableTransform, numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._image_paths import FILE_COLUMN, ImagePaths
+from daband.domains.readers._images import FILE_COLUMN, ImagePaths
 from daband.domains.readers._reading import LogPart, UnusableFile, log_files, read_footer, read_frames
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.serving._row_reader import ImageRule

@@ -1,0 +1,400 @@
+"""Image files as contexts: folders with a sub-folder per class (``from_images``), and the paths in a log.
+
+Files are decoded when a context is first read, by several threads, and kept in a memory-mapped cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import whole
+from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._files import checked_path
+from daband._image_layout import decode
+from daband._lazy_polars import pl
+from daband._shift import ShiftLike, as_shift
+from daband._table_transform import row_number
+from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains._mixtures import takes_several
+from daband.domains._registry import cache_directory
+from daband.domains._splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
+from daband.errors import DataError, InvalidInput
+from daband.serving._row_reader import ImageRule, RowReader
+
+#: The column of a log that has the paths of images, relative to the current folder or absolute.
+FILE_COLUMN = "file"
+_KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How an image of any size becomes a context: both sides resized to ``resize``, then the centre ``crop`` of it."""
+
+    resize: int
+    crop: int
+
+    def __post_init__(self) -> None:
+        whole("framing's resize", self.resize, least=1)
+        whole("framing's crop", self.crop, least=1)
+        if self.crop > self.resize:
+            raise InvalidInput(f"framing needs crop <= resize, got crop={self.crop}, resize={self.resize}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a context."""
+        return (3, self.crop, self.crop)
+
+
+def decode_image(path: Path, *, framing: Framing | None = None) -> AnyArray:
+    """Return an image file as (H, W, 3) of uint8; a damaged file is an error that names it."""
+    try:
+        return decode(path) if framing is None else decode(path, framing.resize, framing.crop)
+    except ImportError:
+        raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there") from None
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+        raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
+
+
+class ImageContexts(Contexts):
+    """Image files as contexts (3, H, W) of uint8.
+
+    With ``cache`` the decoded pixels are kept below the cache directory, under a name made of the files' names, sizes
+    and times and of the framing, so that a changed file is decoded again. The pixels are mapped for the length of one
+    ``read``, so a set larger than memory does not fill it. Without ``cache``, or with too little disk, every read
+    decodes.
+    """
+
+    prefetches = True
+
+    def __init__(self, paths: Sequence[Path], framing: Framing, *, cache: bool = True, passes: int = 1) -> None:
+        if not paths:
+            raise DataError("contexts of images need at least one file")
+        #: The file of each context.
+        self.files = tuple(str(path) for path in paths)
+        self.framing = (framing.resize, framing.crop)
+        self.context_shape = framing.shape
+        self.passes = passes
+        self._framing = framing
+        self._shape = (len(paths), *framing.shape)
+        self._cache = self._open_cache() if cache else None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def row_names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+        return {"file": self.files}
+
+    @property
+    def cached(self) -> int:
+        """How many images a read would take from the cache."""
+        return 0 if self._cache is None else int(np.count_nonzero(np.fromfile(self._cache / "decoded", np.uint8)))
+
+    def read(self, indices: IntArray) -> AnyArray:
+        indices = np.asarray(indices, dtype=np.int64)
+        if self._cache is None:
+            images: AnyArray = np.empty((len(indices), *self.context_shape), dtype=np.uint8)
+            self._decode(indices, images, np.arange(len(indices)))
+            return images
+        wanted = np.unique(indices)
+        missing = wanted[np.fromfile(self._cache / "decoded", np.uint8)[wanted] == 0]
+        mode: Any = "r+" if len(missing) else "r"
+        pixels = np.memmap(self._cache / "pixels", dtype=np.uint8, mode=mode, shape=self._shape)
+        if len(missing):
+            self._decode(missing, pixels, missing)
+            flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
+            flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
+        return np.array(pixels[indices])
+
+    def _decode(self, indices: IntArray, images: AnyArray, rows: IntArray) -> None:
+        """Write the images at ``indices`` to these ``rows`` of an array."""
+
+        def decode_one(at: int) -> None:
+            path = Path(self.files[indices[at]])
+            images[rows[at]] = decode_image(path, framing=self._framing).transpose(2, 0, 1)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
+            list(pool.map(decode_one, range(len(indices))))
+
+    def _open_cache(self) -> Path | None:
+        """Return the folder of the decoded pixels, made if needed; None if it cannot be written."""
+        root = cache_directory() / "images"
+        folder = root / self._fingerprint()
+        size = math.prod(self._shape)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir() and shutil.disk_usage(root).free < size:
+                return None
+            folder.mkdir(exist_ok=True)
+            for name, length in (("pixels", size), ("decoded", len(self))):
+                with open(folder / name, "ab") as file:  # of two runs that start together, the second changes nothing
+                    file.truncate(length)
+        except OSError:
+            return None
+        return folder
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"v3 {self.framing}".encode())
+        for path in self.files:
+            try:
+                status = os.stat(path)
+            except OSError:
+                raise DataError(f"{path} is not there") from None
+            digest.update(f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()[:24]
+
+
+class ImageSource(ImageContexts, RewardDomain):
+    """Image files with labels (n,): the reward is 1 for the arm equal to the label, else 0."""
+
+    def __init__(
+        self, images: ImageList, framing: Framing, *, n_arms: int, cache: bool = True, passes: int = 1
+    ) -> None:
+        super().__init__(images.paths, framing, cache=cache, passes=passes)
+        self._labels = images.labels
+        self.n_arms = n_arms
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        rewards = np.eye(self.n_arms)[self._labels[indices]]
+        return rewards, rewards
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Files with the class of each, (n,)."""
+
+    paths: tuple[Path, ...]
+    labels: IntArray
+
+    def take(self, rows: IntArray) -> ImageList:
+        """Return some of the files."""
+        return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
+
+
+@takes_several()
+def from_images(
+    *,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    sources: Mapping[str, str | Path] | None = None,
+    targets: Mapping[str, str | Path] | None = None,
+    target_test: Any = None,
+    source_test: Any = 0.1,
+    framing: int | tuple[int, int] = 224,
+    cache: bool = True,
+    passes: int = 1,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    name: str = "images",
+) -> Pair:
+    """Return a pair of folders of images, decoded when they are first needed.
+
+    Args:
+        source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
+        target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
+            no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
+            every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
+        sources: several sources by name, in the place of ``source``; all have the same sub-folders.
+        targets: several targets by name, in the place of ``target``; ``target_test`` is then a folder for each by name.
+        target_test: a folder with the same sub-folders as the source, for the evaluator.
+        source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
+            out (a fixed split by class), or None.
+        framing: the side of a context in pixels; or two, to resize both sides to the first and crop the centre.
+        cache: keep decoded images on disk.
+        passes: how many times each source image may be shown.
+        target_passes: how many times each target image may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        name: what reports call the pair; it also fixes how source and target are split.
+
+    Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
+    class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
+
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> for number in range(40):
+    ...     for folder in (Path("rendered", ["day", "night"][number % 2]), Path("photographs")):
+    ...         folder.mkdir(parents=True, exist_ok=True)
+    ...         Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
+    >>> pair = daband.domains.from_images(source="rendered", target="photographs", framing=8, cache=False)
+    >>> pair.context_shape, pair.class_names, pair.target_test
+    ((3, 8, 8), ('day', 'night'), None)
+    """
+    if source is None or target is None:
+        raise InvalidInput("from_images needs a source and a target folder")
+    source, target = checked_path(source, "source"), checked_path(target, "target")
+    classes = _class_folders(source)
+    source_images = scan_classes(source, classes)
+    labelled: ImageList | None = None
+    test: ImageList | None = None
+    contexts = tuple(_images_below(target))
+    if target_test is not None:
+        test = scan_classes(checked_path(target_test, "target_test"), classes)
+        if all((target / label).is_dir() for label in classes):
+            labelled = scan_classes(target, classes)
+            if labelled.paths != contexts:
+                labelled = None  # some images lie outside the class folders: nobody could say what they pay
+    elif any((target / label).is_dir() for label in classes):
+        others = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
+        if others:
+            raise DataError(
+                f"{target / others[0]} is no class of the source ({', '.join(classes)}). Rename it or move it "
+                "away; or put all images of the target into one folder, and they are used without labels"
+            )
+        target_images = scan_classes(target, classes)
+        seen, held = split_half(target_images.labels, name=name)
+        labelled, test = target_images.take(seen), target_images.take(held)
+        contexts = labelled.paths
+    return pair_of_images(
+        source=source_images,
+        source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
+        target=contexts,
+        target_test=test,
+        target_labelled=labelled,
+        class_names=classes,
+        framing=Framing(*framing) if isinstance(framing, tuple) else Framing(framing, framing),
+        cache=cache,
+        passes=passes,
+        target_passes=target_passes,
+        shift=shift,
+        name=name,
+    )
+
+
+def pair_of_images(
+    *,
+    source: ImageList,
+    source_test: ImageList | float | None,
+    target: Sequence[Path],
+    target_test: ImageList | None,
+    target_labelled: ImageList | None,
+    class_names: Sequence[str],
+    framing: Framing,
+    cache: bool = True,
+    passes: int,
+    target_passes: int | None = None,
+    shift: ShiftLike = None,
+    name: str,
+) -> Pair:
+    """Return a pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
+    passes = whole("passes", passes, least=1)
+    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
+    require_classes(source.labels, class_names, where="the source")
+    if target_test is not None:
+        require_classes(target_test.labels, class_names, where="the target's test")
+    options: dict[str, Any] = {"n_arms": len(class_names), "cache": cache}
+    # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
+    rows = np.random.default_rng(len(target)).permutation(len(target))
+    later = None
+    if target_labelled is not None:
+        later = ImageSource(target_labelled.take(rows), framing, passes=target_passes, **options)
+    train: RewardDomain = ImageSource(source, framing, passes=passes, **options)
+    held: EvaluationDomain | None
+    if isinstance(source_test, ImageList):
+        held = EvaluatedRewards(ImageSource(source_test, framing, **options))
+    else:
+        train, held = hold_out_rewards(train, share=source_test, name=name)
+    test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, framing, **options))
+    return Pair(
+        name=name,
+        context_shape=framing.shape,
+        n_arms=len(class_names),
+        class_names=tuple(class_names),
+        source=train,
+        source_test=held,
+        target=ImageContexts([target[row] for row in rows], framing, cache=cache, passes=target_passes),
+        target_test=test,
+        target_labelled=later,
+        feedback="one_hot",
+        about=About(summary="folders of images given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=framing.shape),
+    )
+
+
+def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
+    """Return the images below each class's sub-folder, in the order of classes and names."""
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, class_folder in enumerate(class_folders):
+        below = folder / class_folder
+        images = _list_images(below)
+        if not images:
+            raise DataError(
+                f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}. Images of a "
+                "target may also lie in one folder without classes, and are used without labels then"
+            )
+        paths += images
+        labels += [label] * len(images)
+    return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
+
+
+def _class_folders(folder: Path) -> list[str]:
+    _check_folder(folder)
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(classes) < 2:
+        raise DataError(f"{folder} should have one sub-folder per class, at least two; found {classes}")
+    return classes
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder")
+
+
+def _images_below(folder: Path) -> list[Path]:
+    _check_folder(folder)
+    images = _list_images(folder)
+    if not images:
+        raise DataError(f"{folder} has no images ({', '.join(sorted(_KINDS))})")
+    return images
+
+
+def _list_images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())
+
+
+# Images of a log.
+
+
+class ImagePaths:
+    """Turns rows with the path of an image file into contexts, by the code that decides on image files.
+
+    Args:
+        shape: the shape of a context.
+        rule: how an image file becomes a context.
+    """
+
+    names = (FILE_COLUMN,)
+
+    def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
+        self.feature_names = range(math.prod(shape))
+        self._reader = RowReader(
+            shape=shape, table=None, images=rule, ranges=None, feature_names=(), largest_norm=math.inf
+        )
+
+    def apply(self, frame: pl.DataFrame) -> AnyArray:
+        """Return the contexts (n, d) of rows."""
+        contexts = []
+        for row, name in enumerate(frame[FILE_COLUMN].to_list()):
+            at = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
+            if not isinstance(name, str) or not name:
+                raise DataError(f"no path of an image in {at}")
+            if not Path(name).is_file():
+                raise DataError(f"{at} names {name}, which is not there; paths are relative to {Path.cwd()}")
+            try:
+                contexts.append(self._reader.read(name).contexts.reshape(1, -1))
+            except InvalidInput as error:
+                raise DataError(f"{at}: {error}") from None
+        return np.concatenate(contexts)
