@@ -259,13 +259,44 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-9)
     found = daband("evaluate-log", "q.safetensors", "log.csv", cwd=tmp_path, code=2)
     assert "the policy has learned the log" in found
-    Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)).save(tmp_path / "photos/7.png")  # resized, as trained
+    Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)).save(tmp_path / "photos/7.png")
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
-    assert "Learned 1 rounds" in daband("learn", "p.safetensors", "log.csv", "--out", "r.safetensors", cwd=tmp_path)
+    told = daband("learn", "p.safetensors", "log.csv", "--out", "r.safetensors", cwd=tmp_path, code=2)
+    assert "the image has 30 x 40 pixels" in told  # the policy was trained on arrays: nothing says how to resize it
     (tmp_path / "photos/7.png").unlink()
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
     assert "row 0 of 'file' names photos/7.png, which is not there" in told
+
+
+def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
+    """Before: pictures were resized to the side of a context, and nothing was cropped."""
+    from PIL import Image
+
+    import daband as library
+    from daband._image_layout import decode
+
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        for folder in (tmp_path / "drawn" / "ab"[number % 2], tmp_path / "photos"):
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (30, 26, 3), np.uint8)).save(folder / f"{number}.png")
+    pair = library.domains.from_images(
+        source=tmp_path / "drawn", target=tmp_path / "photos", framing=(24, 16), cache=False
+    )
+    policy = library.LinUCB.for_pair(pair, seed=0)
+    policy.save(tmp_path / "p.safetensors")
+    library.export(policy, tmp_path / "p.daband", domain="target", epsilon=1.0)  # every weight is 1
+    daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
+    log = pl.read_csv(tmp_path / "log.csv").with_columns(reward=pl.Series(rng.random(40)))
+    log.write_csv(tmp_path / "log.csv")
+    daband("learn", "p.safetensors", "log.csv", "--out", "q.safetensors", cwd=tmp_path)
+    contexts = np.stack([decode(tmp_path / name, 24, 16).transpose(2, 0, 1) for name in log["file"]])
+    by_hand = library.load(tmp_path / "p.safetensors")
+    by_hand.update(contexts, [policy.arm_names.index(name) for name in log["arm"]], log["reward"].to_numpy(), "target")
+    learned = library.load(tmp_path / "q.safetensors")
+    np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-6)
+    assert learned.framing == (24, 16)
 
 
 def test_a_file_in_the_place_of_a_preset_says_which_options_take_it(market):

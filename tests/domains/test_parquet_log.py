@@ -156,7 +156,7 @@ def test_what_rows_hold_is_named_with_file_and_row(tmp_path, column, value, mess
 def test_logs_that_are_none(tmp_path):
     with pytest.raises(DataError, match="no file matches"):
         ParquetLog(f"{tmp_path}/*.parquet", n_arms=3)
-    with pytest.raises(DataError, match=r"no \*.parquet file"):
+    with pytest.raises(DataError, match=r"no \*.parquet or \*.csv or \*.tsv file"):
         ParquetLog(tmp_path, n_arms=3)
     with pytest.raises(DataError, match="is not there"):
         ParquetLog(tmp_path / "one.parquet", n_arms=3)
@@ -170,10 +170,33 @@ def test_logs_that_are_none(tmp_path):
         ParquetLog(tmp_path / "log", n_arms=3, on_damaged="ignore")
 
 
-def test_a_log_in_csv_is_sent_to_the_reader_of_tables(tmp_path):
+def test_a_log_in_csv_is_read_as_one_in_parquet(tmp_path):
     frame(20).write_csv(tmp_path / "log.csv")
-    with pytest.raises(DataError, match=r"log\.csv is not a Parquet file; a log in CSV is read by .*from_table"):
-        daband.domains.from_log(source=str(tmp_path / "log.csv"), target=np.zeros((5, 4)), n_arms=3)
+    pair = daband.domains.from_log(
+        source=str(tmp_path / "log.csv"), source_test=None, target=np.zeros((5, 4)), n_arms=3
+    )
+    np.testing.assert_allclose(pair.source.read(np.arange(20)), contexts(frame(20)), rtol=1e-6)
+    copy = pickle.loads(pickle.dumps(pair.source))
+    np.testing.assert_array_equal(copy.read(np.arange(20)), pair.source.read(np.arange(20)))
+
+
+def test_rounds_without_a_reward_keep_the_row_numbers_of_the_others(tmp_path):
+    table = frame(30).with_columns(reward=pl.when(pl.int_range(30) > 9).then("reward"))
+    table = table.with_columns(propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity"))
+    log = ParquetLog(write(tmp_path / "log", table), n_arms=3, skip_unrewarded=True)
+    assert (len(log), log.unrewarded) == (20, {str(tmp_path / "log" / "0.parquet"): 10})
+    np.testing.assert_array_equal(log.read(np.array([0]))[0], contexts(table)[10])
+    with pytest.raises(DataError, match="in row 12 of 'propensity'"):
+        log.read_log(np.arange(20))
+
+
+def test_arms_are_read_by_their_names(tmp_path):
+    names = ["tea", "none", "coffee"]
+    table = frame(30).with_columns(pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+    log = ParquetLog(write(tmp_path / "log", table), n_arms=3, arm_names=names)
+    np.testing.assert_array_equal(log.read_log(np.arange(30))[0], frame(30)["arm"])
+    with pytest.raises(DataError, match=r"'coffee' in the arm's column 'arm', which is not an arm \(tea, none, mate\)"):
+        ParquetLog(tmp_path / "log", n_arms=3, arm_names=["tea", "none", "mate"])
 
 
 def test_a_reward_that_is_no_number_is_shown_with_its_row(tmp_path):

@@ -19,7 +19,6 @@ from daband.cli._files import table_as_log
 from daband.cli._output import rows_bar, say
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import LogColumns, PlainLog
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
@@ -218,28 +217,29 @@ def evaluate_log_command(
             raise InvalidInput(f"{policy} was exported for the {valued.domain}: leave --domain out")
     elif domain is not None:
         valued.deploy(domain)
-    with (
-        rows_bar("pass 1") as show,
-        tempfile.TemporaryDirectory(prefix="daband-") as copies,
-    ):
-        columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
-        named = LogColumns(arm, reward, propensity)
-        plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
-        for path, rounds in plain.unrewarded.items():
-            say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+    columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
+    opened = open_log(
+        log,
+        valued,
+        columns=columns,
+        on_damaged="skip" if skip_damaged else "refuse",
+        roles={"arm": arm, "reward": reward, "propensity": propensity} if columns is None else None,
+        skip_unrewarded=True,
+    )
+    for path, rounds in opened.unrewarded.items():
+        say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+    with rows_bar("pass 1") as show:
         given: dict[str, Any] = {
-            "confidence": confidence, "rule": rule, "columns": columns, "progress": show,
+            "confidence": confidence, "rule": rule, "progress": show,
             "on_damaged": "skip" if skip_damaged else "refuse",
         }  # fmt: skip
-        with plain.errors_name_originals():
-            try:
-                estimates = compare_estimators(valued, plain.files, names, **given)
-            except LearnedLog as error:
-                if folder is None or isinstance(valued, DeployedPolicy):
-                    raise
-                opened = open_log(plain.files, valued, columns=columns, table=None, on_damaged=given["on_damaged"])
-                before = _version_before(folder, opened, error)
-                estimates = compare_estimators(valued, plain.files, names, before=before, **given)
+        try:
+            estimates = compare_estimators(valued, opened, names, **given)
+        except LearnedLog as error:
+            if folder is None or isinstance(valued, DeployedPolicy):
+                raise
+            before = _version_before(folder, opened, error)
+            estimates = compare_estimators(valued, opened, names, before=before, **given)
     for estimate in estimates.values():
         value, low, high = (
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)

@@ -87,6 +87,8 @@ class Contexts(ABC):
     #: Whether a run may read the next episode in another thread while this one is played: worth it where files are
     #: decoded, and right only where what is read depends on the positions alone.
     prefetches: bool = False
+    #: For contexts read from image files, the pixels a side to which files are resized, and of the centre cut out.
+    framing: tuple[int, int] | None = None
     #: Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
     #: Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards.

@@ -52,7 +52,7 @@ class MixedContexts(Contexts):
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.named: dict[str, Any] = dict(parts)
-        self.context_shape = _common(parts, "context_shape")
+        self.context_shape, self.framing = _common(parts, "context_shape"), _common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
             self.n_arms = _common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())

@@ -14,7 +14,7 @@ import numpy as np
 
 from daband._arrays import FloatArray
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import part_digests, part_name
+from daband.domains.readers._reading import part_digests
 from daband.errors import InvalidInput
 from daband.evaluation._off_policy_inputs import CheckedLog
 from daband.evaluation._weighted_log import FOLDS
@@ -46,7 +46,7 @@ def count_learned(policy: Any, log: ParquetLog) -> int:
     count = 0
     for part in parts:
         known = np.zeros(len(part), np.bool_)
-        for start, stop in learned.get(digests[part_name(part)].partition(":")[0], ()):
+        for start, stop in learned.get(digests[part].partition(":")[0], ()):
             known[max(0, start - part.start) : max(0, stop - part.start)] = True
         count += int(known.sum())
     return count

@@ -32,6 +32,7 @@ from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, m
 from daband.linear._propensities import estimate_propensities
 from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
+from daband.serving._deployed_policy import DeployedPolicy
 
 ESTIMATORS = ("dr", "snips", "ips")
 #: Largest contexts of a log in files that are read into memory, if an argument needs all of them at once.
@@ -234,15 +235,14 @@ def _is_files(log: Any) -> bool:
 def _open_files(
     policy: Probabilities, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
 ) -> ParquetLog:
-    known = policy_of(policy)
-    if known is None:
+    if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None and table is None:
             return log
         raise InvalidInput(
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    return open_log(log, known, columns=columns, table=table, on_damaged=on_damaged)
+    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:

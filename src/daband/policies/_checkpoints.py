@@ -76,6 +76,8 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
+    if policy.framing is not None:
+        settings["framing"] = list(policy.framing)
     if policy.arm_names is not None:
         settings["arm_names"] = list(policy.arm_names)
     write_checkpoint(path, settings, policy_arrays(policy, replay=replay), notes)
@@ -125,7 +127,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     elif encoder is not None:
         arguments["encoder"] = encoder
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
-    arm_names = arguments.pop("arm_names", None)
+    arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"], transform)
@@ -135,6 +137,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     if table is not None:
         policy.table = TableTransform.from_state(table)
     policy.arm_names = arm_names
+    policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
     return policy
 
 

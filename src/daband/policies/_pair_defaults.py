@@ -50,6 +50,7 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
     if getattr(pair, "table", None) is not None:
         policy.table = pair.table  # type: ignore[attr-defined]
+    policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
     policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]
     return policy
 

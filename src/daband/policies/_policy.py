@@ -229,6 +229,9 @@ class Policy(ABC):
         self._ids = RoundIds(self.id_window)
         self.table = None
         self.arm_names = None
+        #: Pixels a side to which training resized image files, and of the centre that it cut out: (resize, crop). None
+        #: if contexts were not read from files. ``for_pair`` sets it; a saved file holds it.
+        self.framing: tuple[int, int] | None = None
         #: Digests of the parts of logs that were learned, so that no part is learned twice. Files hold them.
         self.log_parts: frozenset[str] = frozenset()
         #: The number of target logs learned by ``daband.learn_log``; exported files have it.

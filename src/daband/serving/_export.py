@@ -91,10 +91,12 @@ def export(
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
     _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
+    framing = getattr(policy, "framing", None)
     if pair is not None:
         _check_pair(frozen, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
         table = pair.table if table is None else table
+        framing = framing or getattr(pair.target, "framing", None)
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
     if table is not None:
@@ -107,7 +109,7 @@ def export(
     header: dict[str, Any] = {
         **frozen.header(), "arm_names": list(checked_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _image_rule(frozen, pair, images, layout), "assessment": _as_json(assessment),
+        "images": _image_rule(frozen, images, framing, layout), "assessment": _as_json(assessment),
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
         "log_parts": sorted(getattr(policy, "log_parts", ())),
     }  # fmt: skip
@@ -243,13 +245,12 @@ def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:
     return table
 
 
-def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None) -> dict[str, Any] | None:
+def _image_rule(frozen: FrozenPolicy, images: Any, framing: Any, layout: str | None) -> dict[str, Any] | None:
     if layout is None or frozen.arms == "shared":
         if images is not None:
             raise InvalidInput(f"images was given, but contexts of shape {frozen.context_shape} are no images")
         return None
-    target = None if pair is None else pair.target
-    framing = images if images is not None else getattr(target, "framing", None)
+    framing = images if images is not None else framing
     if framing is None:
         return {"layout": layout}
     resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)

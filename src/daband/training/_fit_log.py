@@ -19,12 +19,11 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import LogColumns, LogPart, PlainLog, part_digests, part_name
+from daband.domains.readers._reading import LogPart, part_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
@@ -154,8 +153,8 @@ def learn_log(
 
     Args:
         policy: the policy that was exported, or the one that learned the last log; changed in place.
-        log: Parquet or CSV files of any size: a folder, a glob such as ``"logs/*.parquet"``, a list, or a
-            ``ParquetLog``.
+        log: Parquet files of any size, or CSV files that fit into memory: a folder, a glob such as
+            ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
         columns: which columns mean what, where a policy without a table is to read some of them; by default ``arm``,
             ``reward`` and ``propensity``, and all others are the context.
         table: turns the context columns into contexts; by default the policy's own.
@@ -189,20 +188,10 @@ def learn_log(
         progress=progress,
         id=id,
         weights=weights,
+        names={"arm": arm, "reward": reward, "propensity": propensity},
     )
-    with TemporaryDirectory(prefix="daband-") as place:
-        before = policy.log_parts
-        if isinstance(log, ParquetLog):
-            _fit(policy, log, settings)
-        else:
-            named = LogColumns(arm, reward, propensity) if columns is None else LogColumns.of(columns)
-            plain = PlainLog(log, Path(place), named, policy.arm_names, rename=columns is None)
-            for path, rounds in plain.unrewarded.items():
-                again = "" if id is not None else " with ids, so that the others are not counted again"
-                message = f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}"
-                _warn(message, stacklevel=2)
-            with plain.errors_name_originals():
-                _fit(policy, plain.files, replace(settings, original=plain.original))
+    before = policy.log_parts
+    _fit(policy, log, settings)
     if policy.log_parts != before:
         policy.version += 1
     return policy
@@ -225,8 +214,8 @@ class _FitSettings:
     progress: Progress | None
     id: str | None = None
     weights: str | None = None
-    #: A message with the names of the user's files in the place of copies.
-    original: Callable[[str], str] = str
+    #: The columns with arms, rewards and propensities, for a log of the target.
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def part_prefix(self) -> str:
@@ -244,7 +233,15 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if settings.workers is not None:
         whole("workers", settings.workers, least=1)
     roles = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
-    opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged, roles=roles)
+    opened = open_log(
+        log,
+        policy,
+        columns=columns,
+        table=table,
+        on_damaged=settings.on_damaged,
+        roles={**settings.names, **roles} if columns is None else roles,
+        skip_unrewarded=settings.domain == "target",
+    )
     config = {
         "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
         "domain": settings.domain,
@@ -252,7 +249,10 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     for path, reason in opened.damaged.items():
-        _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=3)
+        _warn(f"{reason}; {path} is left out", stacklevel=3)
+    for path, rounds in opened.unrewarded.items():
+        again = "" if settings.id is not None else " with ids, so that the others are not counted again"
+        _warn(f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}", stacklevel=3)
     if engine == "ray" and not by_sums:
         raise InvalidInput(
             f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the other; "
@@ -312,7 +312,7 @@ class _LogRun:
             outcomes = sums_in_turn(blank, self.log, todo, settings.weights)
         write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
-        policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
+        policy.learn_sums(sums, blank, self._keys(part for part in parts if part.name in self._done))
         if self.folder is not None:  # a policy of today has the sums of earlier calls whose policies came back
             for path in self.folder.path.glob("sums-*.npz"):
                 if path.name != file:
@@ -324,7 +324,7 @@ class _LogRun:
         parts = self.log.parts(_STREAM_PART_ROWS)
         learned = self._learned(parts)
         saved = self._read_policy("policy")
-        in_folder = {self._digests.get(name, "") for name in self._done}
+        in_folder = {digest for part, digest in self._digests.items() if part.name in self._done}
         if saved is not None and not (in_folder and in_folder <= learned):  # else it knows all that is in the folder
             policy.restore(saved)
             self._learned(parts, warn=False)
@@ -363,7 +363,7 @@ class _LogRun:
                     self._refuse_or_skip(outcome, save)
                 else:
                     learn(part, outcome)
-                    self._done[part_name(part)] = _mark(self.log, part)
+                    self._done[part.name] = _mark(self.log, part)
                 self._tell(part, parts)
                 if self.folder is not None and self.folder.due():
                     save()
@@ -383,7 +383,7 @@ class _LogRun:
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
-        ids = column_values(part, settings.id)
+        ids = column_values(self.log, part, settings.id)
         for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
@@ -406,26 +406,26 @@ class _LogRun:
         self._digests = part_digests(parts)
         before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
         learned = before & frozenset(self._digests.values())
-        self._before = [part for part in parts if self._digests[part_name(part)] in learned]
+        self._before = [part for part in parts if self._digests[part] in learned]
         if self._before and warn and self.folder is None:
-            rounds, label = sum(map(len, self._before)), self.settings.original(self._before[0].label)
+            rounds, label = sum(map(len, self._before)), self._before[0].label
             text = f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again"
             _warn(text, stacklevel=5)
         return learned
 
     def _keys(self, parts: Iterable[LogPart]) -> list[str]:
-        return [f"{self.settings.part_prefix}{self._digests[part_name(part)]}" for part in parts]
+        return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
         """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
-        now = {part_name(part): _mark(self.log, part) for part in parts}
+        now = {part.name: _mark(self.log, part) for part in parts}
         for name, mark in self._done.items():
             if now.get(name) != mark:
                 what = "is no longer part of the log" if name not in now else "has changed since"
                 where = f"{self.folder.path}: {name}" if self.folder is not None else name
                 raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
         before = {part.label for part in self._before}
-        todo = [part for part in parts if part_name(part) not in self._done and part.label not in before]
+        todo = [part for part in parts if part.name not in self._done and part.label not in before]
         left = {part.label for part in todo}
         self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in left)
         self._parts = len(parts) - len(todo)
@@ -438,7 +438,7 @@ class _LogRun:
             kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
             remedy = "on_damaged='skip' learns from the other parts"
             raise error.reworded(f"{error.message}{kept}", on_damaged=remedy) from None
-        _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=6)
+        _warn(f"{error}; this part is left out", stacklevel=6)
 
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         self._rows += len(part)

@@ -19,7 +19,7 @@ from daband._arrays import FloatArray, one_blas_thread
 from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog, refuse_nulls
-from daband.domains.readers._reading import LogPart, read_frames
+from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._incoming_rounds import check_weights
@@ -37,11 +37,11 @@ _PER_WORKER = 2
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-def column_values(part: LogPart, column: str | None) -> Iterator[Any]:
+def column_values(log: ParquetLog, part: LogPart, column: str | None) -> Iterator[Any]:
     """Yield the values of a column, in the order of the part's rounds; nothing without a column."""
     if column is None:
         return
-    for frame in read_frames(part, [column], BATCH_ROWS):
+    for frame in log.frames(part, [column]):
         refuse_nulls(frame, [column], part.path)
         yield from frame[column].to_list()
 
@@ -50,7 +50,7 @@ def weighted_batches(
     policy: Policy, log: ParquetLog, part: LogPart, column: str | None, rows: int = BATCH_ROWS
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
     """Yield the rounds of a part with their weights: from a column, or by their propensities."""
-    values = column_values(part, column)
+    values = column_values(log, part, column)
     for batch in log.batches(part, rows):
         if column is None:
             yield batch, importance(batch.propensities, policy.n_arms, power=policy.propensity_power)

@@ -1,8 +1,8 @@
-"""Logs larger than memory: a folder of Parquet files, or a glob, read in batches and never as a whole.
+"""Logs larger than memory: Parquet files, read in batches and never as a whole. CSV files must fit into memory.
 
 A log is cut into parts: a file, or a range of rows of a large one. Several machines can read different parts, and a run
 that was killed skips those it has read. Columns, types and the number of rows are checked for every file before the
-first row is read; values are checked batch by batch. Errors name the file.
+first row is read; values are checked batch by batch. Errors name the file, and rows by their numbers in it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,49 +23,68 @@ from daband._arguments import share as checked_share
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._image_layout import image_layout
 from daband._lazy_polars import pl
-from daband._table_transform import TableTransform, numbers, row_number
+from daband._table_transform import ROW, TableTransform, numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import FILE_COLUMN, ImagePaths
-from daband.domains.readers._reading import LogPart, UnusableFile, log_files, read_footer, read_frames
+from daband.domains.readers._reading import (
+    LogPart,
+    UnusableFile,
+    arm_numbers,
+    log_files,
+    polars_errors,
+    scan_log_file,
+)
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._row_reader import ImageRule
 
 #: Rows read at a time; with 32 numbers each they take 8 MB.
 BATCH_ROWS = 65536
-#: A larger file is cut into parts of at most so many rows.
+#: A larger file is cut into parts of at most this many rows.
 _PART_ROWS = 4_194_304
 _ROLES = ("arm", "reward", "propensity")
 #: Bytes of the images that are read at a time, at most.
 _BATCH_BYTES = 1 << 27
 _NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
-#: ``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order.
+_RENAME = {
+    "columns": "if it has another name, pass columns=daband.domains.Columns(...)",
+    "arm": "if it has another name, say so with arm=, reward= or propensity=",
+}
+#: ``train`` shows rounds in random order within blocks of at most this many rows, and the blocks in random order.
 _BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """What is known of a file before its rows are read; ``mark`` changes when the file is written again."""
+    """A file of a log before its rows are read."""
 
     path: str
+    #: The number of its rounds.
     rows: int
+    #: Size and time; they change when the file is written again.
     mark: str
+    #: Its rounds. A column ``ROW`` has their numbers in the file, if some rows are not rounds.
+    query: pl.LazyFrame
 
 
 class ParquetLog(LoggedDomain):
-    """The log of another policy in Parquet files.
+    """The log of another policy in Parquet or CSV files.
 
     Args:
         log: a folder, a glob, or a list of files.
-        n_arms: the number of arms; 0..n_arms - 1 stand in the arm's column.
+        n_arms: the number of arms; the arm column has the numbers 0..n_arms - 1, or names in ``arm_names``.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and every other column is a
             number of the context. A context may also be one column of lists, all of one length.
         transform: turns the context columns into contexts, if they are not all numbers.
-        context_shape: the shape of a context, where it is not flat; with ``shared`` arms a row has one per arm.
+        context_shape: the shape of a context, if it is not flat; with ``shared`` arms a row has one per arm.
         shared: whether a row holds one context per arm, one after the other.
-        on_damaged: "refuse" a log of which a file's footer cannot be read or does not fit, or "skip" such files; they
-            stand in ``damaged`` with the reason.
+        on_damaged: "refuse" a log with a file that cannot be read or does not fit, or "skip" such files; ``damaged``
+            has them with the reason.
         passes: how many times ``train`` may show each round.
+        roles: names of columns that are not contexts, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
+        arm_names: the names of the arms.
+        skip_unrewarded: leave rounds out whose reward is missing; ``unrewarded`` counts them by file.
 
     ``batches`` streams a part. ``train`` takes the log as any other source: it is shown in the order of blocks that
     the seed fixes, and within a block of 65,536 rows in an order that the seed fixes, so that memory holds a block.
@@ -84,33 +103,41 @@ class ParquetLog(LoggedDomain):
         shared: bool = False,
         on_damaged: str = "refuse",
         passes: int = 1,
+        roles: Mapping[str, str] | None = None,
+        arm_names: Sequence[str] | None = None,
+        skip_unrewarded: bool = False,
     ) -> None:
         one_of("on_damaged", on_damaged, ("refuse", "skip"))
         self.n_arms = whole("n_arms", n_arms, least=1)
         self.passes = whole("passes", passes, least=1)
         self.shared = shared
-        self._transform = transform
+        self._transform, self._arm_names, self._skip_unrewarded = transform, arm_names, skip_unrewarded
         self.files: list[LogFile] = []
         #: The files that were skipped, and why.
         self.damaged: dict[str, str] = {}
-        first: dict[str, Any] | None = None
+        #: By file, how many rounds were left out as they have no reward.
+        self.unrewarded: dict[str, int] = {}
+        #: The types of the columns of the first file.
+        self.schema: dict[str, Any] = {}
         self.columns: Columns
         for path in log_files(log):
             try:
-                schema, rows = read_footer(path)
-                resolved = resolve_columns(columns, schema, path) if first is None else self.columns
-                self._check_schema(path, schema, resolved, first or schema, implied=columns is None)
-                if first is None:
-                    first, self.columns = schema, resolved
-                    self._names, numbers_per_row = self._layout(schema, path)
+                rows = scan_log_file(path)
+                with polars_errors(UnusableFile, f"{path} cannot be read"):
+                    schema = dict(rows.collect_schema())
+                    if not self.schema:
+                        resolved = _resolve_columns(columns, schema, path, transform, roles or {})
+                    self._check_schema(path, schema, resolved, implied=columns is None)
+                    if not self.schema:
+                        self.schema, self.columns = schema, resolved
+                        self._logged = [str(getattr(resolved, role)) for role in _ROLES]
+                        numbers_per_row = self._numbers_per_row(rows, path)
+                    self.files.append(self._as_rounds(rows, path))
             except UnusableFile as error:
                 if on_damaged == "refuse":
                     remedies = {**error.remedies, "on_damaged": "on_damaged='skip' leaves it out"}
                     raise DataError(error.message, remedies=remedies) from None
                 self.damaged[str(path)] = str(error)
-                continue
-            stat = path.stat()
-            self.files.append(LogFile(str(path), rows, f"{stat.st_size}-{stat.st_mtime_ns}"))
         if not sum(file.rows for file in self.files):
             why = f" (e.g. {next(iter(self.damaged.values()))})" if self.damaged else ""
             raise DataError(f"log: none of its files has a row that can be read{why}")
@@ -125,10 +152,29 @@ class ParquetLog(LoggedDomain):
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
-        rows = int(self._starts[-1])
-        self._block_rows = max(1, min(_BLOCK_ROWS, math.ceil(rows / 64)))
-        self._take_blocks(np.arange(math.ceil(rows / self._block_rows)))
+        n = int(self._starts[-1])
+        self._block_rows = max(1, min(_BLOCK_ROWS, math.ceil(n / 64)))
+        self._take_blocks(np.arange(math.ceil(n / self._block_rows)))
         self._block = lru_cache(maxsize=2)(self._read_block)
+
+    def _as_rounds(self, rows: pl.LazyFrame, path: Path) -> LogFile:
+        """Return a file whose rounds have numbered arms and, with ``skip_unrewarded``, a reward."""
+        arm, reward, _ = self._logged
+        missing = 0
+        if self._skip_unrewarded:
+            missing, count = rows.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
+            if 0 < missing == count:
+                raise DataError(f"{path} has no reward yet: fill in the column {reward!r} as rewards come")
+        if missing:
+            self.unrewarded[str(path)] = missing
+            rows = rows.with_row_index(ROW).filter(pl.col(reward).is_not_null())
+        if self._arm_names is not None or rows.collect_schema()[arm] == pl.String:
+            by_name = arm_numbers(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
+            if by_name is not None:
+                rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
+        stat = path.stat()
+        n = int(rows.select(pl.len()).collect().item())
+        return LogFile(str(path), n, f"{stat.st_size}-{stat.st_mtime_ns}", rows)
 
     def _take_blocks(self, blocks: IntArray) -> None:
         """Be the log of these blocks of rows; a position is one among their rows."""
@@ -158,11 +204,6 @@ class ParquetLog(LoggedDomain):
         held.passes = 1
         return kept, held
 
-    def _logged(self, role: str) -> str:
-        name = getattr(self.columns, role)
-        assert isinstance(name, str)
-        return name
-
     # The log as a stream.
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
@@ -181,11 +222,24 @@ class ParquetLog(LoggedDomain):
         read = 0
         if isinstance(self._transform, ImagePaths):
             rows = min(rows, max(1, _BATCH_BYTES // math.prod(self._row_shape)))
-        for frame in read_frames(part, self._names, rows):
+        for frame in self.frames(part, [*self.columns.context, *self._logged], rows):
             yield self._rounds(frame, part.path)
             read += len(frame)
         if read != len(part):
             raise DataError(f"{part.path} has {part.start + read} rows, its footer has {part.stop} or more: damaged")
+
+    def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
+        """Yield columns of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
+        query = next(file.query for file in self.files if file.path == part.path)
+        numbered = [ROW] if ROW in query.collect_schema() else []
+        with polars_errors(DataError, f"{part.path} is damaged"):
+            at = part.start
+            query = query.select(list(dict.fromkeys([*numbered, *names]))).slice(part.start, len(part))
+            for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
+                for start in range(0, len(batch), rows):
+                    frame = batch[start : start + rows]
+                    yield frame if numbered else frame.with_row_index(ROW, offset=at)
+                    at += len(frame)
 
     def sample(self, rows: int) -> AnyArray:
         """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
@@ -247,16 +301,13 @@ class ParquetLog(LoggedDomain):
 
     # From a frame to rounds.
 
-    def _check_schema(
-        self, path: Path, schema: dict[str, Any], columns: Columns, first: dict[str, Any], *, implied: bool
-    ) -> None:
+    def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, implied: bool) -> None:
         """Raise if a file's columns do not mean what those of the first file mean."""
+        first = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles):
             if name not in schema:
-                raise UnusableFile(
-                    f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
-                )
+                raise UnusableFile(_lacks(path, name, schema), remedies=_RENAME if implied and name in roles else {})
             if name in roles or self._transform is not None:
                 continue  # values of any type are read
             kind, before = _kind(schema[name]), _kind(first[name])
@@ -269,25 +320,24 @@ class ParquetLog(LoggedDomain):
                     f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_NAME_COLUMNS
                 )
         extra = [name for name in schema if name not in first]
-        if implied and extra:
+        if implied and extra and self._transform is None:
             raise UnusableFile(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
 
-    def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
-        """Return the columns to read, and how many numbers of context a row has."""
+    def _numbers_per_row(self, rows: pl.LazyFrame, path: Path) -> int:
+        """Return how many numbers of context a row has."""
         context = self.columns.context
-        names = [*context, *(self._logged(role) for role in _ROLES)]
         if self._transform is not None:
-            return names, len(self._transform.feature_names)
-        if len(context) > 1 or not _is_list(schema[context[0]]):
-            return names, len(context)
-        for frame in read_frames(LogPart(str(path), 0, 1), [context[0]], 1):
-            row = frame[context[0]].to_list()[0]
-            return names, 0 if row is None else len(row)
-        raise UnusableFile(f"{path} has no row that tells the length of its lists")
+            return len(self._transform.feature_names)
+        if len(context) > 1 or not _is_list(self.schema[context[0]]):
+            return len(context)
+        first = rows.select(context[0]).head(1).collect()[context[0]].to_list()
+        if not first:
+            raise UnusableFile(f"{path} has no row that tells the length of its lists")
+        return len(first[0] or ())
 
     def _rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
-        logged = [self._logged(role) for role in _ROLES]
-        refuse_nulls(frame, logged if self._transform is not None else self._names, path)
+        logged, context = self._logged, self.columns.context
+        refuse_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
         try:
             arms, rewards, propensities = (numbers(frame, name, is_context=False) for name in logged)
             contexts = self._contexts(frame)
@@ -324,24 +374,42 @@ class ParquetLog(LoggedDomain):
         return flat.reshape(len(frame), *self._row_shape)
 
 
-def resolve_columns(columns: Columns | None, schema: dict[str, Any], path: Path) -> Columns:
-    """Return the columns that are meant: those given, or the usual names with every other column as context."""
+def _lacks(path: Path, name: str, schema: Iterable[str]) -> str:
+    return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
+
+
+def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
+    """Raise an error if a file lacks the column of a role other than arm, reward and propensity."""
+    for role, column in roles.items():
+        if role not in _ROLES and column not in schema:
+            hint = did_you_mean(column, schema)
+            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
+
+
+def _resolve_columns(
+    columns: Columns | None,
+    schema: dict[str, Any],
+    path: Path,
+    transform: TableTransform | ImagePaths | None,
+    roles: Mapping[str, str],
+) -> Columns:
+    """Return the columns that are meant: those given, or the named roles with every other column as context."""
+    _check_roles(roles, schema, path)
     if columns is not None:
         if not isinstance(columns, Columns):
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
         if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
         return columns
-    missing = [name for name in _ROLES if name not in schema]
-    if missing:
-        raise UnusableFile(
-            f"{path} has no column {missing[0]!r}{did_you_mean(missing[0], schema)} (its columns: {', '.join(schema)})",
-            remedies={"columns": "if it has another name, pass columns=daband.domains.Columns(...)"},
-        )
-    context = tuple(name for name in schema if name not in _ROLES)
+    named = {role: roles.get(role, role) for role in _ROLES}
+    missing = next((name for name in named.values() if name not in schema), None)
+    if missing is not None:
+        raise UnusableFile(_lacks(path, missing, schema), remedies=_RENAME)
+    others = {*_ROLES, *named.values(), *roles.values()}
+    context = transform.names if transform is not None else tuple(name for name in schema if name not in others)
     if not context:
-        raise UnusableFile(f"{path} has no column besides {', '.join(_ROLES)}: what was the context?")
-    return Columns(context=context, arm="arm", reward="reward", propensity="propensity")
+        raise UnusableFile(f"{path} has no column besides {', '.join(named.values())}: what was the context?")
+    return Columns(context, **named)
 
 
 def _kind(dtype: Any) -> str:
@@ -387,7 +455,7 @@ def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
 
 
 class ReadsLogs(Protocol):
-    """What is to be known of a policy to read a log for it."""
+    """The facts about a policy that are needed to read a log for it."""
 
     @property
     def n_arms(self) -> int: ...
@@ -401,39 +469,35 @@ class ReadsLogs(Protocol):
     @property
     def table(self) -> TableTransform | None: ...
 
+    @property
+    def arm_names(self) -> Sequence[str] | None: ...
+
+    @property
+    def framing(self) -> tuple[int, int] | None: ...
+
 
 def open_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
-    policy: ReadsLogs,
+    policy: ReadsLogs | DeployedPolicy,
     *,
-    columns: Columns | None,
-    table: TableTransform | None,
-    on_damaged: str,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    on_damaged: str = "refuse",
     roles: Mapping[str, str] | None = None,
-    images: ImageRule | None = None,
+    skip_unrewarded: bool = False,
 ) -> ParquetLog:
     """Open the log for a policy: files by their names, or a log that is open.
 
-    By default the policy's table reads the rows. A policy for images reads the files that the column "file" names, by
-    the rule ``images``. ``roles`` are columns that are not contexts, e.g. {"id": "customer"}.
+    By default the policy's table reads the rows. A policy for images reads the files that the column "file" names,
+    resized and cropped as in training.
+    ``roles`` and ``skip_unrewarded`` are as in ``ParquetLog``.
     """
-    shared = policy.arms == "shared"
-    path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
-    for role, column in (roles or {}).items():
-        schema = read_footer(path)[0]
-        if column not in schema:
-            hint = did_you_mean(column, schema)
-            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
+    frozen = policy.frozen if isinstance(policy, DeployedPolicy) else policy
+    shared = frozen.arms == "shared"
     if not isinstance(log, ParquetLog):
         transform: TableTransform | ImagePaths | None = table
         if columns is None and table is None:
-            transform = policy.table or _image_paths(path, policy, images)
-        if columns is None and transform is None and roles:
-            usual = resolve_columns(None, read_footer(path)[0], path)
-            columns = replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))
-        if columns is None and transform is not None:
-            names = transform.names if isinstance(transform, TableTransform) else (FILE_COLUMN,)
-            columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
+            transform = frozen.table or _image_paths(log, policy)
         return ParquetLog(
             log,
             n_arms=policy.n_arms,
@@ -442,9 +506,13 @@ def open_log(
             context_shape=policy.context_shape,
             shared=shared,
             on_damaged=on_damaged,
+            roles=roles,
+            arm_names=policy.arm_names,
+            skip_unrewarded=skip_unrewarded,
         )
     if columns is not None or table is not None:
         raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
+    _check_roles(roles or {}, log.schema, log.files[0].path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
             f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
@@ -453,17 +521,16 @@ def open_log(
     return log
 
 
-def _image_paths(path: Path, policy: ReadsLogs, images: ImageRule | None) -> ImagePaths | None:
+def _image_paths(log: str | Path | Sequence[str | Path], policy: ReadsLogs | DeployedPolicy) -> ImagePaths | None:
     """Return what reads the images of a log with a column of paths, if the policy takes images; else None."""
     layout = image_layout(policy.context_shape)
-    if layout is None or policy.arms == "shared":
+    if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
         return None
     try:
-        schema = read_footer(path)[0]
-    except UnusableFile:  # a log without a column of paths reports it
+        if scan_log_file(log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
+            return None
+    except UnusableFile:  # whoever opens the log reports it
         return None
-    if schema.get(FILE_COLUMN) != pl.String:
-        return None
-    side = policy.context_shape[-1]
-    resized = policy.context_shape == (3, side, side)  # as the images of a user's folders are
-    return ImagePaths(policy.context_shape, images or (ImageRule(layout, side, side) if resized else ImageRule(layout)))
+    if isinstance(policy, DeployedPolicy):
+        return ImagePaths(policy.context_shape, policy.reader.images or ImageRule(layout))
+    return ImagePaths(policy.context_shape, ImageRule(layout, *(policy.framing or ())))

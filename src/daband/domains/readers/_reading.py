@@ -1,4 +1,4 @@
-"""Read tables and logs: files in the usual formats, frames of pandas, polars and arrow, and files of one log.
+"""Read tables and the files of a log: the usual formats, and frames of pandas, polars and arrow.
 
 Text columns come out the same from every format (``tidy``); what single values mean is in ``daband._table_transform``.
 """
@@ -22,29 +22,26 @@ import numpy as np
 
 from daband._files import checked_path
 from daband._lazy_polars import pl
-from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, ROW, spell
-from daband.domains.readers._columns import Columns
+from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, spell
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 _SAMPLE = 1 << 16  # bytes of a CSV file that show how it is written
 _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
+#: Kinds of files that are read as CSV.
 _CSV = (".csv", ".tsv")
-#: Places of a file whose bytes its digest covers.
+#: Positions in a file at which its digest covers bytes.
 _DIGEST_SAMPLES = 16
-#: Bytes at each of these places.
+#: Bytes at each of these positions.
 _DIGEST_BYTES = 1 << 16
-
-
-# Tables.
 
 
 def read_table(table: Any) -> pl.DataFrame:
     """Return a file, or a table of pandas, polars or arrow, as a polars frame with tidy columns."""
     if isinstance(table, str | Path):
         path = Path(table)
-        with _polars_errors(DataError, f"{path} cannot be read as a table", path):
+        with polars_errors(DataError, f"{path} cannot be read as a table", path):
             return scan_file(path).collect()
     kind = type(table).__module__.partition(".")[0]
     try:
@@ -175,7 +172,7 @@ def _long_row(path: Path) -> str:
 
 
 @contextmanager
-def _polars_errors(kind: type[DataError], message: str, path: Path | None = None) -> Iterator[None]:
+def polars_errors(kind: type[DataError], message: str, path: Path | None = None) -> Iterator[None]:
     """Raise errors of polars and of the disk as ``kind``: the message, and the first line of the error."""
     try:
         yield
@@ -193,9 +190,13 @@ def _polars_errors(kind: type[DataError], message: str, path: Path | None = None
 # Files of a log.
 
 
+class UnusableFile(DataError):
+    """A file that cannot be part of the log; the others may be."""
+
+
 @dataclass(frozen=True)
 class LogPart:
-    """Rows ``start`` to ``stop - 1`` of one file."""
+    """Rounds ``start`` to ``stop - 1`` of one file."""
 
     path: str
     start: int
@@ -209,14 +210,14 @@ class LogPart:
         """The name of the part in messages."""
         return f"{self.path} (rows {self.start:,} to {self.stop - 1:,})"
 
+    @property
+    def name(self) -> str:
+        """The name of the part in a folder: its file and its rows."""
+        return f"{Path(self.path).resolve()}:{self.start}-{self.stop}"
 
-def part_name(part: LogPart) -> str:
-    """Return the name of a part: its file and its rows."""
-    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
 
-
-def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
-    """Return a digest of each part by its ``part_name``: of the file's content, with the part's rows.
+def part_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
+    """Return a digest of each part: of the file's content, with the part's rows.
 
     For a large file the digest covers samples and the footer: reading all of it would take as long as learning it.
     """
@@ -231,16 +232,16 @@ def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
                     file.seek(int(start))
                     mark.update(file.read(_DIGEST_BYTES))
             files[part.path] = mark.hexdigest()[:32]
-        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
+        digests[part] = f"{files[part.path]}:{part.start}-{part.stop}"
     return digests
 
 
-def log_files(log: str | Path | Sequence[str | Path], kinds: Sequence[str] = (".parquet",)) -> list[Path]:
+def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the files of a log, sorted: those of a folder, of a glob, or the ones listed."""
     if isinstance(log, str | Path):
-        path = checked_path(log, "log")
+        path, kinds = checked_path(log, "log"), (".parquet", *_CSV)
         if path.is_dir():
-            paths = sorted(one for one in path.iterdir() if one.suffix.lower() in kinds)
+            paths = sorted(one for one in path.iterdir() if _suffix(one) in kinds)
             where = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
@@ -257,143 +258,34 @@ def log_files(log: str | Path | Sequence[str | Path], kinds: Sequence[str] = (".
     return [checked_path(path, "log") for path in log]
 
 
-class UnusableFile(DataError):
-    """A file that cannot be part of the log; the others may be."""
-
-
-def read_footer(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the column types of a Parquet file by name, and its number of rows."""
+def scan_log_file(path: Path) -> pl.LazyFrame:
+    """Return the rows of a Parquet file, read when they are needed, or of a CSV file, which is read at once."""
     if not path.is_file():
         raise UnusableFile(f"{path} is not a file")
-    if path.suffix.lower() in _CSV:
-        raise UnusableFile(f"{path} is not a Parquet file; a log in CSV is read by daband.domains.from_table")
-    with _polars_errors(UnusableFile, f"{path} cannot be read as Parquet"):
-        return dict(pl.read_parquet_schema(path)), int(pl.scan_parquet(path).select(pl.len()).collect().item())
+    if _suffix(path) in _CSV:
+        with polars_errors(UnusableFile, f"{path} cannot be read as CSV", path):
+            return scan_file(path).collect().lazy()
+    with polars_errors(UnusableFile, f"{path} cannot be read as Parquet"):
+        rows = pl.scan_parquet(path)
+        rows.collect_schema()
+    return rows
 
 
-def read_frames(part: LogPart, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
-    with _polars_errors(DataError, f"{part.path} is damaged"):
-        at = part.start
-        query = pl.scan_parquet(part.path).select(list(dict.fromkeys(names))).slice(part.start, len(part))
-        for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
-            for start in range(0, len(batch), rows):
-                frame = batch[start : start + rows].with_row_index(ROW, offset=at)
-                at += len(frame)
-                yield frame
-
-
-@dataclass(frozen=True)
-class LogColumns:
-    """The columns of a log with arms, rewards and propensities."""
-
-    arm: str = "arm"
-    reward: str = "reward"
-    propensity: str = "propensity"
-
-    @classmethod
-    def of(cls, columns: Columns) -> LogColumns:
-        """Return those that ``columns`` names."""
-        return cls(columns.arm or "arm", columns.reward or "reward", columns.propensity or "propensity")
-
-
-class PlainLog:
-    """The files of a user's log as Parquet files with numbered arms, in which every round has a reward.
-
-    A file that is so already is taken as it is. Of others a copy is written to ``place``: of CSV files, and if arms are
-    named, rewards are missing, or columns have other names (unless ``rename`` is False).
-    """
-
-    def __init__(
-        self,
-        log: str | Path | Sequence[str | Path],
-        place: Path,
-        named: LogColumns,
-        arm_names: Sequence[str] | None,
-        *,
-        rename: bool = True,
-    ) -> None:
-        #: By file, how many rounds are ignored as they have no reward.
-        self.unrewarded: dict[str, int] = {}
-        self._copies: dict[str, str] = {}
-        self._named, self._arm_names, self._rename = named, arm_names, rename
-        paths = log_files(log, (".parquet", *_CSV))
-        self.files = [self._plain(path, place / f"{number}-{path.name}.parquet") for number, path in enumerate(paths)]
-
-    def original(self, message: str) -> str:
-        """Return the message with the names of the user's files."""
-        for copy, path in self._copies.items():
-            if copy in message and path in self.unrewarded:
-                message += f" (rows are counted without {self.unrewarded[path]:,} that have no reward)"
-            message = message.replace(copy, path)
-        return message
-
-    @contextmanager
-    def errors_name_originals(self) -> Iterator[None]:
-        """Let errors name the user's files."""
-        try:
-            yield
-        except (DataError, InvalidInput) as error:
-            raise error.reworded(self.original(error.message)) from None
-
-    def _plain(self, path: Path, copy: Path) -> Path:
-        named = self._named
-        is_csv = path.suffix.lower() in _CSV
-        try:
-            with _polars_errors(UnusableFile, f"{path} cannot be read as CSV", path):
-                rows = _scan_csv(path) if is_csv else pl.scan_parquet(path)
-                schema = dict(rows.collect_schema())
-                absent = next((one for one in (named.arm, named.reward, named.propensity) if one not in schema), None)
-                if absent is not None:
-                    raise DataError(
-                        f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: "
-                        f"{', '.join(schema)})",
-                        remedies={"arm": "if it has another name, say so with arm=, reward= or propensity="},
-                    )
-                missing, count = rows.select(pl.col(named.reward).null_count(), pl.len().alias("")).collect().row(0)
-                if 0 < missing == count:
-                    raise DataError(f"{path} has no reward yet: fill in the column {named.reward!r} as rewards come")
-                arms = rows.select(pl.col(named.arm).unique()).collect()
-                numbers = _arm_numbers(arms, path, named.arm, self._arm_names)
-                roles = ("arm", "reward", "propensity") if self._rename else ()
-                renamed = {name: role for role in roles if (name := getattr(named, role)) != role}
-                if not (is_csv or missing or numbers or renamed):
-                    return path
-                rows = rows.filter(pl.col(named.reward).is_not_null())
-                if numbers is not None:
-                    rows = rows.with_columns(pl.col(named.arm).replace_strict(numbers, return_dtype=pl.Int64))
-                if renamed:
-                    rows = rows.drop([role for role in renamed.values() if role in schema]).rename(renamed)
-                rows.sink_parquet(copy)
-        except UnusableFile:
-            if is_csv:
-                raise
-            return path  # whoever opens it reports the error, or skips the file
-        if missing:
-            self.unrewarded[str(path)] = missing
-        self._copies[str(copy)] = str(path)
-        return copy
-
-
-def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
+def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
     """Return the number of each arm that a log has by its name; None if the log has numbers."""
-    column = column.drop_nulls()
     index = {arm: number for number, arm in enumerate(arm_names or ())}
-    numbers = {value: find_arm(value, index) for value in column[name].to_list()}
-    unknown = next((spell(value) for value, number in numbers.items() if number is None), None)
+    found = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
+    unknown = next((spell(value) for value, number in found.items() if number is None), None)
     if unknown is None:
-        return None if all(value == number for value, number in numbers.items()) else numbers
-    if column.schema[name].is_numeric():
+        return None if all(value == number for value, number in found.items()) else found
+    if column.dtype.is_numeric():
         return None
+    where = f"{path} has {unknown!r} in the arm's column {column.name!r}"
     if arm_names is None:
         raise DataError(
-            f"{path} has {unknown!r} in the arm's column {name!r}, and the policy does not know its arms by name: set "
-            "policy.arm_names = [...], or log their numbers"
+            f"{where}, and the policy does not know its arms by name: set policy.arm_names = [...], or log numbers"
         )
-    raise DataError(
-        f"{path} has {unknown!r} in the arm's column {name!r}, which is not an arm{did_you_mean(unknown, index)} "
-        f"({', '.join(index)})"
-    )
+    raise DataError(f"{where}, which is not an arm{did_you_mean(unknown, index)} ({', '.join(index)})")
 
 
 def find_arm(value: Any, index: Mapping[str, int]) -> int | None:
