@@ -6,7 +6,7 @@
 
 Every experiment is split into two domains: a policy learns from the log of one, and the randomised log of the other
 values it. Data: ``$DABAND_DATA/trials``. Methods of other packages run if these are installed (``pip install econml
-vowpalwabbit``). A part replaces its rows in the record and keeps the others.
+causalml obp vowpalwabbit``). A part replaces its rows in the record and keeps the others.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EXPERIMENTS = (
     "wordings-year",
 )  # fmt: skip
 PLANTED = ("mails-channel", "strokes-country")
+#: Contexts on which a policy with planted effects is valued.
 TESTED = 2000
-"""Contexts on which a policy with planted effects is valued."""
 
 
 class Log(NamedTuple):
@@ -53,8 +53,8 @@ class Log(NamedTuple):
         return cross_fitted_scores(features, self.arms, self.rewards, self.propensities, self.n_arms)
 
 
+#: From a log, contexts of another domain and a seed to the arms (m,) that are chosen there.
 Method = Callable[[Log, np.ndarray, int], np.ndarray]
-"""From a log, contexts of another domain and a seed to the arms (m,) that are chosen there."""
 
 
 # Methods.
@@ -136,6 +136,29 @@ def econml_dr_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
     return np.column_stack([np.zeros(len(there)), effects]).argmax(axis=1)
 
 
+def causalml_dr_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    from causalml.inference.meta import BaseDRRegressor
+    from sklearn.linear_model import RidgeCV
+
+    x, there = standardised(log, target)
+    propensity = [log.propensities[log.arms == arm].mean() for arm in range(log.n_arms)]
+    chances = {a: np.full(len(x), propensity[a] / (propensity[0] + propensity[a])) for a in range(1, log.n_arms)}
+    learner = BaseDRRegressor(learner=RidgeCV(np.geomspace(1, 1e6, 13)), control_name=0)
+    learner.fit(x, log.arms, log.rewards, p=chances, seed=seed)
+    effects = np.asarray(learner.predict(there)).reshape(len(there), -1)
+    return np.column_stack([np.zeros(len(there)), effects]).argmax(axis=1)
+
+
+def obp_ipw_learner(log: Log, target: np.ndarray, seed: int) -> np.ndarray:
+    from obp.policy import IPWLearner
+    from sklearn.linear_model import LogisticRegression
+
+    x, there = standardised(log, target)
+    learner = IPWLearner(n_actions=log.n_arms, base_classifier=LogisticRegression(max_iter=500, random_state=seed))
+    learner.fit(context=x, action=log.arms, reward=log.rewards - log.rewards.min(), pscore=log.propensities)
+    return np.asarray(learner.predict(there)[:, :, 0].argmax(axis=1))
+
+
 def vowpal(log: Log, target: np.ndarray, seed: int, kind: str) -> np.ndarray:
     from vowpalwabbit import Workspace
 
@@ -155,6 +178,7 @@ def vowpal(log: Log, target: np.ndarray, seed: int, kind: str) -> np.ndarray:
 METHODS: dict[str, Method] = {
     "daband": log_policy, "ridge per arm": ridge, "ridge on scores": dr_ridge, "forest on scores": dr_forest,
     "EconML DRPolicyForest": econml_policy_forest, "EconML DRLearner": econml_dr_learner,
+    "causalml DR-learner": causalml_dr_learner, "obp IPWLearner": obp_ipw_learner,
     "Vowpal Wabbit dr": lambda log, target, seed: vowpal(log, target, seed, "dr"),
     "Vowpal Wabbit mtr": lambda log, target, seed: vowpal(log, target, seed, "mtr"),
 }  # fmt: skip
