@@ -25,7 +25,8 @@ import numpy as np
 from machine import commit
 
 import daband
-from daband.linear._doubly_robust import cross_fitted_scores
+from daband.domains._contract import LoggedRounds
+from daband.evaluation._weighted_log import score_rounds
 from daband.linear._mean_estimates import mean_estimate
 from daband.linear._piecewise import ramps_step
 
@@ -50,7 +51,7 @@ class Log(NamedTuple):
     def scores(self) -> np.ndarray:
         """Doubly robust scores of every arm, (n, K)."""
         features = ramps_step(self.contexts, 8)(self.contexts)[:, 1:]
-        return cross_fitted_scores(features, self.arms, self.rewards, self.propensities, self.n_arms)
+        return score_rounds(LoggedRounds(features, self.arms, self.rewards, self.propensities), self.n_arms)
 
 
 #: From a log, contexts of another domain and a seed to the arms (m,) that are chosen there.

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from daband.domains._contract import LoggedRounds
+from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import learn_advantages
-from daband.linear._doubly_robust import cross_fitted_scores
 from daband.linear._piecewise import ramps_step
 
 K = 3
@@ -117,7 +118,7 @@ def test_constant_columns_and_outliers():
 
 def test_scores_average_to_the_values_of_the_arms():
     x, *rounds = log(20_000, effect=1.0)
-    scores = cross_fitted_scores(x, *rounds, K)
+    scores = score_rounds(LoggedRounds(x, *rounds), K)
     np.testing.assert_allclose(scores.mean(axis=0), [0.3, 0.0, 0.5], atol=0.06)
 
 

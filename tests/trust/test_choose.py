@@ -362,3 +362,60 @@ def test_ask_gets_the_rows_of_the_table(tmp_path):
     head, first, *_ = waiting.questions.read_text().splitlines()
     assert head == "id,context,age,arm,arm_name,reward"
     assert float(first.split(",")[2]) in age[200:]
+
+
+# Logs.
+
+
+def log_pair(effect, n=4000):
+    """The log prefers arm 1 where rewards are high anyway; arm 0 is best, and arm 2 by ``effect`` in some contexts."""
+    draw = np.random.default_rng(4)
+    x = draw.normal(size=(n, 3))
+    often = np.where(x[:, 0] > 0, 0.7, 0.2)
+    chances = np.stack([(1 - often) / 2, often, (1 - often) / 2], axis=1)
+    arms = (draw.random((n, 1)) > chances.cumsum(axis=1)).sum(axis=1)
+    gains = np.stack([np.full(n, 0.15), np.zeros(n), effect * (x[:, 1] > 0)], axis=1)
+    rewards = 2.0 * x[:, 0] + gains[np.arange(n), arms] + draw.normal(size=n)
+    return daband.domains.from_log(
+        source=(x, arms, 1000.0 * rewards, chances[np.arange(n), arms]),
+        target=draw.normal(size=(500, 3)),
+        n_arms=3,
+        class_names=["tea", "milk", "rum"],
+    )
+
+
+def test_a_log_without_effects_gives_its_best_arm_and_says_so_in_money():
+    pair = log_pair(0.0)
+    choice = daband.choose(pair, unit="euros")
+    assert [row["candidate"] for row in choice.table] == ["best arm", "log", "log, other units"]
+    assert choice.rule.startswith("personalising gains ")
+    assert choice.rule.endswith(" euros over always tea: always tea is chosen")
+    assert choice.assessment.incumbent == "always tea"  # not milk, whose mean reward in the log is the highest
+    assert choice.assessment.verdict == "keep the incumbent"
+    decision = choice.policy.select(pair.target.read(np.arange(500)))
+    assert set(decision.arm) == {0}
+    assert (decision.propensity == 1.0).all()  # no exploration that nobody asked for
+
+
+def test_a_log_with_a_large_effect_is_personalised():
+    pair = log_pair(2.0)
+    choice = daband.choose(pair)
+    assert choice.rule.endswith("arms are chosen by context")
+    contexts = pair.target.read(np.arange(500))
+    assert choice.assessment.incumbent == "always rum"
+    assert np.mean(choice.policy.select(contexts).arm == np.where(contexts[:, 1] > 0, 2, 0)) > 0.85
+    assert choice.assessment.verdict == "deploy"
+    assert choice.assessment.source_advantage == pytest.approx(75.0, abs=2.5 * choice.assessment.source_error)
+    again = daband.assess(choice.policy, source=pair.source_test, target=pair.target)
+    assert again.source_advantage == choice.assessment.source_advantage
+    assert again.incumbent_arm == choice.policy.evidence.arm
+
+
+def test_a_log_can_be_explored_if_the_user_asks():
+    policy = daband.choose(log_pair(0.0, n=1000), epsilon=0.3).policy
+    assert policy.epsilon == 0.3
+
+
+def test_a_short_log_gives_its_best_arm():
+    choice = daband.choose(log_pair(0.0, n=90))
+    assert choice.rule.startswith("the log has too few rounds to choose by context: always ")

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
 from daband.evaluation._policy_scores import rewarded_rounds
 from daband.policies._policy import Policy
@@ -189,8 +189,11 @@ def _held_out(
         domain, start, stop = source_test, 0, min(most, len(source_test))
     elif stop - start < _FEWEST:
         return None
-    contexts, pay = rewarded_rounds(domain, start, stop, seed=history.seed)
-    return (contexts, *pay(_in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)))
+    contexts, rounds = rewarded_rounds(domain, start, stop, seed=history.seed)
+    arms = _in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)
+    if isinstance(rounds, LoggedRounds):
+        return contexts, rounds.rewards, np.where(arms == rounds.arms, 1.0 / rounds.propensities, 0.0)
+    return contexts, rounds[np.arange(len(arms)), arms], np.ones(len(arms))
 
 
 def _predict(policy: Policy, contexts: AnyArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Source rounds and the rewards that choices get there: those of a bandit, or of a log with its propensities."""
+"""Source rounds, with the reward of every arm or with the logged arms."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 
 #: Rows that are read at once from a domain in its own order.
 _BLOCK = 50
-
-#: Returns the rewards and the weights of choices (N,), both (N,).
-Pay = Callable[[IntArray], tuple[FloatArray, FloatArray]]
 
 
 def in_domains(
@@ -39,21 +36,17 @@ def positions_of(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int,
 
 def rewarded_rounds(
     domain: EvaluationDomain | RewardDomain | LoggedDomain, start: int, stop: int, *, seed: int
-) -> tuple[AnyArray, Pay]:
-    """Contexts of these rounds, and what choices (N,) on them earn: rewards (N,) and weights (N,).
-
-    Of a log only rounds whose arm was chosen count, weighted by one over their propensity.
-    """
+) -> tuple[AnyArray, FloatArray | LoggedRounds]:
+    """Return the contexts of these rounds, and the reward of every arm (N, K) or the logged rounds."""
     if isinstance(domain, LoggedDomain):
         log = domain.rounds(start, stop, seed=seed)
-        return log.contexts, lambda arms: (log.rewards, np.where(arms == log.arms, 1.0 / log.propensities, 0.0))
+        return log.contexts, log
     if isinstance(domain, RewardDomain):
         rounds = domain.rounds(start, stop, seed=seed)
-        return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(stop - start))
+        return rounds.contexts, rounds.rewards
     contexts, table = sample_evenly(domain, stop - start)
     order = np.random.default_rng(seed).permutation(len(contexts))  # what looks at the first rows must see all classes
-    contexts, table = contexts[order], table[order]
-    return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))
+    return contexts[order], table[order]
 
 
 def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:

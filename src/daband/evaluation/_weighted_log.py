@@ -23,6 +23,7 @@ from daband.evaluation._density_ratio import cross_fitted_ratio
 from daband.linear._doubly_robust import (
     RewardModel,
     RewardSums,
+    doubly_robust_scores,
     feature_map,
     flat_features,
     fold_numbers,
@@ -188,6 +189,16 @@ class FoldModels:
                 predicted[held] = values
         assert predicted is not None
         return predicted
+
+
+def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
+    """Return the doubly robust scores (n, K) of rounds in memory; with few rounds models predict the mean reward."""
+    if len(rounds) < 2 * FOLDS:
+        predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
+    else:
+        models = FoldModels(MemoryRounds(rounds, n_arms, shared=shared), seed)
+        predicted = models.predict(rounds.contexts, fold_numbers(0, len(rounds), FOLDS, seed))
+    return doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
 
 
 def weigh_log(log: RoundBatches, chances: Chances, models: FoldModels | None, seed: int) -> WeightedRounds:

@@ -81,9 +81,19 @@ class Advantages:
 
 
 def learn_advantages(
-    contexts: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int, *, seed: int = 0
+    contexts: FloatArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    propensities: FloatArray,
+    n_arms: int,
+    *,
+    by_context: bool = True,
+    seed: int = 0,
 ) -> Advantages:
-    """Learn from a log: contexts (n, d), and arms, rewards and propensities (n,)."""
+    """Learn from a log: contexts (n, d), and arms, rewards and propensities (n,).
+
+    Without ``by_context`` the best arm is always chosen, and there is no estimated gain.
+    """
     n = len(arms)
     if n < 10 * _FOLDS:
         return _best_mean(contexts.shape[1], arms, rewards, propensities, n_arms)
@@ -96,7 +106,7 @@ def learn_advantages(
     means = np.where(supported, scores.mean(axis=0), -np.inf)
     best = int(means.argmax())
     gains = np.zeros((n, len(steps)))
-    if supported.sum() > 1:
+    if by_context and supported.sum() > 1:
         for fold in range(_FOLDS):
             held, fit = folds == fold, folds != fold
             inside = nested.scores(without=fold)[fit]

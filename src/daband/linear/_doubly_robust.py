@@ -189,27 +189,6 @@ def doubly_robust_scores(
     return scores
 
 
-def cross_fitted_scores(
-    features: FloatArray,
-    arms: IntArray,
-    rewards: FloatArray,
-    propensities: FloatArray,
-    n_arms: int,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-) -> FloatArray:
-    """Return doubly robust scores (n, K) of a log: features (n, d), and arms, rewards and propensities (n,)."""
-    numbers = fold_numbers(0, len(arms), folds, seed)
-    sums = RewardSums(folds, n_arms, features, float(rewards.mean()))
-    sums.add(features, numbers, arms, rewards)
-    predicted = np.empty((len(arms), n_arms))
-    for fold in np.unique(numbers):
-        held = numbers == fold
-        predicted[held] = sums.fit([fold]).predict(features[held])
-    return doubly_robust_scores(predicted, arms, rewards, propensities)
-
-
 def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
     """Return the folds 0..folds - 1 of rows ``first`` to ``first + n - 1``, which do not depend on other rows.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, checked_number, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, checked_number, one_blas_thread, unit_scale
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
@@ -28,7 +28,7 @@ from daband.serving._frozen_policy import FrozenParts
 from daband.serving._members import Member
 
 #: Numbers of a context; longer ones need a transform.
-_MAX_NUMBERS = 1024
+MAX_NUMBERS = 1024
 _EVIDENCE = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
 
 
@@ -47,6 +47,7 @@ class LogPolicy(Policy):
         explore: "greedy" by default; "ucb" and "thompson" add a bonus that falls with an arm's rounds.
         alpha: the factor of that bonus.
         epsilon: the probability with which the arm is drawn uniformly.
+        by_context: False always chooses the best arm.
         standardise_rewards: as in ``LinUCB``.
         transform: a transform of contexts, e.g. ``daband.Standardise()``.
         shift: what may differ between the domains.
@@ -78,6 +79,7 @@ class LogPolicy(Policy):
         explore: str = "greedy",
         alpha: float = Exploration.alpha,
         epsilon: float = 0.0,
+        by_context: bool = True,
         standardise_rewards: bool = True,
         transform: Any = None,
         shift: ShiftLike = None,
@@ -94,10 +96,11 @@ class LogPolicy(Policy):
             seed=seed,
             domains=domains,
         )
+        self.by_context = bool(by_context)
         self._inputs = math.prod(self.feature_shape)
-        if self._inputs > _MAX_NUMBERS:
+        if self._inputs > MAX_NUMBERS:
             raise InvalidInput(
-                f"LogPolicy takes contexts of at most {_MAX_NUMBERS:,} numbers, these have {self._inputs:,}: reduce "
+                f"LogPolicy takes contexts of at most {MAX_NUMBERS:,} numbers, these have {self._inputs:,}: reduce "
                 "them by transform=daband.PCA(64)"
             )
         #: Rounds: the context, the arm, the reward, the propensity (NaN if it is not known).
@@ -107,7 +110,8 @@ class LogPolicy(Policy):
         self._fitted_rounds = 0
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "explore": self.explore, "alpha": self.alpha, "epsilon": self.epsilon}
+        exploration = {"explore": self.explore, "alpha": self.alpha, "epsilon": self.epsilon}
+        return {**super().settings(), **exploration, "by_context": self.by_context}
 
     @property
     def evidence(self) -> LogEvidence:
@@ -174,7 +178,10 @@ class LogPolicy(Policy):
             if unknown.any():
                 estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(unknown, estimated, propensities)
-            self._advantages = learn_advantages(contexts, arms, rows[:, -2], propensities, self.n_arms, seed=self.seed)
+            with one_blas_thread():  # matrices are small: threads would wait for each other
+                self._advantages = learn_advantages(
+                    contexts, arms, rows[:, -2], propensities, self.n_arms, by_context=self.by_context, seed=self.seed
+                )
             self._fitted_rounds = rounds
         return self._advantages
 

@@ -11,11 +11,13 @@ import numpy as np
 
 from daband._arguments import one_of, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains._mixtures import origins
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation._policy_scores import Pay, in_domains, positions_of, rewarded_rounds
+from daband.evaluation._policy_scores import in_domains, positions_of, rewarded_rounds
+from daband.evaluation._weighted_log import score_rounds
+from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
 from daband.trust._diagnostics import (
@@ -29,6 +31,8 @@ from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decid
 from daband.trust._reference import kind_of, reference_class
 
 _MIN_CONTEXTS = 20
+#: Held-out rounds of a log that are used, at most: their rewards are noisy.
+_LOGGED_ROUNDS = 20_000
 #: Contexts of each domain by which the fraction outside the source's support is found.
 _SUPPORT = 300
 #: Fraction of target contexts outside the source's support that forbids a deployment without rewards.
@@ -54,14 +58,15 @@ def assess(
 
     Args:
         policy: the policy.
-        source: source rounds that training did not use, ``pair.source_test``. For a log, rewards are weighted by
-            propensities, with the policy's predictions as control variates (doubly robust).
+        source: source rounds that training did not use, ``pair.source_test``. For a log, the reward of every arm is
+            estimated by doubly robust scores, as in ``evaluate_log``.
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
         incumbent: what the user does today: an arm's name or index, a column of the target's table, an array with
-            today's choice for each target context, or another policy. Default: the source's best arm. The source
-            advantage of a column or array is measured against the logged arms, without a log against the best arm.
+            today's choice for each target context, or another policy. Default: the source's best arm, which a
+            ``LogPolicy`` knows from the log that it learned. The source advantage of a column or array is measured
+            against the logged arms, without a log against the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: largest number of contexts of each domain.
+        contexts: largest number of contexts of each domain; of a log, 20,000 rounds are used.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
         seed: fixes which contexts are used if there are more.
@@ -86,7 +91,9 @@ def assess(
     shown = TargetContexts.read(unlabelled, contexts, seed=seed)
     today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)
-    today = constant_arm(rounds.best_arm(means), names) if today is None else today
+    if today is None:
+        best = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm()
+        today = constant_arm(best, names)
     target_arms, target_means = decide(policy, shown.contexts, "target", rule)
     return build_assessment(
         policy,
@@ -104,47 +111,43 @@ class SourceRounds:
     """Held-out source rounds."""
 
     contexts: AnyArray
-    #: Returns rewards and weights of choices, (N,) each: see ``rewarded_rounds``.
-    pay: Pay
+    #: Reward of every arm, (N, K): doubly robust scores for a log.
+    table: FloatArray
     #: Name of the source of each context, (N,); None with one source.
     origin: AnyArray | None
-    #: Logged arms, (N,); None if the source is not a log.
-    logged: IntArray | None
+    #: Logged arms and rewards; None if the source is not a log.
+    logged: LoggedRounds | None
 
     @classmethod
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
-        """Read at most ``n`` rounds."""
-        n = min(n, len(source))
-        contexts, pay = rewarded_rounds(source, 0, n, seed=seed)
+        """Read at most ``n`` rounds, or 20,000 of a log."""
+        n = min(max(n, _LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
+        contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
         origin = origins(source, positions_of(source, n, seed)) if len(source.by_name) > 1 else None
-        logged = source.rounds(0, n, seed=seed).arms if isinstance(source, LoggedDomain) else None
-        return cls(contexts, pay, origin, logged)
+        if not isinstance(rounds, LoggedRounds):
+            return cls(contexts, rounds, origin, None)
+        shared = contexts.ndim > 1 + len(source.context_shape)
+        return cls(contexts, score_rounds(rounds, source.n_arms, shared=shared, seed=seed), origin, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's choices (N,) and predicted rewards (N, K)."""
         arms, means = in_domains(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
         return arms, means
 
-    def rewards(self, arms: IntArray, means: FloatArray) -> FloatArray:
-        """Return an estimated reward of each choice, (N,), whose mean is the value: doubly robust for a log."""
-        predicted = means[np.arange(len(arms)), arms]
-        reward, weight = self.pay(arms)
-        estimated: FloatArray = predicted + weight * (reward - predicted)
-        return estimated
+    def rewards(self, arms: IntArray) -> FloatArray:
+        """Return the reward of each choice, (N,), estimated if the source is a log."""
+        return self.table[np.arange(len(arms)), arms]
 
-    def best_arm(self, means: FloatArray) -> int:
+    def best_arm(self) -> int:
         """Return the arm with the largest mean reward if it is always chosen."""
-        n = len(means)
-        return int(np.argmax([self.rewards(np.full(n, arm), means).mean() for arm in range(means.shape[1])]))
+        return int(self.table.mean(axis=0).argmax())
 
-    def incumbent_rewards(self, incumbent: Incumbent, means: FloatArray) -> FloatArray:
+    def incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return an estimated reward of the incumbent in each round, (N,)."""
-        if incumbent.choices is not None and self.logged is not None:
-            return self.pay(self.logged)[0]
         if incumbent.choices is not None:
-            return self.rewards(np.full(len(means), self.best_arm(means)), means)
+            return self.table[:, self.best_arm()] if self.logged is None else self.logged.rewards
         (arms,) = in_domains(lambda rows, name: [incumbent.arms(rows, name)], self.contexts, self.origin)
-        return self.rewards(arms, means)
+        return self.rewards(arms)
 
 
 @dataclass(frozen=True)
@@ -182,8 +185,8 @@ def build_assessment(
     unit: str,
 ) -> Assessment:
     """Return the assessment of a policy by its choices in both domains."""
-    rewards = rounds.rewards(choices.source_arms, choices.source_means)
-    gains = rewards - rounds.incumbent_rewards(incumbent, choices.source_means)
+    rewards = rounds.rewards(choices.source_arms)
+    gains = rewards - rounds.incumbent_rewards(incumbent)
     n = len(gains)
     scale = reward_scale(rounds, choices)
     # Few rounds that are all alike prove little: the variance counts one round more, of the usual size.
@@ -235,7 +238,7 @@ def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
 
 def reward_scale(rounds: SourceRounds, choices: Choices) -> float:
     """Return the standard deviation of source rewards: of a log all of them, else those of the policy's choices."""
-    rewards, _ = rounds.pay(choices.source_arms)
+    rewards = rounds.rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
     return float(rewards.std())
 
 

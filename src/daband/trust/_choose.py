@@ -15,6 +15,8 @@ from daband._arguments import whole
 from daband._arrays import AnyArray
 from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
+from daband.linear._advantages import LogEvidence
+from daband.policies._log_policy import MAX_NUMBERS, LogPolicy
 from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -64,8 +66,8 @@ class Candidate:
 
     @property
     def uses_contexts(self) -> bool:
-        """Whether choices depend on contexts."""
-        return self.method not in ("constant", "random")
+        """True if choices may depend on contexts."""
+        return self.method not in ("constant", "random") and bool(self.settings.get("by_context", True))
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
@@ -74,8 +76,11 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
     did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
     target rewards tell which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
+    For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves that this gains.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
+    if not image and isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint"):
+        return _log_candidates(pair)
     candidates = [Candidate("constant", "constant")]
     if image:
         candidates += [
@@ -95,6 +100,14 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         ]
         if "daband" in policies.names():
             candidates.append(Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}))
+    return candidates
+
+
+def _log_candidates(pair: Pair) -> Sequence[Candidate]:
+    method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
+    candidates = [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
+    if not pair.shift.stated:
+        candidates.append(Candidate("log, other units", method, {"shift": "units"}))
     return candidates
 
 
@@ -170,7 +183,9 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** nothing tells which candidate is right, so the ``preferred`` one is chosen.
+    **Without target rewards** nothing tells which candidate is right, so the ``preferred`` one is chosen. For a log
+    that is ``LogPolicy``: it always chooses the best arm unless the log proves that choosing by context gains, and
+    ``choice.rule`` reports the gain in the unit of the rewards.
     ``assessment`` estimates its advantage over the incumbent. **With target rewards** (``budget``) every reward counts
     for every candidate and for the incumbent. The candidate with the largest expected advantage is chosen, and learns
     from the same rewards.
@@ -231,6 +246,8 @@ def choose(
         place = compared.best(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
     policy = compared.policies[place]
+    if isinstance(policy, LogPolicy) and policy.by_context and not (evidence and evidence.answered):
+        rule = _log_sentence(policy.evidence, pair.class_names, unit)
     assessment = compared.assessment(place, unit)
     if survey is not None and evidence is not None and evidence.answered:
         advantage = evidence.intervals(len(options), budget=budget)[place]
@@ -277,10 +294,10 @@ class _Comparison:
         shown = TargetContexts.read(pair.target, _CONTEXTS, seed=seed)
         choices = [Choices(*rounds.decide(one), *decide(one, shown.contexts, "target")) for one in trained]
         if incumbent is None:  # the arm that training found best, else the best one on held-out rounds
-            constant = [own for own, option in zip(choices, options, strict=True) if option.method == "constant"]
-            arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm(choices[-1].source_means)
+            constant = [own for own, option in zip(choices, options, strict=True) if _is_constant(option)]
+            arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm()
             incumbent = constant_arm(arm, pair.class_names)
-        values = [float(rounds.rewards(own.source_arms, own.source_means).mean()) for own in choices]
+        values = [float(rounds.rewards(own.source_arms).mean()) for own in choices]
         uses = [index for index, option in enumerate(options) if option.uses_contexts] or range(len(options))
         preferred = next((index for index, option in enumerate(options) if option.preferred), None)
         if preferred is None:
@@ -308,7 +325,7 @@ class _Comparison:
 
     def best(self, evidence: Evidence) -> int:
         """Return the candidate to take with target rewards."""
-        values = [self.rounds.rewards(own.source_arms, own.source_means).mean() for own in self.choices]
+        values = [self.rounds.rewards(own.source_arms).mean() for own in self.choices]
         return evidence.choose(self.preferred, np.array(values))
 
     def clear(self, survey: Survey) -> bool:
@@ -337,8 +354,8 @@ class _Comparison:
         intervals = evidence.intervals(len(options), budget=budget) if evidence is not None and answered else []
         rows = []
         for index, (candidate, own) in enumerate(zip(options, self.choices, strict=True)):
-            rewards = self.rounds.rewards(own.source_arms, own.source_means)
-            today = self.rounds.incumbent_rewards(self.incumbent, own.source_means)
+            rewards = self.rounds.rewards(own.source_arms)
+            today = self.rounds.incumbent_rewards(self.incumbent)
             rows.append(
                 {
                     "candidate": candidate.name,
@@ -354,6 +371,23 @@ class _Comparison:
                 }
             )
         return rows
+
+
+def _is_constant(option: Candidate) -> bool:
+    return not option.uses_contexts and option.method != "random"
+
+
+def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+    """Return the case for choosing by context, in the unit of the rewards."""
+    always = constant_arm(evidence.arm, arm_names).name
+    if not math.isfinite(evidence.error):
+        return f"the log has too few rounds to choose by context: {always} is chosen"
+    if evidence.error == 0.0:
+        return f"choosing by context differs nowhere from {always}: {always} is chosen"
+    digits = max(0, 1 - math.floor(math.log10(evidence.error)))
+    gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
+    chosen = "arms are chosen by context" if evidence.personalises else f"{always} is chosen"
+    return f"personalising gains {gain} over {always}: {chosen}"
 
 
 def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
