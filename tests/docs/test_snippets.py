@@ -26,7 +26,6 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 OTHERS = ("import vowpalwabbit", "from obp")
 """What marks the other library's side of a comparison."""
 SMALLER = {
-    "README.md": {"budget=50": "budget=5, episodes=1, candidates=few"},
     "docs/guide/choose.md": {
         "passes=2": "tiny=True",
         "(pair, seed=0)": "(pair, episodes=1, candidates=few)",
@@ -71,6 +70,17 @@ def given():
         "log": lambda *columns: None,
         "reward_of": lambda contexts, arms: [pay(one, arm) for one, arm in zip(contexts, arms, strict=True)],
     }  # fmt: skip
+
+
+def prepare_ab_test(names):
+    """Write the tables of a test in one market and of customers in the next."""
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame(
+        {"age": rng.integers(20, 80, 400), "spent": rng.random(400), "city": rng.choice(["Oslo", "Rome"], 400)}
+    )
+    table.write_csv("sweden.csv")
+    offers = pl.Series(rng.choice(["coupon", "visit"], 400))
+    table.with_columns(offer=offers, euros=rng.random(400), p=pl.lit(0.5)).write_csv("norway.csv")
 
 
 def prepare_data(names):
@@ -162,6 +172,7 @@ def prepare_obp(names):
 
 
 PREPARE = {
+    ("README.md", 0): prepare_ab_test,
     ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/handover.md", 0): prepare_handover,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
