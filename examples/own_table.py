@@ -99,10 +99,6 @@ print({name: row[name] for name in ("age", "bmi", "bp")}, "->", deployed.decide(
 print(deployed.decide({**row, "bmi": 300.0}).warnings)
 
 # %%
-# From a shell it is ``python -m daband.serving plans.daband < rows.jsonl``, one JSON object a line, and numpy is all
-# that it needs there.
-
-# %%
 # How well did it go?
 # -------------------
 #

@@ -8,9 +8,8 @@ import daband
 
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
 LATENT = {"dimension": 8, "hidden": 10}
-STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.0}}
-BESIDE = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.4}}
-SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9], "statistics": "gated"}, "latent": LATENT}}
+STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8}}
+SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9]}, "latent": LATENT}}
 
 
 def _vector(**settings):
@@ -21,9 +20,16 @@ def _conv(**options):
     encoder = {
         "name": "conv",
         "options": {"channels": [4, 5], **options},
-        "latent": {**LATENT, "normalise_hidden": True},
+        "latent": LATENT,
     }
     return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**STEPS, "encoder": encoder}}
+
+
+def _mixture(**settings):
+    """A mixture of a regression, a network and a constant."""
+    own = {"linear": daband.LinUCB(**settings, transform=daband.Standardise()), "constant": daband.Constant(**settings)}
+    own["network"] = daband.DABand(**settings, recipe=SMALL)
+    return daband.Mixture(**settings, members=own)
 
 
 KINDS = {
@@ -43,18 +49,18 @@ KINDS = {
     "trees-shared": (daband.Trees, _vector(arms="shared")),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
-    "daband-linear": (daband.DABand, _vector(recipe=BESIDE)),
-    "daband-linear-shared": (daband.DABand, _vector(recipe=BESIDE, arms="shared", transform=daband.PCA(4))),
-    "daband-linear-images": (daband.DABand, {"context_shape": (17, 16), "n_arms": ARMS, "recipe": BESIDE}),
+    "daband-shared-pca": (daband.DABand, _vector(recipe=SMALL, arms="shared", transform=daband.PCA(4))),
+    "log": (daband.LogPolicy, _vector()),
+    "mixture": (_mixture, _vector()),
     "daband-paper": (daband.DABand, _vector(recipe={"base": "paper", "learning": {"steps": 2}})),
     "daband-shared": (daband.DABand, _vector(recipe=SMALL, arms="shared")),
     "daband-pca": (daband.DABand, _vector(recipe=SMALL, transform=daband.PCA(4))),
     "daband-images": (daband.DABand, _conv()),
     "daband-images-symmetric": (daband.DABand, _conv(pixels="symmetric")),
-    "daband-images-imagenet": (daband.DABand, _conv(pixels="imagenet", normalise_image=True)),
+    "daband-images-plain": (daband.DABand, _conv(normalise=False)),
     "daband-channels-last": (daband.DABand, {**_conv(), "context_shape": (18, 17, 3)}),
     "daband-grey": (daband.DABand, {**_conv(), "context_shape": (24, 30)}),
-    "daband-pooled": (daband.DABand, {**_conv(pooled_side=3), "context_shape": (3, 29, 26)}),
+    "daband-pooled": (daband.DABand, {**_conv(), "context_shape": (3, 60, 52)}),
 }
 
 

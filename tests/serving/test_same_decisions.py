@@ -46,9 +46,9 @@ def random_policy(draw):
             in_front = None if image else in_front
             options = {"channels": [3, 4]} if image else {"widths": [6]}
             if image and draw.random() < 0.5:
-                options |= {"pixels": "symmetric", "normalise_image": bool(draw.random() < 0.5)}
+                options |= {"pixels": "symmetric", "normalise": bool(draw.random() < 0.5)}
             encoder = {"name": "conv" if image else "mlp", "options": options, "latent": LATENT}
-            learning = {"steps": 1, "batch": 8, "linear_weight": float(draw.choice([0.0, 0.4]))}
+            learning = {"steps": 1, "batch": 8}
             recipe = {"base": "small", "learning": learning, "encoder": encoder}
             own = {"nlinucb": daband.NeuralLinUCB, "daband": daband.DABand}[kind]
             policy = own(**shared, transform=in_front, recipe=recipe, device="cpu")

@@ -125,8 +125,8 @@ def decide_command(
         frame, contexts = pl.DataFrame({"file": [str(path) for path in pictures]}), pictures
     elif deployed.columns is None:
         raise InvalidInput(
-            f"{file} does not decide on rows of a table; give a folder of pictures, or pipe arrays into "
-            "python -m daband.serving"
+            f"{file} does not decide on rows of a table; give a folder of pictures, or pass arrays to "
+            "daband.load_deployed(FILE).decide in Python"
         )
     else:
         frame = read_table(rows)

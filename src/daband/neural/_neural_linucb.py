@@ -34,8 +34,7 @@ from daband.neural.learning._step_runners import take_steps
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import MOST_CONTEXTS
 
 #: Floating-point images with larger numbers cause a warning.

@@ -24,8 +24,7 @@ from daband.linear._propensities import estimate_propensities
 from daband.policies._policy import Policy, exploration_setting
 from daband.policies._registered import policies
 from daband.policies._trees import KEPT_ROUNDS, sample_rounds
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Numbers of a context; longer ones need a transform.
 MAX_NUMBERS = 1024

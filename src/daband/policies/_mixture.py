@@ -42,8 +42,7 @@ from daband.policies._policy import (
 )
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Weights are computed over every subset of the members.
 _MAX_MEMBERS = 12

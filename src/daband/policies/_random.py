@@ -14,8 +14,7 @@ from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import LARGEST_RAW_NORM
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 
 
 @policies.register("random")

@@ -34,8 +34,7 @@ from daband.policies._incoming_rounds import (
 )
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 
 
 class RidgePolicy(Policy):

@@ -23,8 +23,7 @@ from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration
 from daband.policies._policy import Policy, exploration_setting
 from daband.policies._registered import policies
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._members import Member
+from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
 #: Rounds of an arm from which on it has trees: two leaves of 20.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from daband._arguments import check_available, whole
 from daband._arrays import BoolArray, FloatArray, IntArray, below
-from daband._table_transform import RowWarning
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.serving._frozen_policy import FrozenPolicy, frozen_from
@@ -45,17 +44,6 @@ class DeployedDecision(NamedTuple):
     bonus: FloatArray
     #: A ``RowWarning`` for each unusual value of the row.
     warnings: tuple[Any, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the decision on one row as JSON can hold it."""
-        return {
-            "arm": self.arm,
-            "arm_name": self.arm_name,
-            "propensity": self.propensity,
-            "mean": self.mean.tolist(),
-            "bonus": self.bonus.tolist(),
-            "warnings": [asdict(warning) for warning in self.warnings if isinstance(warning, RowWarning)],
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,17 +141,14 @@ class DeployedPolicy:
         mask = None
         if available is not None or among is not None:
             mask = self.arm_mask(available, among, len(read.contexts))
-        if read.single and mask is None:
-            mean, width, (arm, propensity) = frozen.decide_row(read.contexts, round_number)
-        else:
-            mean, width = frozen.score(read.contexts)
-            chosen = frozen.choose(mean, width, mask, round_number)
-            if not read.single:
-                names = tuple(self.arm_names[arm] for arm, _ in chosen)
-                arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-                in_units = frozen.in_units(mean, width)
-                return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings)), read, mean, width
-            mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
+        mean, width = frozen.score(read.contexts)
+        chosen = frozen.choose(mean, width, mask, round_number)
+        if not read.single:
+            names = tuple(self.arm_names[arm] for arm, _ in chosen)
+            arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+            in_units = frozen.in_units(mean, width)
+            return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings)), read, mean, width
+        mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
         means, widths = frozen.in_units(mean, width)
         decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0])
         return decision, read, mean, width

@@ -23,15 +23,13 @@ from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
 from daband.serving._deployed_policy import FORMAT, DeployedPolicy, deployed_of_parts, load_deployed
-from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy
-from daband.serving._members import Member
+from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy, Member
 from daband.serving._monitor import MOST_CONTEXTS, build_reference
 
 _SMALLEST_DEVIATION = 1e-9
 _CHECKED = 4  # contexts on which a written file is compared with the policy
 # Largest difference of scores, as a fraction of the largest one: networks are written in single precision.
 _ROUNDING = 1e-3
-_LARGE_FILE = 128 << 20  # bytes of such matrices above which a file that keeps them is worth a warning
 
 
 class ExportWarning(UserWarning):
@@ -180,18 +178,7 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _without_large_widths(frozen.members)
-    if exploration.rule != "greedy":
-        saved = sum(member.inverse.nbytes for member in frozen.members) - sum(one.inverse.nbytes for one in members)
-        saved //= 4  # a file has triangles in single precision
-        if saved > _LARGE_FILE:
-            warnings.warn(
-                f"matrices of widths take {saved / 1e6:,.0f} MB of the file, for explore={exploration.rule!r} alone; "
-                "explore='greedy' leaves them out",
-                ExportWarning,
-                stacklevel=3,
-            )
-        members = frozen.members
+    members = _without_large_widths(frozen.members) if exploration.rule == "greedy" else frozen.members
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 

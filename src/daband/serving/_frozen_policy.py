@@ -21,19 +21,93 @@ from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
 from daband.linear._kernels import draw_key
-from daband.linear._primal_ridge import mixed_scores
+from daband.linear._primal_ridge import mixed_scores, ridge_scores
 from daband.linear._transforms import TransformStep, step_from
-from daband.serving._members import Member, RowScorer
-from daband.serving._numpy_networks import network_from
+from daband.serving._numpy_networks import Network, network_from
 
-_FLOAT64 = np.dtype(np.float64)
-#: Arms whose scores differ by less are scored in double precision.
-_CLOSE = 1e-5
-
-#: Bytes of a member's matrices above which a file has their triangles alone, in single precision: a quarter.
+#: Bytes of a member's matrices above which a file has them in single precision.
 LARGE_INVERSE = 8 << 20
 
-__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "frozen_from"]
+__all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
+
+    theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
+    ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
+    Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
+    """
+
+    theta: FloatArray
+    inverse: FloatArray
+    share: float = 1.0
+    width_share: float = 1.0
+    transform: TransformStep | None = None
+    network: Network | None = None
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
+        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
+            raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
+        if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
+            raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
+        if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
+            raise ValueError("theta or inverse has a NaN or infinite value")
+        if not all(0.0 <= share < math.inf for share in (self.share, self.width_share)):
+            raise ValueError(f"the shares of a member are {self.share} and {self.width_share}")
+        object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
+
+    @property
+    def dimension(self) -> int:
+        """How many features there are."""
+        return int(self.theta.shape[1])
+
+    @property
+    def takes_contexts(self) -> bool:
+        """Whether contexts are the features."""
+        return self.network is None and self.transform is None and not self.constant
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether the inverse is there: without one the member predicts rewards alone."""
+        return self.inverse.size > 0 or self.width_share > 0.0
+
+    def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
+        """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
+        if len(self.theta) != n_heads:
+            raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
+        features = math.prod(shape)
+        if self.transform is not None:
+            if self.transform.n_inputs != features:
+                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
+            features = self.transform.n_features
+            shape = (features,)
+        if self.network is not None:
+            self.network.check_inputs(shape)
+            features = self.network.dimension
+        if self.dimension != (1 if self.constant else features):
+            raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
+
+    def features(self, rows: AnyArray) -> FloatArray:
+        """Features (m, d) of contexts (m, *C)."""
+        if self.constant:
+            return np.ones((len(rows), 1))
+        if self.transform is not None:
+            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+        if self.network is not None:
+            return self.network(rows)
+        return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+
+    def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
+        if not self.has_widths:
+            mean = self.features(rows) @ self.theta.T
+            return mean, np.zeros_like(mean)
+        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
+        return mean, np.sqrt(variance)
 
 
 class FrozenParts(NamedTuple):
@@ -138,45 +212,10 @@ class FrozenPolicy:
             scores, [member.share for member in self.members], [member.width_share for member in self.members]
         )
 
-    def decide_row(
-        self, contexts: AnyArray, round_number: int | None
-    ) -> tuple[FloatArray, FloatArray, tuple[int, float]]:
-        """Means and widths (K,), arm and propensity for one context (1, *row_shape).
-
-        They are in single precision where that is enough to choose. Two arms that are closer to each other than its
-        rounding errors may be tied: they are scored in double precision.
-        """
-        scorer = self._row_scorer
-        if scorer is not None and (contexts.dtype is _FLOAT64 or scorer.reads_images):
-            rows = contexts if self.layout is None else channels_first(contexts, self.layout)
-            scored = scorer(rows[0])
-            mean, width, scores = scored[0], scored[1], scored[2].tolist()
-            ranked = sorted(scores)
-            best = ranked[-1]
-            if best - ranked[-2] > _CLOSE * (1.0 + abs(best)):
-                if self._is_certain:
-                    return mean, width, (scores.index(best), 1.0)
-                return mean, width, self.choose(mean[None], width[None], None, round_number)[0]
-        means, widths = self.score(contexts)
-        return means[0], widths[0], self.choose(means, widths, None, round_number)[0]
-
     @functools.cached_property
     def key(self) -> np.uint64:
         """What the draws of a round are made from."""
         return draw_key(self.seed)
-
-    @functools.cached_property
-    def _is_certain(self) -> bool:
-        """Whether the best arm is always chosen where it is the only one."""
-        return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
-
-    @functools.cached_property
-    def _row_scorer(self) -> RowScorer | None:
-        if self.arms != "disjoint" or self.n_arms < 2:
-            return None
-        size = math.prod(self.context_shape)
-        scorer = RowScorer.of(self.members, size, self.exploration.optimism, self.transform)
-        return scorer if scorer is not None and (scorer.reads_images or self.layout is None) else None
 
     def choose(
         self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
@@ -225,12 +264,9 @@ class FrozenPolicy:
         if self.transform is not None:
             arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
         for at, member in enumerate(self.members):
-            parts: dict[str, AnyArray] = {"theta": member.theta}
-            if member.inverse.nbytes > LARGE_INVERSE:
-                rows, columns = np.tril_indices(member.dimension)
-                parts["triangle"] = member.inverse[:, rows, columns].astype(np.float32)
-            else:
-                parts["inverse"] = member.inverse
+            large = member.inverse.nbytes > LARGE_INVERSE
+            inverse = member.inverse.astype(np.float32) if large else member.inverse
+            parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
             if member.network is not None:
@@ -254,7 +290,9 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
             network = network_from(part["network"], below("network/", parts), encoder=encoder)
             encoder = None
         shares = float(part["share"]), float(part["width_share"])
-        inverse = parts["inverse"] if "triangle" not in parts else _symmetric(parts["triangle"], parts["theta"].shape)
+        inverse = parts["inverse"]
+        if inverse.dtype == np.float32:
+            inverse = inverse.astype(np.float64)
         members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
     if encoder is not None:
         raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
@@ -271,14 +309,3 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         layout=header["layout"],
         table=None if header["table"] is None else TableTransform.from_state(header["table"]),
     )
-
-
-def _symmetric(triangle: AnyArray, shape: tuple[int, ...]) -> FloatArray:
-    """Matrices (heads, d, d) from their lower triangles (heads, d (d + 1) / 2); ``shape`` is that of theta."""
-    if triangle.shape != (*shape[:-1], shape[-1] * (shape[-1] + 1) // 2):  # else memory for nothing
-        raise ValueError(f"theta has shape {shape}, the triangle of the inverse {triangle.shape}")
-    whole: FloatArray = np.empty((*shape, shape[-1]))
-    rows, columns = np.tril_indices(shape[-1])
-    whole[:, rows, columns] = triangle
-    whole[:, columns, rows] = triangle
-    return whole

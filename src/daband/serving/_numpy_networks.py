@@ -2,12 +2,11 @@
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
 norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
-convolutions are matrix products of patches (``linear.toom_cook``). Nothing here is trained, and torch is not imported.
+convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import sys
@@ -17,9 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daband._arrays import AnyArray, FloatArray, thread_scratch
+from daband._arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
-from daband.linear._toom_cook import TILE, tile_sums, toom_cook
 
 __all__ = [
     "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
@@ -71,13 +69,13 @@ class _DenseNetwork:
 
     def latent(self, rows: Float32Array) -> FloatArray:
         """Latents (n, d) of what the first layer takes, (n, inputs)."""
-        hidden = rows
+        hidden = rows[0] if len(rows) == 1 else rows  # products with a vector are faster than with a matrix of one row
         for number, (weight, bias) in enumerate(self.layers):
             if number:
                 np.maximum(hidden, _ZERO, out=hidden)
             hidden = hidden.dot(weight)
             hidden += bias
-        latent: FloatArray = hidden.astype(np.float64)
+        latent: FloatArray = hidden.reshape(len(rows), -1).astype(np.float64)
         latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
         return latent
 
@@ -95,13 +93,6 @@ class MlpNetwork(_DenseNetwork):
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if math.prod(shape) != self.inputs:
             raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
-
-    def first_layer(self) -> tuple[FloatArray, FloatArray, float]:
-        """Weights and biases of the first layer on contexts as they come, and their largest offset in deviations."""
-        weight, bias = (array.astype(np.float64) for array in self.layers[0])
-        if self._scale is None or self._shift is None:
-            return weight, bias, 0.0
-        return self._scale[:, None] * weight, bias + self._shift @ weight, float(np.abs(self._shift).max())
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
@@ -125,9 +116,14 @@ class ConvNetwork(_DenseNetwork):
         for index in range(int(settings["convolutions"])):
             weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
             _check_float32(f"convolution {index}", weight, bias)
-            if weight.ndim != 4 or bias.shape != (len(weight),) or weight.shape[2] != weight.shape[3]:
+            if (
+                weight.ndim != 4
+                or bias.shape != (len(weight),)
+                or weight.shape[2] != weight.shape[3]
+                or not weight.size
+            ):
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
-            self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
+            self._kernels.append((_by_rows(weight), np.ascontiguousarray(bias)))
         # Bytes are divided by 255 in the first kernel, once.
         kernel, bias = self._kernels[0]
         self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
@@ -137,7 +133,7 @@ class ConvNetwork(_DenseNetwork):
             raise ValueError(f"the network takes images, contexts have shape {shape}")
         channels, height, width = shape
         for kernel, _ in self._kernels:
-            side = _side(kernel)
+            side = len(kernel)
             if kernel.shape[1] != side * channels or min(height, width) <= side:
                 inputs = kernel.shape[1] // side
                 raise ValueError(
@@ -264,52 +260,30 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
 
 
-def _at_points(weight: Float32Array) -> Float32Array:
-    """A kernel (K, C, side, side) at all points: (n, side * C, K), rows of a patch being (column, channel)."""
+def _by_rows(weight: Float32Array) -> Float32Array:
+    """Return a kernel (K, C, side, side) as (side, side * C, K): a row of a patch is (column, channel)."""
     kernels, _, side, _ = weight.shape
-    _, values, _ = toom_cook(side)
-    kernel = np.tensordot(values, weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
-    return np.ascontiguousarray(kernel.reshape(len(values), -1, kernels), np.float32)
-
-
-def _side(kernel: Float32Array) -> int:
-    return len(kernel) - TILE + 1
-
-
-@functools.lru_cache(maxsize=64)
-def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
-    """Sums of rows before the products, (n * tiles, height), and behind them, (TILE, n)."""
-    return tile_sums(side, height).astype(np.float32), toom_cook(side)[0].astype(np.float32)
+    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(side, -1, kernels))
 
 
 def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
-    """Convolve maps (H, W, C) with a kernel at points and keep the largest of every 2x2: (H', W', K)."""
-    height, width, channels = maps.shape
-    (points, length, kernels), side = kernel.shape, _side(kernel)
+    """Convolve maps (H, W, C) with a kernel (side, side * C, K) and keep the largest of every 2x2: (H', W', K)."""
+    height, width, _ = maps.shape
+    side, length, kernels = kernel.shape
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
-    out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
-    at_once = max(1, _PATCHES // (2 * TILE * columns))
-    for start in range(0, len(out), at_once):
-        pooled = out[start : start + at_once]
-        tiles = len(pooled)
-        part = maps[TILE * start : TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
-        before, behind = _row_sums(side, len(part))
-        strips = np.matmul(before, part, out=_scratch("strips", (len(before), width * channels)))
-        # A row of a patch is one piece of memory: pixels of a row, with their channels, lie side by side.
-        patches = _scratch("patches", (points, tiles, 2 * columns, length))
-        down = 4 * width * channels
-        np.copyto(patches, np.ndarray(patches.shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4)))
-        products = _scratch("products", (points, tiles * 2 * columns, kernels))
-        np.matmul(patches.reshape(points, -1, length), kernel, out=products)
-        four = np.matmul(behind, products.reshape(points, -1), out=_scratch("four", (TILE, products[0].size)))
-        pairs = four.reshape(2, 2, tiles, columns, 2, kernels)
-        np.maximum(pairs[:, 0], pairs[:, 1], out=pairs[:, 0])
-        np.maximum(pairs[:, 0, :, :, 0], pairs[:, 0, :, :, 1], out=pooled.swapaxes(0, 1))
-    return out.reshape(-1, columns, kernels)[:rows]
-
-
-#: An array of this name and shape, which a thread uses anew in every call.
-_scratch = functools.partial(thread_scratch, dtype=np.float32)
+    flat = kernel.reshape(-1, kernels)
+    down, right, _ = maps.strides
+    out = np.empty((rows, columns, kernels), np.float32)
+    at_once = max(1, _PATCHES // (4 * columns))
+    for first in range(0, rows, at_once):
+        n = min(at_once, rows - first)
+        # A row of a patch is one piece of memory: pixels of a row, with their channels, are next to each other.
+        shape = (2 * n, 2 * columns, side, length)
+        patches: Float32Array = np.ndarray(shape, np.float32, maps, 2 * first * down, (down, right, down, 4))
+        four = (patches.reshape(-1, len(flat)) @ flat).reshape(n, 2, columns, 2, kernels)
+        larger = np.maximum(four[:, :, :, 0], four[:, :, :, 1])
+        np.maximum(larger[:, 0], larger[:, 1], out=out[first : first + n])
+    return out
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
