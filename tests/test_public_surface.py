@@ -26,6 +26,8 @@ Decision
 Evaluation
 InvalidInput
 LinUCB
+LogPolicy
+Mixture
 LogEstimate
 NeuralLinUCB
 NotFitted
