@@ -1,15 +1,10 @@
 """Bad files: of policies, of runs, and archives. Each is refused by a ``DabandError`` that names it."""
 
-import io
-import tarfile
-
 import numpy as np
 import pytest
 
 import daband
 from daband._files import checked_path, make_folder, read_json, write_bytes, write_text
-from daband.domains import _download as download
-from daband.domains._download import unpack
 
 
 @pytest.fixture(scope="module")
@@ -68,69 +63,6 @@ def test_json_that_cannot_be_read(what, tmp_path):
     (tmp_path / "link").symlink_to("gone")
     with pytest.raises(daband.DataError, match=what):
         read_json(tmp_path / what)
-
-
-# Archives.
-
-
-def _tar(path, members, mode="w:gz"):
-    with tarfile.open(path, mode) as archive:
-        for name, size in members:
-            info = tarfile.TarInfo(name)
-            info.size = size
-            archive.addfile(info, io.BytesIO(bytes(size)))
-
-
-@pytest.mark.parametrize("name", ["../x", "a/../../x", ".."])
-def test_members_that_point_outside(name, tmp_path):
-    _tar(tmp_path / "archive", [("good", 3), (name, 3)])
-    with pytest.raises(daband.DataError, match="archive cannot be unpacked"):
-        unpack(tmp_path / "archive", tmp_path / "into")
-    assert list((tmp_path / "into").iterdir()) == []
-
-
-def test_an_absolute_path_stays_inside(tmp_path):
-    _tar(tmp_path / "archive", [("/x", 3)])
-    unpack(tmp_path / "archive", tmp_path / "into")
-    assert (tmp_path / "into" / "x").stat().st_size == 3
-
-
-def test_a_bomb(tmp_path, monkeypatch):
-    """Zeros compress by a factor of a thousand: here to 3 MB, with a limit in proportion."""
-    monkeypatch.setattr(download, "_ALWAYS_ALLOWED", 1 << 20)
-    _tar(tmp_path / "archive", [(f"zeros-{i}", 1 << 18) for i in range(12)])
-    assert (tmp_path / "archive").stat().st_size < 3 << 18
-    with pytest.raises(daband.DataError, match="would unpack to more than"):
-        unpack(tmp_path / "archive", tmp_path / "into")
-    assert list((tmp_path / "into").iterdir()) == []
-
-
-def test_an_honest_archive(tmp_path):
-    _tar(tmp_path / "archive", [("a/b", 1 << 20), ("c", 0)])
-    unpack(tmp_path / "archive", tmp_path / "into")
-    assert (tmp_path / "into" / "a" / "b").stat().st_size == 1 << 20
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x1f\x8b", b"x" * 600], ids=["empty", "zip", "gzip", "text"])
-def test_archives_that_are_none(content, tmp_path):
-    (tmp_path / "archive").write_bytes(content)
-    with pytest.raises(daband.DataError, match="archive"):
-        unpack(tmp_path / "archive", tmp_path / "into")
-
-
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_archives_with_damage_inside(share, tmp_path):
-    with open(tmp_path / "noise", "wb") as file:
-        file.write(np.random.default_rng(0).bytes(5000))
-    with tarfile.open(tmp_path / "archive", "w:gz") as archive:
-        archive.add(tmp_path / "noise", "noise")
-    content = bytearray((tmp_path / "archive").read_bytes())
-    place = int(share * len(content))
-    content[place : place + 64] = bytes(64)
-    (tmp_path / "archive").write_bytes(content)
-    with pytest.raises(daband.DataError, match="archive"):
-        unpack(tmp_path / "archive", tmp_path / "into")
-    assert list((tmp_path / "into").iterdir()) == []
 
 
 @pytest.mark.parametrize("n_arms", [10**15])

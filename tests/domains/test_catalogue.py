@@ -2,8 +2,7 @@ import gzip
 
 import pytest
 
-from daband.domains import _download as download
-from daband.domains._registry import cache_directory, data_directory, pairs
+from daband.domains._registry import cache_directory, check_data, data_directory, pairs
 from daband.errors import InvalidInput
 
 
@@ -19,16 +18,15 @@ def test_every_pair_is_listed_and_says_what_it_needs():
 
 def test_every_resource_can_be_got_somehow():
     for name in pairs:
-        for resource in download.data_of(name):
+        for resource in pairs.get(name).resources:
             assert resource.licence
             assert bool(resource.url) != bool(resource.by_hand)
             assert not resource.url or resource.url.startswith("http")
-            assert bool(resource.archive) == bool(resource.unpack_into)
 
 
 def test_real_files_are_whole(shared_data):
     for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin", "natural_tables", "sat12"):
-        assert {status.state for status in download.check_data(name)} == {"there"}
+        assert {status.state for status in check_data(name)} == {"there"}
     ready = {name for name in pairs.names() if pairs.get(name).ready}
     assert set(pairs) - ready == {"visda17", "s2rda49"}
 
@@ -37,12 +35,12 @@ def test_damaged_mnist_is_told(places):
     (places / "mnist").mkdir(parents=True)
     for content in (b"rubbish", gzip.compress(b"rubbish"), gzip.compress(b"rubbish")[:-4]):
         (places / "mnist/train-labels-idx1-ubyte.gz").write_bytes(content)
-        assert list(download.check_data("digit"))[1].state == "damaged"
+        assert list(check_data("digit"))[1].state == "damaged"
 
 
 def test_an_unknown_pair_is_an_error():
     with pytest.raises(InvalidInput, match="did you mean 'digit'"):
-        list(download.check_data("digits"))
+        list(check_data("digits"))
 
 
 def test_one_ordered_pair_needs_only_its_own_files(places):

@@ -1,17 +1,15 @@
 """Against a server on this machine: no test needs a network."""
 
+import gzip
 import hashlib
-import io
-import tarfile
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from daband.domains._download import ResourceStatus, check_data, download, get_data, unpack
-from daband.domains._registry import Resource, pairs
-from daband.errors import DataError, InvalidInput
+from daband.domains._registry import Resource, ResourceStatus, check_data, download, get_data, pairs
+from daband.errors import DataError
 
 CONTENT = bytes(range(256)) * 8000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -57,9 +55,8 @@ def names(folder):
 
 def test_downloads_verifies_and_reports(server, tmp_path):
     seen = []
-    path = download(
-        f"{server.url}/a", tmp_path / "deep" / "a", md5=MD5, what="letters", progress=lambda *what: seen.append(what)
-    )
+    path = tmp_path / "deep" / "a"
+    download(f"{server.url}/a", path, md5=MD5, what="letters", progress=lambda *what: seen.append(what))
     assert path.read_bytes() == CONTENT
     assert names(tmp_path) == ["a", "deep"]
     assert seen[-1] == ("letters", len(CONTENT), len(CONTENT))
@@ -71,7 +68,7 @@ def test_what_breaks_off_leaves_nothing(server, tmp_path):
     with pytest.raises(DataError, match="ended after 1000000 of 2048000 bytes; run the same command again"):
         download(f"{server.url}/a", tmp_path / "a", md5=MD5)
     server.files["/chunks"] = CONTENT
-    with pytest.raises(DataError, match=r"cannot be reached .*by hand"):
+    with pytest.raises(DataError, match=r"cannot be downloaded .*by hand"):
         download(f"{server.url}/chunks", tmp_path / "a")
     assert names(tmp_path) == []
 
@@ -83,7 +80,7 @@ def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
 
 
 def test_an_address_that_moved(server, tmp_path):
-    with pytest.raises(DataError, match="answers 404"):
+    with pytest.raises(DataError, match="HTTP Error 404"):
         download(f"{server.url}/gone", tmp_path / "a")
 
 
@@ -94,84 +91,28 @@ def test_no_network_fails_and_helps(tmp_path, url):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/a"])
-def test_other_schemes_are_refused(tmp_path, url):
-    with pytest.raises(InvalidInput, match="only http and https"):
-        download(url, tmp_path / "a")
-
-
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="set DABAND_DATA"):
         download("http://127.0.0.1:9/a", tmp_path / "file" / "a")
 
 
-def tar_of(*members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, kind in members:
-            member = tarfile.TarInfo(name)
-            member.type = kind
-            member.linkname = "/etc/passwd"
-            member.size = 3 if kind == tarfile.REGTYPE else 0
-            archive.addfile(member, io.BytesIO(b"abc"))
-    return buffer.getvalue()
-
-
-GOOD = ("good/file", tarfile.REGTYPE)
-
-
-@pytest.mark.parametrize(
-    ("member", "message"),
-    [
-        (("../evil", tarfile.REGTYPE), "outside the destination"),
-        (("good/../../evil", tarfile.REGTYPE), "outside the destination"),
-        (("link", tarfile.SYMTYPE), "a link or a device"),
-        (("link", tarfile.LNKTYPE), "a link or a device"),
-        (("device", tarfile.CHRTYPE), "a link or a device"),
-    ],
-)
-def test_a_member_that_points_outside_is_refused_and_nothing_is_left(tmp_path, member, message):
-    (tmp_path / "a.tgz").write_bytes(tar_of(GOOD, member))
-    with pytest.raises(DataError, match=message):
-        unpack(tmp_path / "a.tgz", tmp_path / "into")
-    assert names(tmp_path) == ["a.tgz", "into"]
-
-
-@pytest.mark.parametrize("content", [b"not an archive", tar_of(GOOD)[:40]], ids=["no archive", "truncated"])
-def test_a_damaged_archive_leaves_nothing(tmp_path, content):
-    (tmp_path / "a.tgz").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.tgz cannot be unpacked"):
-        unpack(tmp_path / "a.tgz", tmp_path / "into")
-    assert names(tmp_path) == ["a.tgz", "into"]
-
-
-def test_unpacking_fills_folders_that_are_there(tmp_path):
-    (tmp_path / "into" / "good").mkdir(parents=True)
-    (tmp_path / "into" / "good" / "mine").write_text("kept")
-    (tmp_path / "a.tgz").write_bytes(tar_of(GOOD))
-    unpack(tmp_path / "a.tgz", tmp_path / "into")
-    assert (tmp_path / "into/good/file").read_bytes() == b"abc"
-    assert (tmp_path / "into/good/mine").read_text() == "kept"
-
-
 @pytest.fixture
 def offered(server, monkeypatch):
     """The catalogue of digit, pointing at the server here."""
-    archive = tar_of(("mnist_m/mnist_m_train_labels.txt", tarfile.REGTYPE))
-    server.files |= {"/m.tar.gz": archive}
+    packed = gzip.compress(CONTENT)
+    server.files |= {"/m.gz": packed}
     entries = (
         Resource(
             what="letters", places=("letters/a",), licence="free", url=f"{server.url}/a", md5=MD5, content_md5=MD5
         ),
         Resource(
             what="pictures",
-            places=("mnist_m/mnist_m_train_labels.txt",),
+            places=("pictures/m.gz", "pictures/m"),
             licence="free",
-            url=f"{server.url}/m.tar.gz",
-            md5=hashlib.md5(archive).hexdigest(),
-            archive="m.tar.gz",
-            unpack_into=".",
+            url=f"{server.url}/m.gz",
+            md5=hashlib.md5(packed).hexdigest(),
+            content_md5=MD5,
         ),
         Resource(what="rest", places=("rest",), licence="free", by_hand="ask the authors"),
     )
@@ -185,7 +126,7 @@ def test_get_fetches_what_is_missing_and_only_that(offered, places):
         ("pictures", "downloaded"),
         ("rest", "by hand"),
     ]
-    assert names(places) == ["a", "letters", "mnist_m", "mnist_m_train_labels.txt"]  # the archive is gone
+    assert names(places) == ["a", "letters", "m.gz", "pictures"]
     asked = offered.asked
     assert [record.state for record in get_data("digit")] == ["there already", "there already", "by hand"]
     assert offered.asked == asked
@@ -201,18 +142,6 @@ def test_check_tells_there_missing_and_damaged(offered, places):
     assert "delete it and run `daband data get digit`" in statuses[0].remedy
     assert statuses[2].remedy == "ask the authors"
     assert next(iter(get_data("digit"))).state == "downloaded"  # what is damaged is fetched again
-
-
-def test_a_link_inside_the_folder_is_refused_too(tmp_path):
-    """Chains of links have led tarfile's own filter outside; no data set needs one."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        member = tarfile.TarInfo("inside")
-        member.type, member.linkname = tarfile.SYMTYPE, "good/file"
-        archive.addfile(member)
-    (tmp_path / "a.tgz").write_bytes(buffer.getvalue())
-    with pytest.raises(DataError, match="'inside', a link or a device: it is not unpacked"):
-        unpack(tmp_path / "a.tgz", tmp_path / "into")
 
 
 @pytest.mark.parametrize("state", ["there", "there already", "downloaded"])

@@ -70,12 +70,10 @@ def write_mat(path, **content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0]])}, "4 rows of features but 3 labels"),
-        ({"fts": np.zeros((4, 300)), "labels": np.array([[0], [1], [0], [1]])}, "400 finite features"),
-        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0], [2]])}, r"labels outside 0\.\.1"),
-        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [0], [0], [0]])}, "no example of class 'positive'"),
-        ({"fts": np.full((2, 400), np.nan), "labels": np.array([[0], [1]])}, "finite"),
-        ({"features": np.zeros((4, 400))}, "no variables `fts` and `labels`"),
+        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0]])}, "should hold 4 labels of 2 classes"),
+        ({"fts": np.zeros((4, 300)), "labels": np.array([[0], [1], [0], [1]])}, r"contexts \(n, 400\)"),
+        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0], [2]])}, "should hold 4 labels of 2 classes"),
+        ({"features": np.zeros((4, 400))}, "not a MATLAB file with the variables fts and labels"),
     ],
 )
 def test_wrong_feature_files_are_named(places, content, message):

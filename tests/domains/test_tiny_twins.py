@@ -52,7 +52,7 @@ def test_ordered_pairs_are_those_of_the_family(family, count):
     for name in ordered:
         source, _, target = name.partition("/")[2].partition("-")
         entry = pairs.get(name)
-        assert entry.options()[:3] == ["passes", "target_passes", "source_test"]
+        assert {"passes", "target_passes", "source_test"} <= set(entry.options())
         assert f"{source} to {target}" in entry.about.summary
         named, asked = load(name, tiny=True, passes=2), load(family, tiny=True, source=source, target=target, passes=2)
         assert named.name == asked.name == name

@@ -9,8 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from daband.cli._output import console, say
-from daband.domains._download import check_data, data_of, get_data
-from daband.domains._registry import data_directory, pairs
+from daband.domains._registry import check_data, data_directory, get_data, pairs
 
 data_app = typer.Typer(
     name="data",
@@ -58,7 +57,7 @@ def check_command(
 
     Example: daband data check amazon/books-dvd
     """
-    wanted = names or [name for name in pairs.names() if "/" not in name and data_of(name)]
+    wanted = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
     damaged = False
     say(f"data directory: {data_directory()}", style="dim")
     for name in wanted:
@@ -88,7 +87,7 @@ def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose dat
     by_hand = False
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     for name in names:
-        if not data_of(name):
+        if not pairs.get(name).resources:
             console.print(f"{name} needs nothing from outside")
         with Progress(*columns, console=console, transient=True) as bar:
             lines: dict[str, TaskID] = {}

@@ -4,9 +4,8 @@ from daband._domain_names import DomainNames
 from daband._shift import Shift
 from daband._table_transform import TableTransform
 from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
-from daband.domains._download import get_data
 from daband.domains._mixtures import restrict_pair
-from daband.domains._registry import cache_directory, data_directory, load, pair_names, register_pair
+from daband.domains._registry import cache_directory, data_directory, get_data, load, pair_names, register_pair
 from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import from_images

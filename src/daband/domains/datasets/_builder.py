@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
-from daband._shift import ShiftLike
 from daband.domains._contract import About, Pair
 from daband.domains._registry import Resolve, Resource, need, register_pair
 from daband.domains._splits import require_classes, split_half
@@ -42,26 +41,12 @@ class Parts:
 Read = Callable[..., Parts]
 
 
-def _options_of_every_pair(
-    *,
-    passes: int = 1,
-    target_passes: int | None = None,
-    source_test: float | None = 0.1,
-    shift: ShiftLike = None,
-    units: Sequence[str | int] | None = None,
-) -> None:
-    """Options of every declared pair.
-
-    Args:
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        source_test: the share of the source that training does not use.
-        shift: what may differ between the domains; see ``daband._shift``.
-        units: the numbers of a context that are in other units in the target.
-    """
-
-
-_COMMON = dict(inspect.signature(_options_of_every_pair).parameters)
+#: Options of every declared pair.
+_COMMON = {
+    option: parameter
+    for option, parameter in inspect.signature(from_arrays).parameters.items()
+    if option in ("passes", "target_passes", "source_test", "shift", "units")
+}
 
 
 def declare(
@@ -98,7 +83,7 @@ def declare(
         resolve: see ``register_pair``.
     """
     if domains:
-        choices = {"source": domains, "target": domains, **(choices or {})}
+        choices = {"source": domains, "target": domains}
         variants = ordered(domains) if variants is None else variants
         name = name or f"{family}/{{source}}-{{target}}"
     read_options = dict(inspect.signature(read).parameters)
@@ -109,27 +94,27 @@ def declare(
             options = {option: parameter.default for option, parameter in read_options.items()}
             options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
             _check_choices(family, options, choices or {})
-            parts = (tiny_parts if tiny else read)(**options)
+            parts = (read_tiny if tiny else read)(**options)
             called = (name or family).format(**options)
-            arguments = dict(parts.arguments)
+            arguments = {**parts.arguments, "name": called}
+            arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, called)
-            settings = {option: given.get(option, parameter.default) for option, parameter in common.items()}
-            if parts.reader is from_arrays and class_names is not None:
-                arguments["n_arms"] = len(class_names)
-            pair = parts.reader(**arguments, **settings, name=called)
+                if parts.reader is from_arrays:
+                    arguments["n_arms"] = len(class_names)
+            pair = parts.reader(**arguments)
             sentence = (summary or about.summary).format(**options) + parts.note
             names = parts.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
-        parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}
-        flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
-        build.__signature__ = inspect.Signature([flag, *parameters.values(), *common.values()])  # type: ignore[attr-defined]
+        own = [parameter for option, parameter in read_options.items() if option not in fixed]
+        flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False)
+        build.__signature__ = inspect.Signature([flag, *own, *common.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
-    tiny_parts = tiny
+    read_tiny = tiny
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
     for variant, fixed in (variants or {}).items():
         mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
@@ -180,7 +165,7 @@ def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resou
 
 
 def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
-    """Where the file of a data set lies, or that of one of its members; an error that names the pair where nowhere."""
+    """Return the file of a data set, or of one of its members; if it is not there, the error names the pair."""
     places = next(resource.places for resource in facts(family)["resources"] if resource.of == of)
     return need(places, pair=pair or family)
 
@@ -202,7 +187,7 @@ def halved(
 
 
 def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
-    """Arrays of an ``npz``; a damaged or foreign one is an error that names it."""
+    """Return arrays of an ``npz``; a damaged or foreign file is an error that names it."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
             return [packed[key] for key in keys]
@@ -215,76 +200,47 @@ def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
 def load_labelled(
     path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> tuple[AnyArray, IntArray]:
-    """Contexts (n, *shape) of a type, or of any, and labels (n,) under these keys of an ``npz``."""
+    """Return contexts (n, *shape) of a type, or of any, and labels (n,) under these keys of an ``npz``."""
     contexts, labels = load_packed(path, keys)
-    if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
-        of_type = "" if dtype is None else f" of {np.dtype(dtype)}"
-        raise DataError(
-            f"{path} should hold {keys[0]} (n, {', '.join(map(str, shape))}){of_type}, got {contexts.shape} of "
-            f"{contexts.dtype}"
-        )
-    labels_fit = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
-    if not labels_fit or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
-        raise DataError(
-            f"{path} should hold {len(contexts)} labels 0..{n_classes - 1} in {keys[1]!r}, got {labels.shape} of "
-            f"{labels.dtype}"
-        )
-    return contexts, labels.astype(np.int64)
+    return _checked(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
 
 
 def load_halves(
     path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> list[tuple[AnyArray, IntArray]]:
-    """Contexts and labels of the training and of the test part of an ``npz`` with ``x_train y_train x_test y_test``."""
+    """Return contexts and labels of both parts of an ``npz`` with ``x_train y_train x_test y_test``."""
     return [
         load_labelled(path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype)
         for part in ("train", "test")
     ]
 
 
-def read_listing(
-    path: Path, parse: Callable[[str], tuple[str, int] | None], *, remedy: str = ""
-) -> tuple[list[str], IntArray]:
-    """Names and labels of a list with a line per image, as ``parse`` reads a line; it gives None to pass one over.
+def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int) -> tuple[FloatArray, IntArray]:
+    """Return features (n, d) and labels (n,) from 0, of a ``.mat`` file with variables ``fts`` and ``labels``."""
+    from scipy.io import loadmat
 
-    A ``ValueError`` of ``parse`` becomes an error that names the line.
-    """
-    entries = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            entry = parse(line) if line.strip() else None
-        except ValueError as error:
-            raise DataError(f"{path} line {number} {error}{remedy}") from None
-        entries += [] if entry is None else [entry]
-    if not entries:
-        raise DataError(f"{path} lists no image of its classes{remedy}")
-    return [name for name, _ in entries], np.array([label for _, label in entries], dtype=np.int64)
-
-
-def load_matlab(
-    path: Path, *, n_features: int, class_names: Sequence[str], first_label: int
-) -> tuple[FloatArray, IntArray]:
-    """Features (n, d) as float64 and labels (n,) from 0, of a ``.mat`` file with variables ``fts`` and ``labels``."""
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise DataError(f"{path} cannot be read without scipy: pip install scipy") from None
     try:
         content = loadmat(path, variable_names=["fts", "labels"])
+        features, labels = np.asarray(content["fts"], np.float64), np.asarray(content["labels"], np.int64)
     except Exception as error:  # loadmat raises many kinds for damaged files
-        raise DataError(f"{path} is not a MATLAB file or is damaged ({error}); replace it") from None
-    if "fts" not in content or "labels" not in content:
-        raise DataError(f"{path} has no variables `fts` and `labels`")
-    features = np.asarray(content["fts"], dtype=np.float64)  # counts come as uint8, which would be taken for an image
-    labels = np.asarray(content["labels"]).reshape(-1).astype(np.int64) - first_label
-    if features.ndim != 2 or features.shape[1] != n_features or not np.isfinite(features).all():
-        raise DataError(f"{path} should have {n_features} finite features a row, got shape {features.shape}")
-    if labels.shape != (len(features),):
-        raise DataError(f"{path} has {len(features)} rows of features but {len(labels)} labels")
-    if labels.min() < 0 or labels.max() >= len(class_names):
-        raise DataError(f"{path} has labels outside {first_label}..{first_label + len(class_names) - 1}")
-    require_classes(labels, class_names, where=str(path))
-    return features, labels
+        raise DataError(f"{path} is not a MATLAB file with the variables fts and labels ({error})") from None
+    labels = labels.reshape(-1) - first_label
+    return _checked(path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64)
+
+
+def _checked(
+    path: Path, contexts: AnyArray, labels: AnyArray, *, shape: tuple[int, ...], n_classes: int, dtype: Any
+) -> tuple[AnyArray, IntArray]:
+    """Return contexts and labels; raise an error that names the file if they are not of this shape, type and number."""
+    if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
+        sizes, kind = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
+        raise DataError(f"{path} should hold contexts (n, {sizes}){kind}, got {contexts.shape} of {contexts.dtype}")
+    labels_fit = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not labels_fit or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+        raise DataError(
+            f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape} of {labels.dtype}"
+        )
+    return contexts, labels.astype(np.int64)
 
 
 def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:

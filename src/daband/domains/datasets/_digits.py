@@ -28,7 +28,6 @@ Arrays: TypeAlias = tuple[AnyArray, IntArray]
 MNIST_PLACES = ("mnist", "MNIST/raw")
 _SIDE = 28
 _REMEDY = "delete it and run `daband data get digit`"
-_UNSIGNED_BYTE = 0x08
 # Colour photographs inside the installed packages themselves, so nothing is downloaded. What else ships there is left
 # out: drawings, microscopy, and pictures that are mostly black (a rocket at night, a retina, a deep sky), over which a
 # digit looks as MNIST's do. MNIST-M was cut from everyday scenes.
@@ -37,15 +36,13 @@ _SCIKIT_LEARN = ("china.jpg", "flower.jpg")
 
 
 def read_mnist(split: str, *, pair: str) -> Arrays:
-    """Images (n, 28, 28) of uint8 and labels (n,) of ``split``, "train" or "t10k"; errors name ``pair``."""
+    """Return images (n, 28, 28) of uint8 and labels (n,) of ``split``, "train" or "t10k"; errors name ``pair``."""
     folder = need(MNIST_PLACES, pair=pair)
     images, labels = (_idx(folder, f"{split}-{name}") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-    if images.ndim != 3 or images.shape[1:] != (28, 28):
-        raise DataError(f"the {split} images in {folder} have shape {images.shape}, MNIST's are (n, 28, 28)")
-    if labels.shape != (len(images),) or labels.max(initial=0) > 9:
+    if images.shape[1:] != (_SIDE, _SIDE) or labels.shape != (len(images),) or labels.max(initial=0) > 9:
         raise DataError(
-            f"{folder}: {len(images)} {split} images but labels {labels.shape}; the files do not belong together. "
-            "Delete them and run `daband data get digit`"
+            f"{folder}: {split} images {images.shape} and labels {labels.shape} do not belong together. Delete the "
+            "files and run `daband data get digit`"
         )
     return images, labels.astype(np.int64)
 
@@ -58,18 +55,15 @@ def _idx(folder: Path, name: str) -> AnyArray:
 
 
 def read_idx(path: Path) -> AnyArray:
-    """The array of unsigned bytes in an idx file, gzipped or not."""
+    """Return the array of unsigned bytes in an idx file, gzipped or not."""
     try:
         raw = path.read_bytes()
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there; `daband data get digit` downloads it") from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked ({error}); {_REMEDY}") from None
-    if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] != _UNSIGNED_BYTE or data[3] == 0:
+    if len(data) < 4 or data[:3] != b"\x00\x00\x08" or data[3] == 0:
         raise DataError(f"{path} is not an idx file of unsigned bytes; {_REMEDY}")
-    n_axes = data[3]
-    header = 4 + 4 * n_axes
+    header = 4 + 4 * data[3]
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4))
     wanted = header + int(np.prod(shape, dtype=np.int64))
     if len(data) != wanted:
@@ -103,62 +97,14 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
     return blended
 
 
-def read_packed(path: Path) -> tuple[Arrays, Arrays]:
-    """Train and test part of an ``npz`` with ``x_train y_train x_test y_test``: images (n, 3, 28, 28), labels (n,)."""
-    halves = builder.load_halves(path, shape=(_SIDE, _SIDE, 3), n_classes=10)
-    train, test = ((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in halves)
-    return train, test
-
-
-def read_folder(folder: Path, split: str) -> Arrays:
-    """Images (n, 3, 28, 28) and labels (n,) of ``split`` ("train" or "test") in the released layout.
-
-    The layout is ``mnist_m_train/00000000.png`` and ``mnist_m_train_labels.txt`` with a line ``00000000.png 5`` an
-    image; images are 32x32, of which the centre 28x28 is taken.
-    """
-    listed = folder / f"mnist_m_{split}_labels.txt"
-    if not listed.is_file():
-        raise DataError(f"{listed} is not there, but {folder} looks like a released MNIST-M; {_REMEDY}")
-    names, labels = builder.read_listing(listed, _name_and_digit, remedy=f"; {_REMEDY}")
-    images = folder / f"mnist_m_{split}"
-    files = {path.name for path in images.glob("*.png")}
-    _check_names(names, files, listed, images)
-    return np.stack([_centre(decode_image(images / name), images / name) for name in names]), labels
-
-
-def _name_and_digit(line: str) -> tuple[str, int]:
-    words = line.split()
-    if len(words) != 2 or not words[1].isdigit() or int(words[1]) > 9:
-        raise ValueError(f"should read `NAME.png DIGIT`, got {line!r}")
-    return words[0], int(words[1])
-
-
-def _check_names(names: Sequence[str], files: set[str], listed: Path, images: Path) -> None:
-    absent = sorted(set(names) - files)
-    unlisted = sorted(files - set(names))
-    if absent or unlisted:
-        example = f"{absent[0]} is listed but not there" if absent else f"{unlisted[0]} is there but not listed"
-        raise DataError(
-            f"{listed} does not match the images in {images}: {len(absent)} listed images are missing and "
-            f"{len(unlisted)} images are not listed ({example}); {_REMEDY}"
-        )
-
-
-def _centre(image: AnyArray, path: Path) -> AnyArray:
-    if image.shape != (32, 32, 3):
-        raise DataError(f"{path} should be a 32x32 colour image of MNIST-M, got {image.shape}; {_REMEDY}")
-    return np.ascontiguousarray(image[2:30, 2:30].transpose(2, 0, 1))
-
-
 def packaged_photographs() -> list[AnyArray]:
     """The photographs that come with scikit-image and scikit-learn, each (H, W, 3) of uint8, in a fixed order."""
     folders = {"skimage": ("data", _SCIKIT_IMAGE), "sklearn": ("datasets/images", _SCIKIT_LEARN)}
     photographs = []
     for package, (folder, names) in folders.items():
         spec = importlib.util.find_spec(package)  # finds the folder without the seconds that importing takes
-        if spec is None or not spec.submodule_search_locations:
-            name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
-            raise DataError(f"the embedded MNIST-M is cut from photographs of {name}: pip install {name}")
+        if spec is None or not spec.submodule_search_locations:  # scikit-learn is always installed
+            raise DataError("the embedded MNIST-M is cut from photographs of scikit-image: pip install scikit-image")
         for name in names:
             photographs.append(decode_image(Path(spec.submodule_search_locations[0]) / folder / name))
     return photographs
@@ -181,7 +127,7 @@ def photographs_in(folder: Path) -> list[AnyArray]:
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
-_RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt")
+_RELEASED = ("mnist_m/mnist_m_28.npz",)
 # Of the generator alone; the data do not depend on a run's seed.
 _SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
 
@@ -210,7 +156,10 @@ def _read_digit(*, form: str = "auto") -> Parts:
     if form == "embedded":
         return _parts(form, *_embedded(None))
     source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
-    return _parts(form, source, source_test, *(_released() if form == "released" else _built(source, source_test)))
+    if form == "released":
+        return _parts(form, source, source_test, *_released())
+    photographs = photographs_in(need(_BSDS500, pair="digit"))
+    return _parts(form, source, source_test, *_blend_both(source, source_test, photographs))
 
 
 def _parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> Parts:
@@ -245,15 +194,9 @@ def _packed_digits() -> tuple[Arrays, Arrays]:
 
 def _embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     (x, y), (x_test, y_test) = _packed_digits()
-    x, y = x[:n], y[:n].astype(np.int64)
-    if n is not None:
-        x_test, y_test = x_test[: n // 3], y_test[: n // 3]
-    held = (x_test, y_test.astype(np.int64))
-    return (x, y), held, *_blend_both((x, y), held, packaged_photographs())
-
-
-def _built(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
-    return _blend_both(train, test, photographs_in(need(_BSDS500, pair="digit")))
+    n_test = None if n is None else n // 3
+    train, held = (x[:n], y[:n].astype(np.int64)), (x_test[:n_test], y_test[:n_test].astype(np.int64))
+    return train, held, *_blend_both(train, held, packaged_photographs())
 
 
 def _blend_both(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arrays, Arrays]:
@@ -265,10 +208,9 @@ def _blend_both(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tup
 
 
 def _released() -> tuple[Arrays, Arrays]:
-    path = need(_RELEASED, pair="digit")
-    if path.suffix == ".npz":
-        return read_packed(path)
-    return read_folder(path.parent, "train"), read_folder(path.parent, "test")
+    halves = builder.load_halves(need(_RELEASED, pair="digit"), shape=(_SIDE, _SIDE, 3), n_classes=10)
+    train, test = ((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels) for images, labels in halves)
+    return train, test
 
 
 def _three_channels(digits: AnyArray) -> AnyArray:

@@ -1,18 +1,241 @@
-"""Tables: 26 natural ones, doses of warfarin, and solvers for SAT."""
+"""Research data sets: features that others computed, rendered objects and photographs, and tables."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daband._arrays import FloatArray
+from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
-from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of, load_packed
+from daband.domains._registry import find, need
+from daband.domains._splits import split_half
+from daband.domains.datasets import _builder as builder
+from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of, halved, load_packed
 from daband.domains.readers._columns import Columns
+from daband.domains.readers._images import Framing, ImageContexts, ImageList, pair_of_images, scan_classes
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError
+
+# Amazon reviews: is a review positive? Learned on one kind of product, applied to another.
+
+
+def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
+    """Reviews of one kind of product as source, of another as target: contexts (400,), 2 arms.
+
+    Args:
+        source: books, dvd, elec or kitchen; its reviews, about 2,000, pay.
+        target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
+    """
+    of_source, of_target = (
+        builder.load_matlab(file_of("amazon", domain), n_features=400, n_classes=2, first_label=0)
+        for domain in (source, target)
+    )
+    return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
+
+
+declare(
+    "amazon",
+    read=_read_amazon,
+    tiny=lambda **_: builder.made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
+    **facts("amazon"),
+)
+
+
+# Office-31 as pretrained features: 31 kinds of office things, photographed for a shop, by a camera, by a webcam.
+
+
+_WIDTH = 1280
+
+
+def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
+    """Photographs of one kind as source, of another as target: contexts (1280,) of float32, 31 arms.
+
+    Features come from a network that was trained on ImageNet. A source gives both halves of its photographs. Of a
+    target, training sees one half without labels, the evaluator holds the other.
+
+    Args:
+        source: amazon (2,817 photographs), dslr (498) or webcam (795); its photographs pay.
+        target: another of them.
+    """
+    (x, y), (x_more, y_more) = _halves(source)
+    seen, held = _halves(target)
+    of_source = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
+    return Parts({"source": of_source, "target": seen[0], "target_labelled": seen, "target_test": held})
+
+
+def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
+    return builder.made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
+
+
+def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
+    halves = builder.load_halves(file_of("office31_features", domain), shape=(_WIDTH,), n_classes=31, dtype=None)
+    return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
+
+
+declare("office31_features", read=_read_office31, tiny=_tiny_office31, **facts("office31_features"))
+
+
+# Office-Caltech: ten kinds of objects in four collections of pictures, as counts of visual words.
+
+
+def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> Parts:
+    """One collection as source, another as target: contexts (800,) of unit norm, 10 arms.
+
+    Contexts are the square roots of each picture's share of every visual word. That depends on the picture alone: the
+    usual standardising of each domain by its own statistics would do a part of the adaptation before any method starts.
+
+    Args:
+        source: amazon, caltech10 (1,123 pictures), dslr (157) or webcam; its pictures pay.
+        target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
+    """
+    files = (file_of("office_caltech", domain) for domain in (source, target))
+    of_source, of_target = (
+        _root_shares(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
+    )
+    return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
+
+
+def _tiny_office_caltech(**_: str) -> Parts:
+    made = builder.made_up_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2, n_test=100).arguments
+    rooted = {part: _root_shares(*made[part]) for part in ("source", "target_labelled", "target_test")}
+    return Parts({**rooted, "target": rooted["target_labelled"][0]})
+
+
+def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
+    total = counts.sum(axis=1, keepdims=True)
+    return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
+
+
+declare("office_caltech", read=_read_office_caltech, tiny=_tiny_office_caltech, **facts("office_caltech"))
+
+
+# VisDA-2017, classification: rendered objects to photographs, 12 kinds.
+
+
+_VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
+
+
+def _read_visda17() -> Parts:
+    """The training set as source, the validation set as target: contexts (3, 224, 224), 12 arms.
+
+    Images are resized to 256x256, then the centre 224x224 is taken (SENTRY's preprocessing, its random crop and flip
+    being augmentation). Half of the target, the same in every run, is kept for the evaluator.
+    """
+    root = file_of("visda17").parent
+    source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
+    train, test = split_half(target.labels, name="visda17")
+    return _image_parts(source, target.take(train), target.take(test))
+
+
+def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
+    """Lists of photographs, read when they are first needed, at 224 pixels a side."""
+    arguments = {
+        "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
+        "framing": Framing(256, 224),
+    }  # fmt: skip
+    return Parts(arguments, reader=pair_of_images)
+
+
+declare(
+    "visda17",
+    read=_read_visda17,
+    tiny=lambda **_: builder.made_up_images(n_arms=12, per_class=10, side=32, seed=5),
+    **facts("visda17"),
+)
+
+
+# S2RDA-49: rendered objects to photographs; the ten kinds that VisDA-2017 has too.
+
+_S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
+
+
+def _read_s2rda49() -> Parts:
+    """The synthetic domain as source, the real one as target: contexts (3, 224, 224), 10 arms.
+
+    Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``; where
+    these lists are not there, half of the photographs, the same in every run, is kept for the evaluator. Images are
+    resized to 256x256, then the centre 224x224 is taken.
+    """
+    root = file_of("s2rda49").parent
+    lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
+    if lists[0] is not None and lists[1] is not None:
+        train, test = (_read_split_list(path, root) for path in lists if path is not None)
+        common = set(train.paths) & set(test.paths)
+        if common:
+            raise DataError(
+                f"{lists[0]} and {lists[1]} both list {min(common)}; training would see what evaluation holds"
+            )
+    else:
+        real = scan_classes(root / "real", _S2RDA49_FOLDERS)
+        seen_rows, held_rows = split_half(real.labels, name="s2rda49")
+        train, test = real.take(seen_rows), real.take(held_rows)
+    return _image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
+
+
+def _read_split_list(path: Path, root: Path) -> ImageList:
+    """Return the images of a list with a line ``real/airplane/NAME.jpg`` each, without those of the other 39 kinds."""
+    names = []
+    for line in path.read_text(encoding="utf-8").split():
+        name = Path(line)
+        if len(name.parts) < 3 or name.parts[0] != "real" or ".." in name.parts:
+            raise DataError(f"{path} should have lines `real/FOLDER/NAME`, got {line!r}")
+        if name.parts[1] in _S2RDA49_FOLDERS:
+            if not (root / name).is_file():
+                raise DataError(f"{path} lists {name}, which is not there")
+            names.append(name)
+    if not names:
+        raise DataError(f"{path} lists no image of its classes")
+    labels = np.array([_S2RDA49_FOLDERS.index(name.parts[1]) for name in names], np.int64)
+    return ImageList(tuple(root / name for name in names), labels)
+
+
+declare(
+    "s2rda49",
+    read=_read_s2rda49,
+    tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=10, side=32, seed=6),
+    **facts("s2rda49"),
+)
+
+
+# Traffic signs: rendered to photographed, 43 kinds.
+
+
+_SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
+
+
+def _read_signs(*, side: int = 32) -> Parts:
+    """Rendered signs as source, photographs as target: contexts (3, side, side) of uint8, 43 arms.
+
+    Photographs of one sign, taken while driving towards it, are near-copies; they stay on one side of the split.
+
+    Args:
+        side: pixels a side.
+    """
+    framing = Framing(side, side)
+    rendered, photographed = (
+        scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
+    )
+    tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
+    parts = halved(*_decode(photographed, framing), name="signs", groups=tracks)
+    return Parts({"source": _decode(rendered, framing), **parts})
+
+
+def _decode(images: ImageList, framing: Framing) -> tuple[AnyArray, IntArray]:
+    # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
+    contexts = ImageContexts(images.paths, framing)
+    return contexts.read(np.arange(len(contexts))), images.labels
+
+
+declare(
+    "signs",
+    read=_read_signs,
+    tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4),
+    **facts("signs"),
+)
+
 
 # Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).
 #
