@@ -13,7 +13,7 @@ from daband.bench.report._document import Table
 from daband.cli import _output as output
 from daband.cli._output import report_table, warnings_on, watch
 from daband.cli._trust import candidates_bar
-from daband.training._train_candidates import CandidateProgress
+from daband.training._loop import CandidateProgress
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training._train_candidates import train_candidates
+from daband.training._loop import train_candidates
 from daband.trust._choose import Candidate
 
 LINEAR = [
@@ -77,7 +77,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
 SCRIPT = """
 import sys, time
 import daband
-from daband.training._train_candidates import train_candidates
+from daband.training._loop import train_candidates
 from daband.trust import Candidate
 pair = daband.domains.load("synthetic", tiny=True)
 def tell(now):

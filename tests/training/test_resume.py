@@ -187,7 +187,7 @@ def test_a_transform_that_no_file_holds_is_not_fitted_again(tmp_path):
     x = np.random.default_rng(0).normal(size=(200, 4))
     pair = daband.domains.from_arrays(source=(x, (x[:, 0] > 0).astype(int)), target=x)
 
-    def run(episodes):
+    def run(progress=None):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # saving tells that the file cannot hold it
             policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=StandardScaler())
@@ -196,12 +196,14 @@ def test_a_transform_that_no_file_holds_is_not_fitted_again(tmp_path):
                 "target": pair.target,
                 "episode_length": 16,
                 "directory": tmp_path / "run",
+                "save_every": 0,
             }
-            return daband.train(policy, episodes=episodes, **settings)
+            return daband.train(policy, episodes=4, **settings, progress=progress)
 
-    run(2)
+    with pytest.raises(ZeroDivisionError):
+        run(lambda record: 1 / (2 - record["episode"]))
     with pytest.raises(InvalidInput, match="pass the fitted transform"):
-        run(4)
+        run()
 
 
 @pytest.mark.parametrize("name", ["rounds.npz", "episodes.jsonl"])

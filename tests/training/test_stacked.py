@@ -1,6 +1,5 @@
 """Several runs trained together give what each gives alone, up to rounding."""
 
-import threading
 import time
 from dataclasses import replace
 
@@ -345,17 +344,3 @@ def test_transforms_of_stacked_runs_are_those_of_runs_alone():
     assert not np.allclose(axes[0], axes[1])
     for policy, expected in zip(together, axes, strict=True):
         np.testing.assert_allclose(policy.transform.axes, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_threads_that_fit_transforms_work_on_the_callers_gpu(monkeypatch):
-    pair, chosen = pair_of(vectors), []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append((device, threading.get_ident())))
-    policies = [
-        NeuralLinUCB(context_shape=(6,), n_arms=ARMS, recipe="small", transform=daband.PCA(4), device="cpu", seed=seed)
-        for seed in range(2)
-    ]
-    train_stacked([training_of(one, source=pair.source, episodes=1, episode_length=8) for one in policies])
-    assert {device for device, _ in chosen} == {3}
-    assert threading.get_ident() not in {thread for _, thread in chosen}

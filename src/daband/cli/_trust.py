@@ -24,7 +24,7 @@ from daband.cli._options import Name, Overrides, stem
 from daband.cli._output import console, interrupted_exit, interruptible, new_table, say
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
-from daband.training._train_candidates import CandidateProgress
+from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
 from daband.trust._assessment import COLLECT, KEEP, short
 from daband.trust._audit import Audit, read_audit

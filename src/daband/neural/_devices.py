@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 
 from daband.errors import InvalidInput
 
-__all__ = ["device_named", "gpu_name", "keep_device"]
+__all__ = ["device_named", "gpu_name"]
 
 
 def device_named(name: str) -> torch.device:
@@ -33,10 +30,3 @@ def gpu_name(device: str) -> str | None:
     """Return the model of the GPU that a device setting means; None for a CPU."""
     chosen = device_named(device)
     return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
-
-
-def keep_device() -> Callable[[], None] | None:
-    """Return a function that gives a new thread the current GPU of this one; None if no GPU is in use."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None
-    return partial(torch.cuda.set_device, torch.cuda.current_device())

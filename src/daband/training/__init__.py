@@ -1,8 +1,7 @@
 """The loop of one run: rounds, episodes, gradient steps, and the folder it is kept in."""
 
 from daband.training._fit_log import LogWarning, fit_log, learn_log
-from daband.training._loop import continue_on_target, train
-from daband.training._train_candidates import CandidateProgress
+from daband.training._loop import CandidateProgress, continue_on_target, train
 from daband.training._trainer import Run
 
 __all__ = ["CandidateProgress", "LogWarning", "Run", "continue_on_target", "fit_log", "learn_log", "train"]

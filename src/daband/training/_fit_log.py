@@ -43,9 +43,8 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 from daband.training._log_sums import column_values, sums_in_turn, sums_on_ray, weighted_batches
-from daband.training._stop_signals import stop_signals_deferred
 from daband.training._trainer import check_unlabelled
-from daband.training._work_folder import Folder
+from daband.training._work_folder import Folder, stop_signals_deferred
 
 Progress = Callable[[dict[str, float]], None]
 
@@ -279,7 +278,7 @@ class _LogRun:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
         self._rows = self._parts = 0
-        #: The mark of the file of every part that is learned.
+        #: The digest of every part that is learned, by its name.
         self._done: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
@@ -324,7 +323,7 @@ class _LogRun:
         parts = self.log.parts(_STREAM_PART_ROWS)
         learned = self._learned(parts)
         saved = self._read_policy("policy")
-        in_folder = {digest for part, digest in self._digests.items() if part.name in self._done}
+        in_folder = set(self._done.values())
         if saved is not None and not (in_folder and in_folder <= learned):  # else it knows all that is in the folder
             policy.restore(saved)
             self._learned(parts, warn=False)
@@ -363,7 +362,7 @@ class _LogRun:
                     self._refuse_or_skip(outcome, save)
                 else:
                     learn(part, outcome)
-                    self._done[part.name] = _mark(self.log, part)
+                    self._done[part.name] = self._digests[part]
                 self._tell(part, parts)
                 if self.folder is not None and self.folder.due():
                     save()
@@ -418,9 +417,9 @@ class _LogRun:
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
         """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
-        now = {part.name: _mark(self.log, part) for part in parts}
-        for name, mark in self._done.items():
-            if now.get(name) != mark:
+        now = {part.name: self._digests[part] for part in parts}
+        for name, digest in self._done.items():
+            if now.get(name) != digest:
                 what = "is no longer part of the log" if name not in now else "has changed since"
                 where = f"{self.folder.path}: {name}" if self.folder is not None else name
                 raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
@@ -484,7 +483,3 @@ class _LogRun:
 
 def _warn(message: str, *, stacklevel: int) -> None:
     warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
-
-
-def _mark(log: ParquetLog, part: LogPart) -> str:
-    return next(file.mark for file in log.files if file.path == part.path)

@@ -1,22 +1,22 @@
-"""The loop of training: one run, several in step with common gradient steps, or many one after the other."""
+"""The loop of training: one run, several in step with common gradient steps, or candidates one after the other."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from daband._arguments import whole
-from daband._arrays import one_blas_thread, processors
-from daband.domains._contract import Contexts
+from daband.domains._contract import Contexts, Pair
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
-from daband.training._stop_signals import stop_signals_deferred
 from daband.training._trainer import (
     LabelledDomain,
     Phase,
@@ -27,6 +27,7 @@ from daband.training._trainer import (
     check_domains,
     source_phase,
 )
+from daband.training._work_folder import stop_signals_deferred
 
 #: Episodes of every group that are played before any other: they tell slow groups from fast.
 MEASURED_EPISODES = 2
@@ -63,11 +64,9 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
-            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
-            more ``episodes`` a finished run is extended, to what as many at once would have given (but a transform
-            stays as it was fitted, so does the standardisation of LinUCB beside a network, and weights scheduled by
-            shares of the run followed the shorter one). Ctrl-C and SIGTERM wait for the end of the episode and save it;
-            a second one stops at once. A folder is used by one process at a time.
+            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone.
+            Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at once. A folder is used
+            by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -217,30 +216,17 @@ class RunGroup:
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)
 
-        def begin(index: int) -> None:
-            self._trainers[index] = Trainer(phases[index])
-
-        # Transforms are fitted in products that leave the interpreter to other runs; each on one thread.
-        fits = any(phase.policy.transform is not None and not phase.policy.transform.fitted for phase in phases)
-        threads = min(self._size, processors()) if fits else 1
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
             with stop_signals_deferred(wanted=in_folder):  # a fresh folder's first save is made whole
-                if threads == 1:
-                    for index in range(self._size):
-                        self._attempt(index, partial(begin, index))
-                else:
-                    start = None
-                    if any(phase.policy.learns_by_gradients for phase in phases):
-                        from daband.neural._devices import keep_device
-
-                        start = keep_device()
-                    with one_blas_thread(), ThreadPoolExecutor(threads, initializer=start) as pool:
-                        list(pool.map(lambda index: self._attempt(index, partial(begin, index)), range(self._size)))
-            self._trainers = dict(sorted(self._trainers.items()))
+                for index in range(self._size):
+                    self._attempt(index, partial(self._begin, index))
         except BaseException:
             self.stop()
             raise
+
+    def _begin(self, index: int) -> None:
+        self._trainers[index] = Trainer(self.phases[index])
 
     @property
     def has_folder(self) -> bool:
@@ -351,3 +337,140 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
         finally:
             for group in groups:
                 group.stop()
+
+
+# Candidates: one policy of each per seed.
+
+
+class Trainable(Protocol):
+    """What can be trained: a name, and a policy for a pair."""
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy: ...
+
+
+@dataclass(frozen=True)
+class CandidateProgress:
+    """How far the training of all candidates has come."""
+
+    #: The candidate that played last.
+    candidate: str
+    episode: int
+    episodes: int
+    policies_done: int
+    policies: int
+    #: Until all candidates are trained, by the seconds that an episode of each takes; None before all were measured.
+    seconds_left: float | None
+    #: The part of the work that is done, from 0 to 1: by time where that is known, else by episodes.
+    share: float
+    #: What ``Run.note`` says.
+    note: str = ""
+
+
+def train_candidates(
+    pair: Pair,
+    candidates: Sequence[Trainable],
+    *,
+    seeds: Sequence[int],
+    episodes: int | None = None,
+    episode_length: int = 64,
+    device: str = "auto",
+    directory: str | Path | None = None,
+    progress: Callable[[CandidateProgress], None] | None = None,
+) -> list[list[Policy]]:
+    """Train a policy of every candidate for every seed, and return them: a list per candidate, in the order of seeds.
+
+    Candidates that are the same policy (LinUCB with and without PCA where PCA keeps all components) are trained once,
+    and their lists hold the same objects.
+
+    Args:
+        pair: what to learn.
+        candidates: each has a ``name`` and ``build(pair, seed=, device=)``.
+        seeds: of the policies of each candidate.
+        episodes: as in ``train``.
+        episode_length: as in ``train``.
+        device: "auto" (a GPU where there is one), "cpu", "cuda", ...
+        directory: keep every run there, in a folder of its own. Called again with the same settings, what is trained is
+            read, and what was interrupted goes on.
+        progress: called after every episode.
+    """
+    policies: list[list[Policy]] = []
+    by_identity: dict[str, list[Policy]] = {}
+    #: Policies that are trained in step, by the candidate that they are of.
+    work: list[tuple[str, list[Phase]]] = []
+    for number, candidate in enumerate(candidates):
+        built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
+        key = _identity(built[0])
+        policies.append(by_identity.setdefault(key, built))
+        if policies[-1] is not built:
+            continue
+        phases = []
+        for policy in built:
+            place = None if directory is None else Path(directory) / f"{number}-{_slug(candidate.name)}-{policy.seed}"
+            settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=place)
+            phases.append(source_phase(policy, pair.source, pair.target, settings))
+        if _on_gpu(built[0]) and can_train_stacked(built):
+            work.append((candidate.name, phases))
+        else:
+            work += [(candidate.name, [phase]) for phase in phases]
+    _run(work, progress)
+    return policies
+
+
+def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgress], None] | None) -> None:
+    groups: list[RunGroup] = []
+
+    def after(group: RunGroup) -> None:
+        if group.failure is not None:
+            raise group.failure
+        if progress is not None:
+            progress(_progress(group, groups))
+
+    with ExitStack() as begun:
+        for name, phases in work:
+            groups.append(RunGroup(phases, name=name))
+            begun.callback(groups[-1].stop)
+            if groups[-1].failure is not None:
+                raise groups[-1].failure
+        run_groups(groups, after=after)
+
+
+def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    running = [group for group in groups if group.episode < group.episodes]
+    left = None
+    if all(group.episode_seconds is not None for group in running):
+        left = sum((group.episodes - group.episode) * (group.episode_seconds or 0.0) for group in running)
+    spent = sum(group.seconds for group in groups)
+    played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
+    return CandidateProgress(
+        candidate=now.name,
+        episode=now.episode,
+        episodes=now.episodes,
+        policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
+        policies=sum(len(group.phases) for group in groups),
+        seconds_left=left,
+        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
+        note=now.phases[0].note,
+    )
+
+
+def _identity(policy: Policy) -> str:
+    """The same for two policies that learn and decide the same: their settings, without PCA that keeps everything."""
+    settings = {**policy.settings(), "name": policy.name}
+    transform = settings.get("transform")
+    if isinstance(transform, dict) and (transform.get("components") or 0) >= math.prod(policy.context_shape):
+        settings["transform"] = {**transform, "components": None}
+    text = json.dumps(settings, sort_keys=True, default=repr)
+    # Of an object of the user's own the settings tell the class at most.
+    return f"{text} {id(policy)}" if '"custom"' in text else text
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
+
+
+def _on_gpu(policy: Policy) -> bool:
+    device = getattr(getattr(policy, "learner", None), "device", None)
+    return getattr(device, "type", "cpu") == "cuda"

@@ -33,7 +33,7 @@ from daband.evaluation._regret_bound import LiveBound
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy, RewardedDecision
-from daband.training._work_folder import Folder, as_json
+from daband.training._work_folder import Folder
 from daband.weights import importance
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
@@ -241,8 +241,7 @@ class Trainer:
         self.history = History()
         try:
             if self.folder is not None:
-                self._claim(self.folder)
-            if self.folder is not None:
+                self.folder.claim("config.json", phase.config())
                 self.history = self._resume(self.folder)
             if not policy.prepared:
                 _prepare(phase)
@@ -312,30 +311,6 @@ class Trainer:
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
         self.folder.note_save(begun, turns=self._beside)
 
-    def _claim(self, folder: Folder) -> None:
-        """Write ``config.json``, or see that the folder holds a run of the same settings, of as many episodes or fewer.
-
-        One of fewer episodes is extended.
-        """
-        before, wanted = folder.settings("config.json"), self.phase.episodes
-        if before is not None:
-            training = before.get("training") if isinstance(before, dict) else None
-            training = training if isinstance(training, dict) else {}
-            given = training.get("episodes")
-            episodes = given if isinstance(given, int) and given >= 1 else wanted
-            config = as_json(replace(self.phase, episodes=min(episodes, wanted)).config())
-            if episodes > wanted:  # refused in any case: of its data there may be too few here to compare them
-                config["training"].update({name: training[name] for name in ("episodes", "data") if name in training})
-            folder.compare(before, config)
-            if episodes > wanted:
-                raise InvalidInput(
-                    f"{folder.path} holds a run of {episodes} episodes, and {wanted} were asked for: a run can be "
-                    f"extended, not shortened; ask for at least {episodes}, or choose another directory"
-                )
-            if episodes == wanted:
-                return
-        folder.write_settings("config.json", self.phase.config())
-
     def _resume(self, folder: Folder) -> History:
         """Bring the policy to the last saved episode and return what happened up to it.
 
@@ -361,7 +336,7 @@ class Trainer:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
-            if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
+            if saved.notes["digest"] != history.digest():
                 raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:

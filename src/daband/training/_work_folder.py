@@ -1,4 +1,4 @@
-"""The folder of work that takes long: claimed by its settings, held by one process at a time, resumed, finished.
+"""The folder of long work: claimed by its settings, held by one process at a time, saved before a signal ends it.
 
 Runs, fits to logs and choices are kept in one. A file of settings says what is done there: whoever comes with others is
 refused, with the setting that differs. What was reached lies beside it. ``done`` is written last, with the digests of
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 from daband._files import locked, make_folder, read_json, remove_orphans, write_json
@@ -45,36 +48,22 @@ class Folder:
     def __exit__(self, *raised: object) -> None:
         self.release()
 
-    def settings(self, file: str) -> Any:
-        """The settings that the folder was claimed with; None where nobody has claimed it."""
-        path = self.path / file
+    def claim(self, file: str, settings: Mapping[str, Any]) -> None:
+        """Write the settings, or raise an error if the folder holds work of other settings."""
+        path, wanted = self.path / file, as_json(settings)
         if not os.path.lexists(path):
-            return None
+            write_json(path, wanted, sort_keys=True)
+            return
         try:
-            return read_json(path)
+            different = difference(read_json(path), wanted)
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start anew") from None
-
-    def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings, or see that the folder holds work of the same settings."""
-        before = self.settings(file)
-        if before is not None:
-            self.compare(before, settings)
-        else:
-            self.write_settings(file, settings)
-
-    def compare(self, before: Any, settings: Mapping[str, Any]) -> None:
-        """Refuse a folder that was claimed with other settings."""
-        if different := difference(before, as_json(settings)):
+        if different:
             text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
             raise InvalidInput(text)
 
-    def write_settings(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Claim the folder with these settings from now on."""
-        write_json(self.path / file, as_json(settings), sort_keys=True)
-
     def due(self) -> bool:
-        """Whether it is time to save."""
+        """True if it is time to save."""
         return time.perf_counter() - self._saved >= self._apart
 
     def note_save(self, begun: float, *, turns: int = 1) -> None:
@@ -98,3 +87,72 @@ def difference(before: Any, now: Any, path: str = "") -> str:
                 return different
         return ""
     return "" if before == now else f"{path}: there {before!r}, here {now!r}"
+
+
+# Ctrl-C and SIGTERM: the episode under way is finished and saved, then the signal takes effect.
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _EndByDefault(BaseException):
+    """Unwinds training before a signal has its default effect, which ends the process at once."""
+
+
+class StopRequest:
+    """The signal that arrived while an episode was under way, if one did."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.previous: dict[int, Any] = {}
+
+    def obey(self, save: Callable[[], None]) -> None:
+        """Where a signal has arrived: save, then do what the signal did before training began.
+
+        That raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. A handler of the caller's own that only
+        returns lets training go on.
+        """
+        if self.signal is None:
+            return
+        number, self.signal = self.signal, None
+        save()
+        handler = self.previous[number]
+        if not callable(handler):
+            self.signal = number
+            raise _EndByDefault
+        handler(number, None)
+
+
+@contextmanager
+def stop_signals_deferred(*, wanted: bool) -> Iterator[StopRequest]:
+    """Note Ctrl-C and SIGTERM instead of acting on them; the caller obeys at the end of an episode.
+
+    A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
+    system and one from its parent. Only the main thread can do this, and it is of use only where a run has a folder to
+    save into: elsewhere signals act as they always do.
+    """
+    request = StopRequest()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and request.signal == number:
+            request.signal = None
+            signal.signal(number, request.previous[number])
+            signal.raise_signal(number)
+        else:
+            request.signal = number
+
+    for number in _SIGNALS:
+        handler = signal.getsignal(number)
+        if handler is not None and handler is not signal.SIG_IGN:  # neither set by foreign code nor meant to be ignored
+            request.previous[number] = handler
+            signal.signal(number, note)
+    try:
+        with suppress(_EndByDefault):
+            yield request
+    finally:
+        for replaced, handler in request.previous.items():
+            signal.signal(replaced, handler)
+        if request.signal is not None:  # its default ends the process, or no episode followed it
+            signal.raise_signal(request.signal)

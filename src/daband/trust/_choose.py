@@ -20,7 +20,7 @@ from daband.policies._log_policy import MAX_NUMBERS, LogPolicy
 from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.training._train_candidates import CandidateProgress, train_candidates
+from daband.training._loop import CandidateProgress, train_candidates
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
     Choices,

@@ -62,8 +62,6 @@ class LogFile:
     path: str
     #: The number of its rounds.
     rows: int
-    #: Size and time; they change when the file is written again.
-    mark: str
     #: Its rounds. A column ``ROW`` has their numbers in the file, if some rows are not rounds.
     query: pl.LazyFrame
 
@@ -172,9 +170,7 @@ class ParquetLog(LoggedDomain):
             by_name = arm_numbers(rows.select(pl.col(arm).unique()).collect()[arm], path, self._arm_names)
             if by_name is not None:
                 rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
-        stat = path.stat()
-        n = int(rows.select(pl.len()).collect().item())
-        return LogFile(str(path), n, f"{stat.st_size}-{stat.st_mtime_ns}", rows)
+        return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
 
     def _take_blocks(self, blocks: IntArray) -> None:
         """Be the log of these blocks of rows; a position is one among their rows."""
