@@ -33,8 +33,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from daband.service._event_log import Event, Reward, Store
-from daband.service._log_writer import Writer
+from daband.service._event_log import Event, Reward, Store, Writer
 
 CLIENTS = 16
 
@@ -54,11 +53,11 @@ def bare_app(log: str) -> Starlette:
         body = await request.body()
         given = orjson.loads(body)
         context, now = orjson.dumps(given["context"]).decode(), time.time()
-        event = Event(given["event_id"], now, now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32)
+        event = Event(given["event_id"], now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32)
         await request.app.state.writer.write([event])
         answer = {
             "event_id": event.event_id, "arm": 3, "arm_name": "3", "propensity": 0.91, "model": 0, "mode": "online",
-            "active": True, "logged": True, "repeated": False, "warnings": [],
+            "repeated": False, "warnings": [],
         }  # fmt: skip
         return Response(orjson.dumps(answer), media_type="application/json")
 
@@ -66,7 +65,7 @@ def bare_app(log: str) -> Starlette:
         given = orjson.loads(await request.body())
         event_id = request.path_params["event_id"]
         await request.app.state.writer.write([Reward(event_id, given["reward"], time.time())])
-        answer = {"event_id": event_id, "status": "recorded", "reward": given["reward"], "version": 1}
+        answer = {"event_id": event_id, "status": "recorded", "reward": given["reward"]}
         return Response(orjson.dumps(answer), media_type="application/json")
 
     async def health(request: Request) -> Response:  # noqa: ARG001

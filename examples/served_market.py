@@ -19,6 +19,7 @@ has learned. A day takes a few seconds here. The customers are made up: an illus
 # In the old market every customer saw one offer at random, and we know what it paid. In the new market customers are
 # older, and there is no reward yet.
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -33,7 +34,7 @@ import numpy as np
 import polars as pl
 
 import daband
-from daband.service import Client, export_events
+from daband.service import Client, ServiceError, export_events
 
 rng = np.random.default_rng(0)
 OFFERS = ["card", "loan", "savings"]
@@ -88,7 +89,7 @@ print(daband.load_deployed(folder / "market.daband"))
 # -----------------
 #
 # In a shell: ``daband serve market.daband --learn policy.safetensors --wait 86400 --incumbent loan``. The incumbent is
-# what the new market offered everybody until now. A wait of four seconds stands for a day.
+# what the new market offered everybody until now. A wait of eight seconds stands for a day.
 
 with socket.socket() as any_port:
     any_port.bind(("127.0.0.1", 0))
@@ -97,7 +98,7 @@ address = f"http://127.0.0.1:{port}"
 service = subprocess.Popen(  # noqa: S603 - our own command
     [
         sys.executable, "-m", "daband", "serve", folder / "market.daband", "--log", f"sqlite:///{folder}/events.db",
-        "--learn", folder / "policy.safetensors", "--learn-every", "50", "--wait", "4", "--corrections", "versioned",
+        "--learn", folder / "policy.safetensors", "--learn-every", "50", "--wait", "8",
         "--incumbent", "loan",
         "--port", str(port),
     ],
@@ -110,8 +111,8 @@ service = subprocess.Popen(  # noqa: S603 - our own command
 # -------------------
 #
 # Customers come in batches. Of four who buy, one is told of a day late; who does not buy is never told of, and gets the
-# default reward of 0 after the wait. A reward that is later than the wait is a correction of the default, which this
-# service takes. On the fifth day loans become less welcome.
+# default reward of 0 after the wait. A reward that is later than the wait is rejected. On the fifth day loans become
+# less welcome.
 
 client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
 late: list[str] = []
@@ -129,7 +130,8 @@ for day in range(7):
             else:
                 client.reward(decision.event_id, 1.0)
     for event_id in overdue:  # of the day before
-        client.reward(event_id, 1.0)
+        with contextlib.suppress(ServiceError):  # later than the wait
+            client.reward(event_id, 1.0)
     print(f"day {day + 1}: {bought / len(arriving):.2f} bought, model {decision.model} decides")
     time.sleep(1.0)
 
@@ -137,10 +139,10 @@ for day in range(7):
 # What the service counted
 # ------------------------
 #
-# The page at ``/`` shows this with curves; Prometheus reads it at ``/metrics``. The worker sets defaults, learns and
+# The page at ``/`` shows this; Prometheus reads it at ``/metrics``. The worker sets defaults, learns and
 # publishes models meanwhile. (A worker waits a while after its start before it sets the first default.)
 
-time.sleep(5)
+time.sleep(9)
 wanted = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")
 for line in httpx.get(f"{address}/metrics").text.splitlines():
     if line.startswith(wanted):

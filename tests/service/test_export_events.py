@@ -14,18 +14,16 @@ from tests.service.conftest import DIM, served
 
 
 def filled(exported, log, n=200, **settings):
-    """Decisions and rewards; every fifth event has none, and the first is corrected."""
+    """Decisions and rewards; every fifth event has none."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, DIM))
     decided, rewards = [], rng.random(n).round(3)
-    service = served(exported, log, Settings(corrections="versioned", **settings))
+    service = served(exported, log, Settings(**settings))
     with service as client, Client(str(client.base_url)) as api:
         for number, row in enumerate(rows):
             decided.append(api.decide(row.tolist(), event_id=f"e{number}"))
             if number % 5:
                 api.reward(f"e{number}", rewards[number])
-        api.reward("e1", 0.5)
-    rewards[1] = 0.5
     kept = np.arange(n) % 5 != 0
     arms = np.array([one.arm for one in decided])
     return rows[kept], arms[kept], rewards[kept], np.array([one.propensity for one in decided])[kept]
@@ -85,7 +83,7 @@ def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
 
 
 def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, tmp_path):
-    filled(exported, sqlite_log, 20, contexts="hash")
+    filled(exported, sqlite_log, 20, contexts="drop")
     with pytest.raises(DataError, match="has no contexts"):
         export_events(sqlite_log, tmp_path / "week.parquet")
 

@@ -88,7 +88,7 @@ def test_a_drift_half_way_shows_on_the_page_within_two_thousand_events(exported,
         store.close()
 
 
-@pytest.mark.parametrize("mode", ["online", "apprentice", "log-only"])
+@pytest.mark.parametrize("mode", ["online", "apprentice"])
 @pytest.mark.parametrize("contexts", ["keep", "drop"])
 def test_the_page_is_there_before_and_after_the_first_events(exported, sqlite_log, mode, contexts):
     settings = Settings(mode=mode, contexts=contexts, incumbent="call", wait=1000.0)
@@ -97,26 +97,23 @@ def test_the_page_is_there_before_and_after_the_first_events(exported, sqlite_lo
         store = Store(sqlite_log)
         worker = Worker(store, settings)
         worker.write_snapshot()
-        assert "Too few rewards" in client.get("/").text
+        assert "No alarm." in client.get("/").text
         for number in range(50):
             client.post("/decide", json={"event_id": f"e{number}", "context": [0.1 * number] * DIM})
             client.post(f"/events/e{number}/reward", json={"reward": number % 2})
         worker.run_once()
         worker.write_snapshot()
         page = client.get("/").text
-        assert page.count("<section") == 7
+        assert page.count("<section") == 5
         assert ("Not watched" in page) is (contexts == "drop")
         assert "daband_events 50.0" in client.get("/metrics").text
         store.close()
 
 
-def test_the_calls_are_a_document_and_a_page(exported, sqlite_log):
+def test_the_calls_are_a_document(exported, sqlite_log):
     with served(exported, sqlite_log) as client:
         document = client.get("/openapi.json").json()
         assert document["openapi"].startswith("3.1")
-        page = client.get("/docs").text
-        for path in document["paths"]:
-            assert path in page
         example = document["paths"]["/decide"]["post"]["requestBody"]["content"]["application/json"]["example"]
         assert client.post("/decide", json=example).status_code == 200
         for path, operations in document["paths"].items():

@@ -1,4 +1,4 @@
-"""The numbers of the page: values from sums, alarms, modes and corrections."""
+"""The numbers of the page: values from sums, alarms and modes."""
 
 import math
 
@@ -20,8 +20,6 @@ def test_values_from_sums_are_those_of_all_rounds():
     sums = ValueSums()
     for weight, reward in zip(weights, rewards, strict=True):
         sums.add(weight, reward)
-    sums.add(3.0, 100.0)
-    sums.add(3.0, 100.0, sign=-1.0)
     assert sums.n == 500
     assert sums.mean()[:2] == pytest.approx(mean_estimate(rewards)[:2])
     assert sums.mean(1)[:2] == pytest.approx(self_normalised(rewards, weights)[:2])
@@ -49,16 +47,16 @@ def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, fir
     arms = rng.integers(3, size=n)
     return [
         Event(
-            f"e{first + i}", 60.0 * i, 60.0 * i, mode, "source", 0, int(arms[i]), 1 / 3,
+            f"e{first + i}", 60.0 * i, mode, "source", 0, int(arms[i]), 1 / 3,
             int(arms[i]) if own is None else own, incumbent, str(contexts[i].tolist()), None, None,
         )
         for i in range(n)
     ]  # fmt: skip
 
 
-def logged(rows, rewards, *, kind="given", version=1, previous=None):
+def logged(rows, rewards, *, kind="given"):
     return [
-        LoggedReward(i + 1, i + 1, version, float(r), kind, e.time + 1, previous, e)
+        LoggedReward(i + 1, i + 1, float(r), kind, e.time + 1, e)
         for i, (e, r) in enumerate(zip(rows, rewards, strict=True))
     ]
 
@@ -112,26 +110,3 @@ def test_default_rewards_are_counted_apart(exported):
     seen.see_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
     found = seen.snapshot(0.0)
     assert (found["given"], found["defaulted"], found["defaulted_fraction"]) == (300, 100, 0.25)
-
-
-def test_a_correction_replaces_the_reward(exported):
-    seen = watch(exported)
-    rows = events(100)
-    seen.see_events(rows)
-    seen.see_rewards(logged(rows, [0.0] * 100))
-    seen.see_rewards(logged(rows, [1.0] * 100, version=2, previous=0.0))
-    found = seen.snapshot(0.0)
-    assert (found["played"]["value"], found["corrected"], found["rewarded"]) == (1.0, 100, 100)
-    assert found["models"][0]["n"] == 100
-
-
-def test_the_curve_and_the_minutes_stay_small_however_long_the_log(exported):
-    seen = watch(exported, contexts="drop")
-    rows = events(30_000)
-    seen.see_events(rows)
-    seen.see_rewards(logged(rows, [0.5] * len(rows)))
-    found = seen.snapshot(0.0)
-    assert 40 <= len(found["curve"]) <= 80
-    assert found["curve"][-1]["rewards"] == 30_000
-    assert len(found["minutes"]) <= 121
-    assert found["shift"] is None

@@ -29,7 +29,7 @@ def fill(store, n, *, start=0, mode="online", model=0):
     for place in range(n):
         event_id = f"e{start + place}"
         event = Event(
-            event_id=event_id, time=1000.0 + place, activated=1000.0 + place, mode=mode, domain="source", model=model,
+            event_id=event_id, time=1000.0 + place, mode=mode, domain="source", model=model,
             arm=int(arms[place]), propensity=1 / 3, own_arm=0, incumbent_arm=None,
             context=str(contexts[place].tolist()), eligible=None, digest=None,
         )  # fmt: skip
@@ -159,12 +159,11 @@ class Times:
 
 
 def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
-    times, settings = Times(), Settings(wait=100.0, default_reward=0.25, corrections="refused")
+    times, settings = Times(), Settings(wait=100.0, default_reward=0.25)
     clock = times.clock()
     with served(exported, log, settings, clock=clock) as client:
         for name in ("rewarded", "silent"):
             client.post("/decide", json={"event_id": name, "context": [0.1] * DIM})
-        client.post("/decide", json={"event_id": "deferred", "context": [0.1] * DIM, "deferred": True})
         client.post("/events/rewarded/reward", json={"reward": 1})
         store = Store(log)
         worker = Worker(store, settings, clock=clock)
@@ -172,7 +171,7 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         worker.run_once()
         assert [row.event.event_id for row in store.rewards_after(0, 9)] == ["rewarded"]
         times.pass_by(2.0)
-        client.post("/events/deferred/activate")
+        client.post("/decide", json={"event_id": "later", "context": [0.1] * DIM})
         worker.run_once()
         worker.run_once()
         rows = store.rewards_after(0, 9)
@@ -183,7 +182,7 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         assert client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"] == "repeated"
         times.pass_by(101.0)
         worker.run_once()
-        assert store.rewards_after(0, 9)[-1].event.event_id == "deferred"
+        assert store.rewards_after(0, 9)[-1].event.event_id == "later"
         store.close()
 
 
@@ -325,7 +324,7 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_p
     store, times = Store(sqlite_log), Times()
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
-    store.append([Event("silent", 1.0, 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
+    store.append([Event("silent", 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
     bad = tmp_path / "bad.safetensors"
     if damage == "truncated":
         bad.write_bytes(policy_files[0].read_bytes()[:-100])
@@ -441,7 +440,7 @@ def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     odd = ['{"age": 41}', "[1.0]", f"[{[0.1] * DIM}, {[0.1] * DIM}]", "[1e300, 0, 0, 0, 0, 0]"]
     for place, context in enumerate(odd):
-        event = Event(f"o{place}", 1.0, 1.0, "online", "source", 0, 0, 1.0, 0, None, context, None, None)
+        event = Event(f"o{place}", 1.0, "online", "source", 0, 0, 1.0, 0, None, context, None, None)
         store.append([event])
         store.append([Reward(f"o{place}", 1.0, 2.0)])
     fill(store, 36)

@@ -202,32 +202,21 @@ def serve_command(
     ] = None,
     learn_every: Annotated[int, typer.Option(min=1, help="Rewards that are learned at a time.")] = 100,
     mode: Annotated[
-        Literal["online", "apprentice", "log-only"],
-        typer.Option(help="Play the model's arm, or the incumbent's and log the model's, or only the incumbent's."),
+        Literal["online", "apprentice"],
+        typer.Option(help="Play the model's arm, or the incumbent's and log the model's."),
     ] = "online",
     wait: Annotated[
         float | None, typer.Option(help="Seconds after which an event without a reward gets the default reward.")
     ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward of events that get none in time.")] = 0.0,
-    corrections: Annotated[
-        Literal["refused", "versioned"],
-        typer.Option(help="Reject a different second reward, or store it as a new version."),
-    ] = "refused",
     incumbent: Annotated[str | None, typer.Option(help="The arm that was played before, to compare with.")] = None,
-    contexts: Annotated[
-        Literal["keep", "hash", "drop"], typer.Option(help="What the log stores of a context: all, a hash, or nothing.")
-    ] = "keep",
-    on_full: Annotated[
-        Literal["stop", "decide"],
-        typer.Option(help="While the log cannot be written: answer 503, or decide without logging."),
-    ] = "stop",
+    contexts: Annotated[Literal["keep", "drop"], typer.Option(help="Store contexts in the log, or not.")] = "keep",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name of the service in requests; * allows any."),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Requests per second from one client; 0 for no limit.")] = 0.0,
     body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Start the process that counts, learns and sets defaults.")
@@ -265,15 +254,13 @@ def serve_command(
         contexts=contexts,
         wait=wait,
         default_reward=default_reward,
-        corrections=corrections,
         incumbent=incumbent,
-        on_full=on_full,
         hosts=tuple(allow_host or ()),
         tokens=tokens,
-        limits=Limits(body_bytes=body_bytes, rate=rate),
+        limits=Limits(body_bytes=body_bytes),
     )
     load_deployed(file)  # what cannot be served is said before addresses are
-    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
+    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json\nLog:     {log.split('@')[-1]}")
     serve(
         file,
         log,

@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import ipaddress
 import logging
-import math
 import re
 import threading
 import time
@@ -34,15 +33,13 @@ from starlette.routing import Route
 from daband.errors import CheckpointError, InvalidInput
 from daband.service import _pages as pages
 from daband.service._decider import Decider, checked_id, checked_reward, model_from
-from daband.service._event_log import Activation, Event, LogAnswer, Reward, Store
-from daband.service._log_writer import LogFailed, Writer
+from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._pages import openapi
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS = 1.0  # seconds between two looks for a newer model
-_MAX_CLIENTS = 10_000  # client addresses whose rate is remembered
 _MAX_MODEL_BYTES = 1 << 30
 _MAX_ERROR = 5000  # characters of an error in an answer
 _WARNING_FIELDS = ("kind", "column", "message")
@@ -86,16 +83,12 @@ class Service:
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
         self._decider = Decider(model_from(store.model_content(current), current), settings)
         self._taking = threading.Lock()
-        self._buckets: dict[str, tuple[float, float]] = {}
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
             "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCIES
         )
         self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
-        self._unlogged = Counter(
-            "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
-        )
         self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._tokens: dict[str, tuple[bytes, ...]] = {}
         for role, listed in asdict(settings.tokens).items():
@@ -106,7 +99,6 @@ class Service:
             routes=[
                 route("/decide", self._decide, "POST", "decide"),
                 route("/events/{event_id}/reward", self._reward, "POST", "reward"),
-                route("/events/{event_id}/activate", self._activate, "POST", "decide"),
                 route("/models", self._list_models, "GET", "watch"),
                 route("/models", self._upload_model, "POST", "admin"),
                 route("/models/{number}/activate", self._activate_model, "POST", "admin"),
@@ -114,7 +106,6 @@ class Service:
                 route("/health", self._health, "GET", None),
                 route("/metrics", self._metrics, "GET", "watch"),
                 route("/openapi.json", self._openapi, "GET", None),
-                route("/docs", self._docs, "GET", None),
                 route("/", self._page, "GET", "watch"),
             ],
             lifespan=self._lifespan,
@@ -160,7 +151,6 @@ class Service:
             started = time.perf_counter()
             try:
                 self._check_host(request)
-                self._check_rate(request)
                 if role is not None:
                     self._check_token(request, role)
                 response = await endpoint(request)
@@ -216,21 +206,6 @@ class Service:
             scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
             raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
 
-    def _check_rate(self, request: Request) -> None:
-        rate = self.settings.limits.rate
-        if rate <= 0:
-            return
-        client = request.client.host if request.client else ""
-        now = time.monotonic()
-        if len(self._buckets) > _MAX_CLIENTS:  # forget clients whose bucket is full again
-            full = max(2.0, 1.0 / rate)
-            self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < full}
-        left, then = self._buckets.get(client, (math.inf, now))
-        left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
-        if left < 1.0:
-            raise HTTPException(429, f"more than {rate:g} requests per second", {"Retry-After": "1"})
-        self._buckets[client] = (left - 1.0, now)
-
     async def _body(self, request: Request, most: int | None = None) -> bytes:
         limit = self.settings.limits.body_bytes if most is None else most
         too_large = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
@@ -258,21 +233,12 @@ class Service:
         events, warnings = self._decider.decide(given, self._clock.now())
         for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
             self._row_warnings.labels(kind).inc()
-        logged = True
-        try:
-            answers = await self._writer.write(events)
-        except LogFailed:
-            if self.settings.on_full != "decide":
-                raise
-            self._unlogged.inc(len(events))
-            answers, logged = [LogAnswer("unlogged", event) for event in events], False
+        answers = await self._writer.write(events)
         taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
         if taken:
             raise HTTPException(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
-        decided = [
-            _decision(answer, arm_names, row, logged=logged) for answer, row in zip(answers, warnings, strict=True)
-        ]
+        decided = [_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
         return _json({"events": decided} if "events" in given else decided[0])
 
     async def _reward(self, request: Request) -> Response:
@@ -281,26 +247,13 @@ class Service:
         if not isinstance(given, dict) or set(given) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
         reward = checked_reward(given["reward"])
-        may_correct = self.settings.corrections == "versioned"
-        entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
-        (answer,) = await self._writer.write([entry])
+        (answer,) = await self._writer.write([Reward(event_id, reward, self._clock.now())])
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")
-        if answer.status == "inactive":
-            raise HTTPException(409, f"event {event_id!r} is not active; POST /events/{event_id}/activate comes first")
         if answer.status == "refused":
             which = "the default, as none came in time" if answer.kind == "default" else "recorded"
             raise HTTPException(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
-        return _json(
-            {"event_id": event_id, "status": answer.status, "reward": answer.reward, "version": answer.version}
-        )
-
-    async def _activate(self, request: Request) -> Response:
-        event_id = checked_id(request.path_params["event_id"])
-        (answer,) = await self._writer.write([Activation(event_id, self._clock.now())])
-        if answer.status == "unknown":
-            raise HTTPException(404, f"event {event_id!r} is not in the log")
-        return _json({"event_id": event_id, "status": answer.status})
+        return _json({"event_id": event_id, "status": answer.status, "reward": answer.reward})
 
     # Models.
 
@@ -379,10 +332,6 @@ class Service:
     async def _openapi(self, request: Request) -> Response:
         return _json(openapi(self._decider.model.deployed, self.settings))
 
-    async def _docs(self, request: Request) -> Response:
-        document = openapi(self._decider.model.deployed, self.settings)
-        return HTMLResponse(pages.api_page(document, str(request.base_url)), headers=_PAGE_HEADERS)
-
 
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
     """Raise an error if the log, with its arm numbers and raw contexts, would mean something else with this file."""
@@ -411,15 +360,12 @@ def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
     return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
 
 
-def _decision(
-    answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...], *, logged: bool
-) -> dict[str, Any]:
+def _decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
     event = answer.event
     assert isinstance(event, Event)
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
-        "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
-        "repeated": answer.status == "repeated",
+        "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
         "warnings": [{name: getattr(one, name)[:_MAX_MESSAGE] for name in _WARNING_FIELDS} for one in warnings],
     }  # fmt: skip
 

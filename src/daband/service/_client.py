@@ -34,8 +34,6 @@ class ServiceDecision:
     propensity: float
     model: int
     mode: str
-    active: bool
-    logged: bool
     repeated: bool
     warnings: list[dict[str, str]]
 
@@ -72,14 +70,11 @@ class Client:
         eligible: Sequence[str | int] | None = None,
         incumbent: str | int | None = None,
         incumbent_propensity: float | None = None,
-        deferred: bool = False,
     ) -> ServiceDecision:
         """An arm for one row. Without an ``event_id`` one is made here, so that the call can be repeated."""
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
         options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
         event |= {name: value for name, value in options.items() if value is not None}
-        if deferred:
-            event["deferred"] = True
         return ServiceDecision(**self._post("/decide", event, self._token))
 
     def decide_many(self, events: Sequence[Mapping[str, Any]]) -> list[ServiceDecision]:
@@ -90,12 +85,8 @@ class Client:
         return [ServiceDecision(**one) for one in self._post("/decide", {"events": named}, self._token)["events"]]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
-        """The reward of an event; returns its ``status`` and ``version``."""
+        """Record the reward of an event, and return its ``status``."""
         return self._post(f"/events/{event_id}/reward", {"reward": reward}, self._reward_token)
-
-    def activate(self, event_id: str) -> dict[str, Any]:
-        """An event that was deferred counts from now on."""
-        return self._post(f"/events/{event_id}/activate", {}, self._token)
 
     def close(self) -> None:
         """Close the connection."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +20,11 @@ from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-_FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
+_FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 _MAX_UNKNOWN = 1000  # columns of a row in addition to those of the policy: more would cost time in every later step
 _MAX_SHOWN = 80  # characters of an unknown name that an error repeats
 _EXACT = 2.0**53  # floats below it hold every integer
-_HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class _Request:
     eligible: list[int] | None
     incumbent: int | None
     incumbent_propensity: float
-    deferred: bool
 
 
 class Decider:
@@ -72,15 +69,10 @@ class Decider:
         """Return the events of a request as the log keeps them, and the warnings on each row."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
-        choices: Sequence[tuple[int, float] | None] = [None] * len(requests)
-        if settings.mode == "log-only":  # a row that no model can read is useless in a log
-            warnings = [model.deployed.reader.read(one.row).warnings[0] for one in requests]
-        else:
-            choices, warnings = self._choose(model.deployed, requests)
+        choices, warnings = self._choose(model.deployed, requests)
         events = []
         for one, choice in zip(requests, choices, strict=True):
             if settings.mode == "online":
-                assert choice is not None
                 arm, propensity = choice
             elif one.incumbent is None:
                 raise InvalidInput(f"mode {settings.mode}: incumbent is missing, the arm that is played")
@@ -90,13 +82,12 @@ class Decider:
                 Event(
                     event_id=one.event_id,
                     time=now,
-                    activated=None if one.deferred else now,
                     mode=settings.mode,
                     domain=model.deployed.domain,
                     model=model.number,
                     arm=arm,
                     propensity=propensity,
-                    own_arm=None if choice is None else choice[0],
+                    own_arm=choice[0],
                     incumbent_arm=one.incumbent,
                     **self._kept(one),
                 )
@@ -111,13 +102,12 @@ class Decider:
         text = orjson.dumps(one.context)
         same = orjson.dumps(_same_numbers(one.context), option=orjson.OPT_SORT_KEYS)
         identity = b"%b|%b|%d" % (same, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
-        digest = hashlib.blake2b(identity, digest_size=16, key=_HASH_KEY).hexdigest()
-        context = text.decode() if self._settings.contexts == "keep" else None
-        return {"context": context, "eligible": eligible, "digest": digest}
+        digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
+        return {"context": text.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
         self, deployed: DeployedPolicy, requests: list[_Request]
-    ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
+    ) -> tuple[list[tuple[int, float]], list[tuple[Any, ...]]]:
         if len(requests) == 1:
             one = requests[0]
             decision = deployed.decide(one.row, among=one.eligible)
@@ -179,9 +169,6 @@ class Decider:
         propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
             raise InvalidInput(f"incumbent_propensity must lie in (0, 1], got {propensity!r}")
-        deferred = body.get("deferred", False)
-        if not isinstance(deferred, bool):
-            raise InvalidInput(f"deferred must be true or false, got {deferred!r}")
         return _Request(
             event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
             context=context,
@@ -189,7 +176,6 @@ class Decider:
             eligible=eligible,
             incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
-            deferred=deferred,
         )
 
 

@@ -1,4 +1,4 @@
-"""The durable log of the service: events, their rewards and the models, in SQLite or Postgres.
+"""The durable log of the service: events, their rewards and the models, in SQLite or Postgres, and its writer.
 
 When ``append`` returns, its entries are on disk. All writers of one log take turns (SQLite's write lock, an advisory
 lock in Postgres), so the numbers ``seq`` grow in the order of commits. A reader that has read up to one of them has
@@ -7,20 +7,23 @@ missed nothing before it, and all readers see the same order.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from daband.errors import DataError, InvalidInput
+from daband.errors import DabandError, DataError, InvalidInput
 
-_VERSION = "1"
+_VERSION = "2"
 _WRITERS, _WORKER = 720_911, 720_912  # advisory locks in Postgres
 _ATTEMPTS = 3
 _MAX_IDS = 500  # event ids in one query
@@ -36,7 +39,6 @@ class Event:
     """One decision in the log.
 
     Attributes:
-        activated: when the event started to count: at once, or with ``activate``; None before.
         model: the number of the model that decided.
         arm: the arm that was played.
         propensity: the probability with which this arm was chosen, by the model or by the incumbent.
@@ -49,7 +51,6 @@ class Event:
 
     event_id: str
     time: float
-    activated: float | None
     mode: str
     domain: str
     model: int
@@ -63,25 +64,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
-    """A deferred event starts to count."""
-
-    event_id: str
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward as it arrives. With ``may_correct`` another reward than the recorded one becomes its next version."""
+    """A reward as it arrives."""
 
     event_id: str
     reward: float
     time: float
     kind: Literal["given", "default"] = "given"
-    may_correct: bool = False
 
 
-Entry = Event | Activation | Reward
+Entry = Event | Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +81,25 @@ class LogAnswer:
     """The result of an entry, once it is on disk.
 
     ``status`` is "recorded" or "repeated"; or for an event "conflict" (another request has this id) or "refused"
-    (another event of its group is in conflict); for an activation "unknown"; for a reward "corrected", "refused"
-    (another reward is recorded), "inactive" or "unknown". ``event`` is the recorded event, which for a repeated request
-    is that of the first one.
+    (another event of its group is in conflict); or for a reward "refused" (another reward is recorded) or "unknown".
+    ``event`` is the recorded event, which for a repeated request is that of the first one.
     """
 
     status: str
     event: Event | None = None
     reward: float | None = None
-    version: int | None = None
     kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedReward:
-    """A reward of the log with its event, and the reward that it corrects."""
+    """A reward of the log with its event."""
 
     seq: int
     event_seq: int
-    version: int
     reward: float
     kind: str
     time: float
-    previous: float | None
     event: Event
 
 
@@ -145,7 +133,8 @@ def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
     columns = []
     for name, field in row.__dataclass_fields__.items():
         kind, _, optional = str(field.type).partition(" | ")
-        settings: dict[str, Any] = {"type_": _KINDS[kind](), "nullable": bool(optional), **options.get(name, {})}
+        settings: dict[str, Any] = {"type_": _KINDS.get(kind, sa.Text)(), "nullable": bool(optional)}
+        settings |= options.get(name, {})
         columns.append(sa.Column(name, **settings))
     return columns
 
@@ -154,19 +143,14 @@ _events = sa.Table(
     "events",
     _metadata,
     sa.Column("seq", _Number, primary_key=True, autoincrement=True),
-    *_columns(Event, event_id={"unique": True}, activated={"index": True}),
+    *_columns(Event, event_id={"unique": True}, time={"index": True}),
     sqlite_autoincrement=True,
 )
 _rewards = sa.Table(
     "rewards",
     _metadata,
     sa.Column("seq", _Number, primary_key=True, autoincrement=True),
-    sa.Column("event_id", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("reward", sa.Double, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("time", sa.Double, nullable=False),
-    sa.UniqueConstraint("event_id", "version"),
+    *_columns(Reward, event_id={"unique": True}),
     sqlite_autoincrement=True,
 )
 _models = sa.Table(
@@ -181,7 +165,7 @@ _models = sa.Table(
     sa.Column("state", sa.LargeBinary),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
-_REWARD_COLUMNS = [_rewards.c[name] for name in ("version", "reward", "kind", "time")]
+_REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
 _FROM_FILE = _models.c.origin == "file"
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
@@ -238,19 +222,17 @@ class Store:
     def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
         """Write entries in one transaction. They are on disk when this returns.
 
-        Events are written first, then activations, then rewards. An existing id is not written again. If another
-        request has the id of an event, no event of its group is written.
+        Events are written first, then rewards. An existing id is not written again. If another request has the id of
+        an event, no event of its group is written.
         """
         entries = [entry for group in groups for entry in group]
         decided = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
-        activated = [entry for entry in entries if isinstance(entry, Activation)]
         rewarded = [entry for entry in entries if isinstance(entry, Reward)]
         for attempt in range(_ATTEMPTS):
             try:
                 with self._writing() as connection:
                     # An id seldom exists already, so the first attempt does not look.
                     answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
-                    answers.update(_write_activations(connection, activated))
                     answers.update(_write_rewards(connection, rewarded))
                 return [[answers[id(entry)] for entry in group] for group in groups]
             except sa.exc.IntegrityError:
@@ -264,24 +246,18 @@ class Store:
         with self._reading() as connection:
             return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
 
-    def rewards_after(self, seq: int, limit: int, *, first_only: bool = False) -> list[LoggedReward]:
-        """Return the next rewards of the log, without corrections if ``first_only``."""
-        before = _rewards.alias("before")
+    def rewards_after(self, seq: int, limit: int) -> list[LoggedReward]:
+        """Return the next rewards of the log."""
         query = (
-            sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, before.c.reward, *_EVENT_COLUMNS)
+            sa.select(_rewards.c.seq, _events.c.seq, *_REWARD_COLUMNS, *_EVENT_COLUMNS)
             .join(_events, _events.c.event_id == _rewards.c.event_id)
-            .outerjoin(
-                before, (before.c.event_id == _rewards.c.event_id) & (before.c.version == _rewards.c.version - 1)
-            )
             .where(_rewards.c.seq > seq)
             .order_by(_rewards.c.seq)
             .limit(limit)
         )
-        if first_only:
-            query = query.where(_rewards.c.version == 1)
         with self._reading() as connection:
             rows: list[Any] = list(connection.execute(query))
-        return [LoggedReward(*[*row[:7], Event(*row[7:])]) for row in rows]
+        return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
     def last_reward(self) -> int:
         """Return the number of the newest reward; 0 without one."""
@@ -294,29 +270,25 @@ class Store:
         return max((time for time in times if time is not None), default=0.0)
 
     def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
-        """Return time and id of events without a reward that were activated in (after, until], oldest first."""
+        """Return time and id of events without a reward that were decided in (after, until], oldest first."""
         query = (
-            sa.select(_events.c.activated, _events.c.event_id)
-            .outerjoin(_rewards, (_rewards.c.event_id == _events.c.event_id) & (_rewards.c.version == 1))
-            .where(_events.c.activated > after, _events.c.activated <= until, _rewards.c.seq.is_(None))
-            .order_by(_events.c.activated)
+            sa.select(_events.c.time, _events.c.event_id)
+            .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
+            .where(_events.c.time > after, _events.c.time <= until, _rewards.c.seq.is_(None))
+            .order_by(_events.c.time)
             .limit(limit)
         )
         with self._reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
     def rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield events of a span of time with the latest version of their reward and its kind, in groups."""
-        newer = _rewards.alias("newer")
+        """Yield events of a span of time with their reward and its kind, in groups."""
         seq = 0
         while True:
             query = (
                 sa.select(_events.c.seq, _rewards.c.reward, _rewards.c.kind, *_EVENT_COLUMNS)
                 .join(_rewards, _rewards.c.event_id == _events.c.event_id)
-                .outerjoin(
-                    newer, (newer.c.event_id == _rewards.c.event_id) & (newer.c.version == _rewards.c.version + 1)
-                )
-                .where(_events.c.seq > seq, _events.c.time >= after, _events.c.time < until, newer.c.seq.is_(None))
+                .where(_events.c.seq > seq, _events.c.time >= after, _events.c.time < until)
                 .order_by(_events.c.seq)
                 .limit(_ROUNDS_AT_ONCE)
             )
@@ -520,56 +492,105 @@ def _write_events(connection: sa.Connection, groups: Sequence[Sequence[Event]], 
     return answers
 
 
-def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, LogAnswer]:
-    if not given:
-        return {}
-    recorded = _recorded_events(connection, (entry.event_id for entry in given))
-    answers = {}
-    for entry in given:
-        event = recorded.get(entry.event_id)
-        if event is None:
-            answers[id(entry)] = LogAnswer("unknown")
-        elif event.activated is not None:
-            answers[id(entry)] = LogAnswer("repeated", event)
-        else:
-            connection.execute(
-                sa.update(_events).values(activated=entry.time).where(_events.c.event_id == entry.event_id)
-            )
-            recorded[entry.event_id] = replace(event, activated=entry.time)
-            answers[id(entry)] = LogAnswer("recorded", recorded[entry.event_id])
-    return answers
-
-
 def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, LogAnswer]:
     if not given:
         return {}
-    active: dict[str, bool] = {}
-    latest: dict[str, tuple[int, float, str]] = {}
+    recorded: dict[str, tuple[float | None, str | None]] = {}
     for group in _in_groups(entry.event_id for entry in given):
         query = (
-            sa.select(_events.c.event_id, _events.c.activated, _rewards.c.version, _rewards.c.reward, _rewards.c.kind)
+            sa.select(_events.c.event_id, _rewards.c.reward, _rewards.c.kind)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
             .where(_events.c.event_id.in_(group))
         )
-        for event_id, activated, version, reward, kind in connection.execute(query):
-            active[event_id] = activated is not None
-            if version is not None and version > latest.get(event_id, (0,))[0]:
-                latest[event_id] = (version, reward, kind)
+        recorded.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
     answers, new = {}, []
     for entry in given:
-        version, reward, kind = latest.get(entry.event_id, (0, 0.0, ""))
-        if entry.event_id not in active:
+        reward, kind = recorded.get(entry.event_id, (None, None))
+        if entry.event_id not in recorded:
             answers[id(entry)] = LogAnswer("unknown")
-        elif not active[entry.event_id]:
-            answers[id(entry)] = LogAnswer("inactive")
-        elif version and (reward == entry.reward or entry.kind == "default" or not entry.may_correct):
+        elif reward is not None:
             repeated = reward == entry.reward or entry.kind == "default"
-            answers[id(entry)] = LogAnswer("repeated" if repeated else "refused", None, reward, version, kind)
+            answers[id(entry)] = LogAnswer("repeated" if repeated else "refused", None, reward, kind)
         else:
-            latest[entry.event_id] = (version + 1, entry.reward, entry.kind)
-            row: dict[str, Any] = dict(zip(("version", "reward", "kind"), latest[entry.event_id], strict=True))
-            answers[id(entry)] = LogAnswer("corrected" if version else "recorded", **row)
-            new.append({"event_id": entry.event_id, "time": entry.time, **row})
+            recorded[entry.event_id] = entry.reward, entry.kind
+            answers[id(entry)] = LogAnswer("recorded", None, entry.reward, entry.kind)
+            new.append({name: getattr(entry, name) for name in Reward.__dataclass_fields__})
     if new:
         connection.execute(sa.insert(_rewards), new)
     return answers
+
+
+class LogFailed(DabandError, RuntimeError):
+    """The log could not be written; nothing was acknowledged."""
+
+
+class Writer:
+    """The writer of a process. Many requests share one flush to disk, which limits the rate.
+
+    While a group is written in a thread, the next one collects. A request is answered when its group is on disk.
+    ``failure`` is the reason why the latest group was not written, or empty.
+    """
+
+    def __init__(self, store: Store, *, most_waiting: int) -> None:
+        self._store = store
+        self._most = most_waiting
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
+        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
+        self._waiting = 0
+        self._running: asyncio.Task[None] | None = None
+        self.failure = ""
+        self.written = self.transactions = 0
+        self.seconds = 0.0
+
+    async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
+        """Write entries, and return their results once they are on disk."""
+        if self._waiting + len(entries) > self._most:
+            raise LogFailed(f"{self._waiting:,} entries wait for the log; try again later")
+        future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
+        self._groups.append((entries, future))
+        self._waiting += len(entries)
+        if self._running is None:
+            self._running = asyncio.create_task(self._write_groups())
+        return await future
+
+    async def close(self) -> None:
+        """Write what waits, and stop the thread."""
+        if self._running is not None:
+            await self._running
+        self._thread.shutdown()
+
+    async def _write_groups(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._groups:
+                groups, self._groups = self._groups, []
+                outcomes = await loop.run_in_executor(self._thread, self._append, [entries for entries, _ in groups])
+                for (entries, future), outcome in zip(groups, outcomes, strict=True):
+                    self._waiting -= len(entries)
+                    if future.done():  # the client has left; its entries are in the log
+                        continue
+                    if isinstance(outcome, Exception):
+                        future.set_exception(outcome)
+                    else:
+                        future.set_result(outcome)
+        finally:
+            self._running = None
+
+    def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
+        """Write all groups in one transaction, in the thread. If one of them fails, write each by itself."""
+        started = time.perf_counter()
+        try:
+            outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
+            self.failure = ""
+        except sa.exc.OperationalError as error:  # the disk, or the connection
+            self.failure = str(error.orig)
+            return [LogFailed(f"the log cannot be written: {error.orig}")] * len(groups)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}"
+            if len(groups) > 1:
+                return [self._append([entries])[0] for entries in groups]
+            return [LogFailed(f"the log refuses the entry: {type(error).__name__}")]
+        self.transactions += 1
+        self.written += sum(map(len, groups))
+        self.seconds += time.perf_counter() - started
+        return outcomes

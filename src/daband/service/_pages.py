@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +19,6 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_WIDTH, _HEIGHT = 640, 160
 _STALE = 30.0
 
 
@@ -70,69 +68,13 @@ def watch_page(
         health=health,
         now=now,
         stale=bool(snapshot) and now - snapshot["time"] > _STALE,
-        rates=_bars(snapshot.get("minutes", []), now),
-        curve=_curve(snapshot.get("curve", [])),
-        width=_WIDTH,
-        height=_HEIGHT,
     )
-
-
-def api_page(document: Mapping[str, Any], address: str) -> str:
-    """Return a page with the calls of the OpenAPI document, each with an example for curl."""
-    calls = []
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            example = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
-            parts = [f"curl -X {method.upper()} {address.rstrip('/')}{path.replace('{event_id}', 'visit-1')}"]
-            if operation.get("security"):
-                parts.append('-H "Authorization: Bearer $TOKEN"')
-            if example is not None:
-                body = json.dumps(example)
-                parts.append(f"-d '{body if len(body) < 400 else body[:200] + ' ...'}'")
-            calls.append({"path": path, "method": method, "curl": " \\\n  ".join(parts), **operation})
-    return _environment.get_template("api.html").render(document=document, calls=calls)
 
 
 def metrics(snapshot: Mapping[str, Any], model: int, writer: Any, *, clock_moved: bool) -> str:
     """Return the numbers of the process and of the page as gauges for Prometheus."""
     template = _environment.get_template("metrics.txt")
     return template.render(seen=snapshot, model=model, writer=writer, clock_moved=clock_moved)
-
-
-def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
-    """Return decisions and rewards of the last hour, as two bars per minute."""
-    counts = {int(start) // 60: (events, rewards) for start, events, rewards in minutes}
-    last = int(now) // 60
-    recent = [(minute, *counts.get(minute, (0, 0))) for minute in range(last - 59, last + 1)]
-    top = max(max(events, rewards) for _, events, rewards in recent) or 1
-    step = _WIDTH / len(recent)
-    bars = [
-        {
-            "x": step * place,
-            "width": step / 2 - 0.5,
-            "events": _HEIGHT * events / top,
-            "rewards": _HEIGHT * rewards / top,
-        }
-        for place, (_, events, rewards) in enumerate(recent)
-    ]
-    return {"bars": bars, "top": top, "events": recent[-2][1], "rewards": recent[-2][2]}
-
-
-def _curve(points: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
-    """Return the mean reward of consecutive blocks with its interval, in the coordinates of the drawing."""
-    if len(points) < 2:
-        return None
-    levels = [point[name] for point in points for name in ("low", "high")]
-    room = 0.05 * (max(levels) - min(levels)) or 0.5
-    low, high = min(levels) - room, max(levels) + room
-    last = points[-1]["rewards"]
-
-    def line(name: str) -> list[str]:
-        scale = _HEIGHT / (high - low)
-        return [f"{_WIDTH * one['rewards'] / last:.1f},{scale * (high - one[name]):.1f}" for one in points]
-
-    band = " ".join([*line("high"), *reversed(line("low"))])
-    return {"line": " ".join(line("value")), "band": band, "low": low, "high": high, "rewards": math.floor(last)}
 
 
 def openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:

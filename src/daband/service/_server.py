@@ -173,8 +173,6 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
     read_checkpoint(learn)  # a damaged one is an error before there is a log
     if settings.contexts != "keep":
         raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
-    if settings.mode == "log-only":
-        raise InvalidInput("mode='log-only' does not learn; use mode='apprentice', or do not learn")
 
 
 def _keep_worker(stopping: threading.Event, *task: Any) -> None:

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import between_0_and_1, finite, whole
+from daband._arguments import between_0_and_1, finite, one_of, whole
 from daband.errors import InvalidInput
 
-Mode = Literal["online", "apprentice", "log-only"]
-Contexts = Literal["keep", "hash", "drop"]
-Corrections = Literal["refused", "versioned"]
-OnFull = Literal["stop", "decide"]
+Mode = Literal["online", "apprentice"]
+Contexts = Literal["keep", "drop"]
 _CLOCKS_APART = 5.0
 
 
@@ -25,7 +23,7 @@ class Tokens:
     Several tokens of a role, so that one can be replaced without a gap, are separated by commas.
     """
 
-    #: POST /decide and /events/ID/activate.
+    #: POST /decide.
     decide: str = field(default="", repr=False)
     #: POST /events/ID/reward.
     reward: str = field(default="", repr=False)
@@ -48,8 +46,6 @@ class Limits:
     body_bytes: int = 1 << 20
     #: Events in one request.
     batch: int = 1000
-    #: Requests per second from one client address, with bursts of twice as many; 0 for no limit.
-    rate: float = 0.0
     #: Entries that wait for the disk; further requests are answered with 503.
     waiting: int = 20_000
     #: Open connections; fewer if the process may open few files. A new one replaces the one that is idle longest.
@@ -60,8 +56,6 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("body_bytes", "batch", "waiting", "connections"):
             whole(name, getattr(self, name), least=1)
-        if finite("rate", self.rate) < 0:
-            raise InvalidInput(f"rate must be 0 or more, got {self.rate}")
         if finite("request_seconds", self.request_seconds) <= 0:
             raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
 
@@ -71,14 +65,12 @@ class Settings:
     """How a service behaves.
 
     Args:
-        mode: "online" (the model's arm is played), "apprentice" (the incumbent's arm is played, the model's arm is
-            logged) or "log-only" (the incumbent's arm is played and logged; the model does not decide).
-        contexts: what the log stores of a context: "keep" stores it, "hash" its hash, "drop" nothing.
+        mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
+            logged).
+        contexts: "keep" stores contexts in the log, "drop" does not.
         wait: seconds after which an event without a reward gets ``default_reward``; None waits for ever.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
-        corrections: "refused" rejects a reward that differs from the recorded one, "versioned" stores both.
         incumbent: the arm, by name or number, that was always played before there was a policy.
-        on_full: decisions while the log cannot be written: "stop" answers 503, "decide" continues without the log.
         false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
         hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
         tokens: the tokens of each role.
@@ -89,23 +81,15 @@ class Settings:
     contexts: Contexts = "keep"
     wait: float | None = None
     default_reward: float = 0.0
-    corrections: Corrections = "refused"
     incumbent: str | None = None
-    on_full: OnFull = "stop"
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("mode", Mode),
-            ("contexts", Contexts),
-            ("corrections", Corrections),
-            ("on_full", OnFull),
-        ):
-            if getattr(self, name) not in get_args(allowed):
-                raise InvalidInput(f"{name} must be one of {', '.join(get_args(allowed))}, got {getattr(self, name)!r}")
+        one_of("mode", self.mode, get_args(Mode))
+        one_of("contexts", self.contexts, get_args(Contexts))
         if self.wait is not None and not finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)

@@ -17,10 +17,6 @@ from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
 
-_MINUTES = 120  # minutes for which the rates are kept
-_MAX_BLOCKS = 80  # points of the reward curve. When there are more, two become one.
-_FIRST_BLOCK = 100  # rewards in the first points of the curve
-_MIN_BLOCK = 20  # rewards that a point of the curve needs
 _CONFIDENCE = 0.95
 _MAX_WATCHED = 100  # contexts of one portion of the log that the monitor sees: all of a short one, every fifth of 500
 _WATCHED_AT_ONCE = 20
@@ -36,20 +32,14 @@ class ValueSums:
     def __init__(self) -> None:
         self._sums = [[0.0] * 3 for _ in range(3)]
 
-    def add(self, weight: float, reward: float, *, sign: float = 1.0) -> None:
-        """Count a round, or remove it with sign -1."""
-        by = sign
+    def add(self, weight: float, reward: float) -> None:
+        """Count a round."""
+        by = 1.0
         for row in self._sums:  # plain numbers: for nine of them numpy is slower
             row[0] += by
             row[1] += by * reward
             row[2] += by * reward * reward
             by *= weight
-
-    def merged(self, other: ValueSums) -> ValueSums:
-        """Return the sums of both."""
-        both = ValueSums()
-        both._sums = (self.powers + other.powers).tolist()
-        return both
 
     @property
     def powers(self) -> FloatArray:
@@ -106,11 +96,8 @@ class Watch:
         self._min_propensity: float | None = None
         self._arms: Counter[int] = Counter()
         self._own_arms: Counter[int] = Counter()
-        self._minutes: dict[int, list[int]] = {}
         self._compared, self._all = ValueSums(), ValueSums()
         self._models: dict[int, ValueSums] = {}
-        self._blocks: list[ValueSums] = []
-        self._block_size = _FIRST_BLOCK
         self._shifted_at: int | None = None
 
     def see_events(self, events: Sequence[Event]) -> None:
@@ -119,7 +106,6 @@ class Watch:
         every = -(-len(events) // _MAX_WATCHED)
         for index, event in enumerate(events):
             self._n["events"] += 1
-            self._minute(event.time)[0] += 1
             self._arms[event.arm] += 1
             if event.own_arm is not None:
                 self._own_arms[event.own_arm] += 1
@@ -127,7 +113,6 @@ class Watch:
                     self._n["compared"] += 1
                     self._n["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
-            self._n["deferred"] += event.activated is None or event.activated > event.time
             if self._monitor is None or event.model < self._first_model or index % every:
                 continue
             if event.context is not None and can_read(event.context, self.deployed):
@@ -145,19 +130,12 @@ class Watch:
     def see_rewards(self, rows: Sequence[LoggedReward]) -> None:
         """Count the next rewards of the log."""
         for row in rows:
-            sums = self._models.setdefault(row.event.model, ValueSums())
+            self._n["given" if row.kind == "given" else "defaulted"] += 1
+            self._all.add(1.0, row.reward)
+            self._models.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
             weight = self._weight(row.event)
-            counted = [(sums, 1.0), (self._all, 1.0), *([] if weight is None else [(self._compared, weight)])]
-            if row.version > 1:
-                self._n["corrected"] += 1
-                for each, by in counted if row.previous is not None else ():
-                    each.add(by, float(row.previous or 0.0), sign=-1.0)
-            else:
-                self._minute(row.time)[1] += 1
-                self._n["given" if row.kind == "given" else "defaulted"] += 1
-                self._add_to_curve(row.reward)
-            for each, by in counted:
-                each.add(by, row.reward)
+            if weight is not None:
+                self._compared.add(weight, row.reward)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return all numbers as JSON can hold them."""
@@ -168,13 +146,12 @@ class Watch:
         return {
             "time": now,
             "mode": self.settings.mode,
-            **{name: n[name] for name in ("events", "deferred", "given", "defaulted", "corrected")},
+            **{name: n[name] for name in ("events", "given", "defaulted")},
             "rewarded": rewarded,
             "join_rate": n["given"] / n["events"] if n["events"] else None,
             "defaulted_fraction": n["defaulted"] / rewarded if rewarded else None,
             "min_propensity": self._min_propensity,
             "equal_fraction": n["equal"] / n["compared"] if n["compared"] else None,
-            "minutes": [[minute * 60, *counts] for minute, counts in sorted(self._minutes.items())],
             "played": _interval(self._all.mean()),
             "other": _interval(self._compared.mean(1)),
             "uplift": _interval(uplift),
@@ -183,7 +160,6 @@ class Watch:
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
             "shift": self._shift(),
             "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
-            "curve": self._points(),
             "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._models.items()},
         }
 
@@ -208,29 +184,6 @@ class Watch:
         if other is None or event.mode != self.settings.mode:
             return None
         return 1.0 / event.propensity if other == event.arm else 0.0
-
-    def _minute(self, time: float) -> list[int]:
-        minute = int(time // 60)
-        counts = self._minutes.get(minute)
-        if counts is None:
-            counts = self._minutes[minute] = [0, 0]
-            while len(self._minutes) > _MINUTES:
-                del self._minutes[min(self._minutes)]
-        return counts
-
-    def _add_to_curve(self, reward: float) -> None:
-        if not self._blocks or self._blocks[-1].n >= self._block_size:
-            if len(self._blocks) >= _MAX_BLOCKS:
-                pairs = zip(self._blocks[::2], self._blocks[1::2], strict=True)
-                self._blocks = [first.merged(second) for first, second in pairs]
-                self._block_size *= 2
-            self._blocks.append(ValueSums())
-        self._blocks[-1].add(1.0, reward)
-
-    def _points(self) -> list[dict[str, float | None]]:
-        ends = np.cumsum([block.n for block in self._blocks]).tolist()
-        points = zip(ends, self._blocks, strict=True)
-        return [{"rewards": end, **_interval(block.mean())} for end, block in points if block.n >= _MIN_BLOCK]
 
 
 def _interval(estimate: MeanEstimate) -> dict[str, float | None]:

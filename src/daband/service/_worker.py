@@ -79,7 +79,7 @@ class LogLearner:
 
     def step(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
-        rows = self._store.rewards_after(self.seq, self._every, first_only=True)
+        rows = self._store.rewards_after(self.seq, self._every)
         if len(rows) < self._every:
             return False
         learn(self.policy, rows, self._deployed)
@@ -146,7 +146,7 @@ def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
     deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
     policy, seq = _load(file, deployed), row.start_seq
     while seq < row.learned_seq:
-        rows = store.rewards_after(seq, int(every), first_only=True)
+        rows = store.rewards_after(seq, int(every))
         learn(policy, rows, deployed)
         seq = rows[-1].seq
     return export_bytes(policy, deployed)
@@ -213,7 +213,7 @@ class Worker:
         self._clock = clock or Clock(store.newest_time())
         self._file = model_from(store.model_content(number := store.newest_file()), number)
         self._learner: LogLearner | None = None
-        if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
+        if learn is not None and settings.contexts == "keep":
             try:
                 self._learner = LogLearner(store, learn, self._file.deployed, number, every=learn_every)
             except (DabandError, OSError) as error:  # the rest of the work continues
