@@ -73,7 +73,7 @@ def test_another_version_is_refused(tmp_path):
     assert daband.evaluate_log(second, two, before=first).rounds == N
     for policy, log, before, message in (
         (second, one, first, "before has learned"),
-        (second, one, blank(), "other logs since"),
+        (second, one, blank(), "other rounds since"),
         (first, two, blank(), "not learned all of this one"),
         (first, one, "0.safetensors", "must be the daband policy"),
         (lambda rows: np.full((len(rows), K), 0.25), one, first, "must be the daband policy"),
@@ -101,3 +101,32 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
         daband.evaluate_log(deployed, (np.zeros((20, 3)), [0] * 20, [0.0] * 20, [0.25] * 20))
     with pytest.raises(InvalidInput, match="rule is for"):
         daband.evaluate_log(deployed, later, rule="ucb")
+
+
+def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):
+    """Before: only files that ``learn_log`` had read were recognised."""
+    contexts, arms, rewards, chances = rounds(0)
+    names = [f"event {n}" for n in range(N)]
+    columns = {f"x{i}": contexts[:, i] for i in range(D)}
+    logged = {"arm": arms, "reward": rewards, "propensity": chances, "event": names}
+    pl.DataFrame({**columns, **logged}).write_csv(tmp_path / "log.csv")
+    before = blank()
+    before.prepare(contexts)
+    policy = copy.deepcopy(before)
+    policy.update(contexts[:300], arms[:300], rewards[:300], ids=names[:300])
+    policy.save(tmp_path / "p.safetensors")
+    policy = daband.load(tmp_path / "p.safetensors")
+    for log, ids in ((tmp_path / "log.csv", "event"), (rounds(0), names)):
+        with pytest.raises(LearnedLog, match="has learned 300 of the 400 rounds of the log"):
+            daband.evaluate_log(policy, log, id=ids)
+        assert daband.evaluate_log(before, log, id=ids).rounds == N
+    with pytest.raises(InvalidInput, match="has not learned all of this one"):
+        daband.evaluate_log(policy, tmp_path / "log.csv", id="event", before=before)
+    policy.update(contexts[300:], arms[300:], rewards[300:], ids=names[300:])
+    honest = daband.evaluate_log(policy, tmp_path / "log.csv", id="event", before=before)
+    assert "has learned this log" in honest.warnings[0]
+    policy.update(contexts[:1], arms[:1], rewards[:1], ids=["another"])
+    with pytest.raises(InvalidInput, match="other rounds since"):
+        daband.evaluate_log(policy, tmp_path / "log.csv", id="event", before=before)
+    with pytest.raises(InvalidInput, match="id names the column 'evnt'"):
+        daband.evaluate_log(policy, tmp_path / "log.csv", id="evnt")

@@ -183,6 +183,9 @@ def evaluate_log_command(
     arm: options.ArmColumn = "arm",
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column with the id of a round: learned rounds are recognised by it.")
+    ] = None,
     estimators: Annotated[str, typer.Option(help="One or several of dr, snips and ips, e.g. dr,snips.")] = "dr",
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     rule: Annotated[
@@ -218,19 +221,20 @@ def evaluate_log_command(
     elif domain is not None:
         valued.deploy(domain)
     columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
+    named = {"id": id_column} if id_column is not None else {}
     opened = open_log(
         log,
         valued,
         columns=columns,
         on_damaged="skip" if skip_damaged else "refuse",
-        roles={"arm": arm, "reward": reward, "propensity": propensity} if columns is None else None,
+        roles=named if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **named},
         skip_unrewarded=True,
     )
     for path, rounds in opened.unrewarded.items():
         say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
     with rows_bar("pass 1") as show:
         given: dict[str, Any] = {
-            "confidence": confidence, "rule": rule, "progress": show,
+            "confidence": confidence, "rule": rule, "progress": show, "id": id_column,
             "on_damaged": "skip" if skip_damaged else "refuse",
         }  # fmt: skip
         try:
@@ -238,7 +242,7 @@ def evaluate_log_command(
         except LearnedLog as error:
             if folder is None or isinstance(valued, DeployedPolicy):
                 raise
-            before = _version_before(folder, opened, error)
+            before = _version_before(folder, opened, error, id_column)
             estimates = compare_estimators(valued, opened, names, before=before, **given)
     for estimate in estimates.values():
         value, low, high = (
@@ -257,14 +261,14 @@ def evaluate_log_command(
         say(f"Written: {place}")
 
 
-def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput) -> Policy:
+def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput, id_column: str | None) -> Policy:
     """Return the version before the latest; if that has learned the log, too, name one that has not in ``error``."""
     from daband.evaluation._learned_logs import count_learned
 
     _, *earlier = [*sorted(folder.versions().items(), reverse=True), (0, folder.path / "policy.safetensors")]
     for index, (number, path) in enumerate(earlier):
         version = daband.load(path, device="cpu")
-        if count_learned(version, log):
+        if count_learned(version, log, id_column):
             continue
         if index == 0:
             return version

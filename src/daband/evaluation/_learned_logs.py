@@ -31,33 +31,47 @@ class LearnedLog(InvalidInput):
     """The policy has learned the log that it is to be evaluated on."""
 
 
-def count_learned(policy: Any, log: ParquetLog) -> int:
-    """Return how many rounds of a log a policy has learned, or the policy of an exported file."""
+def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
+    """Return how many rounds of a log a policy has learned, or the policy of an exported file.
+
+    Rounds are known by the digests of files that ``fit_log`` and ``learn_log`` read, and with ``id_column`` by the ids
+    that ``update`` got.
+    """
     learned: dict[str, list[tuple[int, int]]] = {}
     for key in getattr(policy, "log_parts", ()):
         digest, _, rows = key.removeprefix(_OF_TARGET).partition(":")
         start, _, stop = rows.partition("-")
         if stop:
             learned.setdefault(digest, []).append((int(start), int(stop)))
-    if not learned:
+    ids = getattr(policy, "_ids", ())
+    if not learned and not ids:
         return 0
-    parts = log.parts()
-    digests = part_digests(parts)
     count = 0
-    for part in parts:
+    for part, of_part in part_digests(log.parts()).items():
         known = np.zeros(len(part), np.bool_)
-        for start, stop in learned.get(digests[part].partition(":")[0], ()):
+        for start, stop in learned.get(of_part.partition(":")[0], ()):
             known[max(0, start - part.start) : max(0, stop - part.start)] = True
+        if id_column is not None:
+            known |= np.array([name in ids for name in log.values(part, id_column)], np.bool_)
         count += int(known.sum())
     return count
 
 
-def check_unlearned(policy: Any, log: ParquetLog) -> None:
+def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
     """Raise ``LearnedLog`` if the policy has learned rounds of the log."""
-    learned = count_learned(policy, log)
+    _refuse_learned(count_learned(policy, log, id_column), len(log))
+
+
+def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
+    """Raise ``LearnedLog`` if the policy has learned rounds with these ids, one for each of ``n`` rounds."""
+    if isinstance(policy, Policy):
+        _refuse_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
+
+
+def _refuse_learned(learned: int, rounds: int) -> None:
     if not learned:
         return
-    some = "the log" if learned == len(log) else f"{learned:,} of the {len(log):,} rounds of the log"
+    some = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"
     raise LearnedLog(
         f"the policy has learned {some}: an estimate from the same rounds would be too high; evaluate the version "
         "that had not learned them, or give a later log",
@@ -65,16 +79,19 @@ def check_unlearned(policy: Any, log: ParquetLog) -> None:
     )
 
 
-def check_before(policy: Any, before: Policy, log: ParquetLog) -> None:
+def check_before(policy: Any, before: Policy, log: ParquetLog, id_column: str | None) -> None:
     """Raise an error unless the policy is ``before`` after it has learned the log and nothing else."""
-    if count_learned(before, log):
+    if count_learned(before, log, id_column):
         raise LearnedLog("before has learned rounds of the log, too; give the version that had not")
-    if count_learned(policy, log) < len(log):
+    if count_learned(policy, log, id_column) < len(log):
         raise InvalidInput("before is for a log that the policy has learned, and it has not learned all of this one")
     digests = {digest.partition(":")[0] for digest in part_digests(log.parts()).values()}
     more = {key for key in policy.log_parts - before.log_parts if not key.startswith("version/")}
-    if any(key.removeprefix(_OF_TARGET).partition(":")[0] not in digests for key in more):
-        raise InvalidInput("the policy has learned other logs since before; evaluate it on a later log")
+    ids = set(policy._ids) - set(before._ids) if id_column is not None else set()
+    for part in log.parts() if ids else ():
+        ids -= set(log.values(part, id_column))
+    if ids or any(key.removeprefix(_OF_TARGET).partition(":")[0] not in digests for key in more):
+        raise InvalidInput("the policy has learned other rounds since before; evaluate it on a later log")
 
 
 def refitted_probabilities(

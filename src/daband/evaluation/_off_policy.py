@@ -17,7 +17,12 @@ from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import check_before, check_unlearned, refitted_probabilities
+from daband.evaluation._learned_logs import (
+    check_before,
+    check_unlearned,
+    check_unlearned_ids,
+    refitted_probabilities,
+)
 from daband.evaluation._off_policy_inputs import Log, Probabilities, policy_of, probabilities, read_log, read_target
 from daband.evaluation._weighted_log import (
     FOLDS,
@@ -107,13 +112,15 @@ def evaluate_log(
     columns: Columns | None = None,
     table: TableTransform | None = None,
     on_damaged: str = "refuse",
+    id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from rounds that another policy played.
 
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A file that
-    the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high.
+    the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high. Rounds that
+    it has learned by ``update`` are recognised by their ids.
 
     Args:
         policy: the policy, unchanged afterwards; an exported one (``daband.load_deployed``), with the exploration that
@@ -135,6 +142,7 @@ def evaluate_log(
             for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
         on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
             estimate's warnings then say which. That takes one more pass.
+        id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
         before: the policy as it was before it learned this log, if it has learned it. The estimate is then
             cross-fitted: five copies of ``before`` learn four fifths of the log each and are evaluated on the rest.
             All rounds are needed in memory.
@@ -147,7 +155,7 @@ def evaluate_log(
     """
     return compare_estimators(
         policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
-        table=table, on_damaged=on_damaged, before=before, progress=progress,
+        table=table, on_damaged=on_damaged, id=id, before=before, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -163,6 +171,7 @@ def compare_estimators(
     columns: Columns | None = None,
     table: TableTransform | None = None,
     on_damaged: str = "refuse",
+    id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
@@ -181,11 +190,11 @@ def compare_estimators(
         raise InvalidInput("before is for the domain of the log; leave target out")
     with_models = "dr" in estimators
     if _is_files(log):
-        opened = _open_files(policy, log, columns, table, on_damaged)
+        opened = _open_files(policy, log, columns, table, on_damaged, id)
         if before is None:
-            check_unlearned(policy, opened)
+            check_unlearned(policy, opened, id)
         else:
-            check_before(known, before, opened)
+            check_before(known, before, opened, id)
         if target is None and before is None:
             stream = StreamedRounds(opened, skip_damaged=on_damaged == "skip", progress=progress)
 
@@ -201,6 +210,8 @@ def compare_estimators(
     elif (columns, table) != (None, None):
         raise InvalidInput("columns and table are for a log in Parquet files; this one is in memory")
     checked = read_log(log, None if known is None else known.n_arms)
+    if id is not None and before is None and not isinstance(log, ParquetLog):
+        check_unlearned_ids(policy, id, len(checked.arms))
     other = None if target is None else read_target(target, checked.contexts)
     notes = []
     if before is None:
@@ -233,7 +244,12 @@ def _is_files(log: Any) -> bool:
 
 
 def _open_files(
-    policy: Probabilities, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
+    policy: Probabilities,
+    log: Any,
+    columns: Columns | None,
+    table: TableTransform | None,
+    on_damaged: str,
+    id_column: str | None,
 ) -> ParquetLog:
     if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None and table is None:
@@ -242,7 +258,8 @@ def _open_files(
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged)
+    roles = {} if id_column is None else {"id": id_column}
+    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged, roles=roles)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -153,6 +153,12 @@ class RoundIds:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def __iter__(self) -> Iterator[int | str]:
+        return iter(self._ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ids
 
     def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
         """The ids as Python values; an error if there are not ``n``, or if one is no integer or string."""

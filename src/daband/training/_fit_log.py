@@ -42,7 +42,7 @@ from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.training._log_sums import column_values, sums_in_turn, sums_on_ray, weighted_batches
+from daband.training._log_sums import sums_in_turn, sums_on_ray, weighted_batches
 from daband.training._trainer import check_unlabelled
 from daband.training._work_folder import Folder, stop_signals_deferred
 
@@ -382,7 +382,7 @@ class _LogRun:
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
-        ids = column_values(self.log, part, settings.id)
+        ids = self.log.values(part, settings.id)
         for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(

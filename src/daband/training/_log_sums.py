@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from daband._arrays import FloatArray, one_blas_thread
 from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.domains._contract import LoggedRounds
-from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog, refuse_nulls
+from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
@@ -37,20 +37,11 @@ _PER_WORKER = 2
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-def column_values(log: ParquetLog, part: LogPart, column: str | None) -> Iterator[Any]:
-    """Yield the values of a column, in the order of the part's rounds; nothing without a column."""
-    if column is None:
-        return
-    for frame in log.frames(part, [column]):
-        refuse_nulls(frame, [column], part.path)
-        yield from frame[column].to_list()
-
-
 def weighted_batches(
     policy: Policy, log: ParquetLog, part: LogPart, column: str | None, rows: int = BATCH_ROWS
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
     """Yield the rounds of a part with their weights: from a column, or by their propensities."""
-    values = column_values(log, part, column)
+    values = log.values(part, column)
     for batch in log.batches(part, rows):
         if column is None:
             yield batch, importance(batch.propensities, policy.n_arms, power=policy.propensity_power)

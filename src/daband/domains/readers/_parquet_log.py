@@ -237,6 +237,12 @@ class ParquetLog(LoggedDomain):
                     yield frame if numbered else frame.with_row_index(ROW, offset=at)
                     at += len(frame)
 
+    def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
+        """Yield the values of a column, in the order of the part's rounds; nothing without a column."""
+        for frame in self.frames(part, [column]) if column is not None else ():
+            refuse_nulls(frame, [str(column)], part.path)
+            yield from frame[str(column)].to_list()
+
     def sample(self, rows: int) -> AnyArray:
         """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
         chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
