@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -99,3 +100,22 @@ def test_the_default_is_compared_with_the_best_simple_method_by_data_set():
     runs = [{"data": "tables", "name": "one", "values": own} for own in values]
     runs.append({"data": "tables", "name": "two", "values": {"daband": 0.9, "constant": 0.5}})
     assert _against_simple(runs) == ["2", "3", "+0.200", "100%", "100%", "0.000"]
+
+
+@pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.4])
+def test_the_exponent_of_a_power_is_found(exponent):
+    from pages.images import growth_exponent
+
+    rounds = np.arange(64, 6464, 64)
+    assert growth_exponent(rounds, 3.0 * rounds**exponent) == pytest.approx(exponent)
+
+
+def test_an_exponent_is_of_the_later_half_and_needs_positive_values():
+    from pages.images import growth_exponent
+
+    rounds = np.arange(1, 401)
+    bent = np.where(rounds < 200, rounds.astype(float), 200.0 * (rounds / 200.0) ** 0.5)
+    assert growth_exponent(rounds, bent) == pytest.approx(0.5, abs=0.01)
+    assert np.isnan(growth_exponent(rounds, np.zeros(400)))
+    assert f"{growth_exponent(rounds, np.full(400, 8.7)):.2f}" == "0.00"
+    assert np.isnan(growth_exponent(rounds[:2], bent[:2]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench.report._method_summaries import growth_exponent, paper_ablation, paper_accuracy
+from daband.bench.report import paper_ablation, paper_accuracy
 from pages.text import commits, count, difference, fill, mean_and_deviation, number
 
 Record = Mapping[str, Any]
@@ -133,6 +133,19 @@ def bound(records: Sequence[Record]) -> str:
         "bound", rows=rows, rounds=shown[0]["rounds"], seeds=len(shown), commits=commits(shown),
         head=["term", *(f"{name}, {what}" for name in methods.values() for what in ("per round", "exponent"))],
     )  # fmt: skip
+
+
+def growth_exponent(rounds: Any, values: Any) -> float:
+    """Return the slope of log value over log rounds in the later half of the rounds: 1 grows like N, 0.5 like its root.
+
+    NaN if a value is not positive or there are too few points.
+    """
+    later = rounds >= np.max(rounds, initial=0) / 2
+    x, y = rounds[later].astype(np.float64), values[later].astype(np.float64)
+    if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
+        return float("nan")
+    slope = float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
 
 
 def _term(runs: Sequence[Record], term: str) -> list[str]:

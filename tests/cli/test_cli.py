@@ -8,8 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.bench.report._method_styles import label
-from daband.bench.report._sections_results import comparison_blocks
+from daband.bench.report._method_summaries import label
+from daband.bench.report._sections import comparison_tables
 from daband.cli._output import report_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
@@ -67,7 +67,7 @@ def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
         for seed in range(5)
     ]  # fmt: skip
     console = Console(width=80, file=io.StringIO())
-    (table,) = comparison_blocks("digit", records, with_figure=False)
+    (table,) = comparison_tables("digit", records)
     console.print(report_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
     shown = console.file.getvalue()
     assert "…" not in shown
@@ -217,7 +217,7 @@ def test_sweep_shows_what_each_rule_picks(daband, tmp_path):
 
 def test_a_whole_bench_is_continued(daband):
     assert daband("bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL).returncode == 0
-    done = daband("continue", "runs/synthetic", "--rounds", "50", "--jobs", "2")
+    done = daband("continue", "runs/synthetic", "--rounds", "50")
     assert done.returncode == 0, done.stderr
     for word in ("finished", "target regret", "zero-shot", "│ LinUCB ", "continued.json"):  # names fit in 80 columns
         assert word in done.stdout

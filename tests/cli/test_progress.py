@@ -9,7 +9,7 @@ from rich.console import Console
 
 from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
-from daband.bench.report._document import Table
+from daband.bench.report._sections import Table
 from daband.cli import _output as output
 from daband.cli._output import report_table, warnings_on, watch
 from daband.cli._trust import candidates_bar
@@ -96,11 +96,11 @@ def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
 
 
 def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_empty():
-    numbers = ("regret in the target", ["1,234.5 ± 67.8", "2.0 ± 0.1"])
-    table = Table.of_columns("t", "what it says [v2]", ("method", ["linucb", "daband"]), *[numbers] * 4)
+    numbers = {f"regret in the target {n}": ["1,234.5 ± 67.8", "2.0 ± 0.1"] for n in range(4)}
+    table = Table.of_columns("t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers})
     narrow = Console(file=io.StringIO(), width=60)
     narrow.print(report_table(table))
-    narrow.print(report_table(Table("empty", "", ["method", "seeds"])))
+    narrow.print(report_table(Table("empty", "", ["method", "seeds"], [])))
     shown = narrow.file.getvalue()
     assert "│ linucb │" in shown
     assert "what it says [v2]" in shown

@@ -1,8 +1,8 @@
 """Run experiments: presets, methods x seeds x pairs, ablations and sweeps; ``daband.bench.report`` shows them."""
 
 from daband.bench._bench import BenchError, bench, continue_bench
+from daband.bench._executors import on_ray
 from daband.bench._methods import method_names
-from daband.bench._ray_executor import on_ray
 from daband.bench._records import read_results
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
 

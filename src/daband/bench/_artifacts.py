@@ -2,7 +2,7 @@
 
 ``artifacts.npz`` in a run's folder holds those that exist for the pair and the policy:
 
-* ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column).
+* ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column), of about 2,000.
 * ``wrong_right``, ``wrong_chosen`` (n,), ``wrong_images`` (n, h, w[, 3]): target images that the policy got wrong.
 * ``latent`` (m, 2): latent features in the plane of their first two principal components; ``latent_domain`` (m,) is 0
   for the source and 1 for the target, ``latent_arm`` (m,) the right arm, or -1 if unknown.
@@ -26,95 +26,39 @@ from typing import Any
 import numpy as np
 
 import daband
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, IntArray
 from daband._files import write_json, write_npz
 from daband._image_layout import channels_first, channels_last, image_layout
 from daband.domains._contract import LoggedDomain, Pair
 from daband.evaluation._zero_shot import best_arms
-from daband.linear._exploration import Decision
 from daband.policies._policy import Policy
 
+#: Wrong images that are kept.
 _EXAMPLES = 24
-#: Contexts of each domain whose latents are kept.
+#: Target contexts of the confusion matrix and the wrong images, read in chunks that are spread over the domain.
+_CONTEXTS = 2000
+_CHUNK = 50
+#: Contexts of each domain in the map of latent features.
 _LATENTS = 500
+#: Pixels of a kept image, along its longer side.
 _PICTURE_SIDE = 64
-#: Beyond it a table of arms by arms is too large to keep or to look at.
-_MOST_ARMS = 1000
+#: With more arms the confusion matrix is too large to keep.
+_MAX_ARMS = 1000
 
 
 class ArtifactWarning(UserWarning):
-    """The artifacts of a run could not be kept; its result stands."""
+    """The artifacts of a run could not be kept; its result is valid."""
 
 
-class ArtifactRecorder:
-    """Records what evaluation decides (``evaluate(..., observe=recorder.see)``), so that nothing is decided twice.
-
-    It keeps counts, an even sample of contexts for their latents, and wrong examples, of each class only a few.
-    """
-
-    def __init__(self, pair: Pair) -> None:
-        self.arms_mean_something = pair.arms == "disjoint"  # with shared arms, arm 3 is another thing in every round
-        self.n_arms = pair.n_arms
-        self.confusion: IntArray | None = None
-        if self.arms_mean_something and pair.target_test is not None and pair.n_arms <= _MOST_ARMS:
-            self.confusion = np.zeros((pair.n_arms, pair.n_arms), np.int64)
-        n = len(pair.target if pair.target_test is None else pair.target_test)
-        self._sampled = np.unique(np.linspace(0, n - 1, min(n, _LATENTS)).round().astype(np.int64))
-        self.contexts: list[AnyArray] = []
-        self.best: list[IntArray] = []
-        self._per_class = max(3, -(-_EXAMPLES // pair.n_arms))
-        self._kept = np.zeros(pair.n_arms, np.int64)
-        #: Turn of its class, right arm, chosen arm and image of every example.
-        self._wrong: list[tuple[int, int, int, AnyArray]] = []
-        self._are_images = image_layout(pair.context_shape) is not None
-        self._seen = 0
-
-    def see(self, contexts: AnyArray, expected: FloatArray | None, decision: Decision) -> None:
-        """Look at one batch of decisions; without expected rewards, contexts alone are kept."""
-        if not self.arms_mean_something:
-            return
-        rows = np.arange(len(contexts))
-        if expected is None:
-            wrong, right = np.zeros(len(rows), np.bool_), np.full(len(rows), -1, np.int64)
-        else:
-            wrong = ~best_arms(expected)[rows, decision.arm]
-            right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one
-        if self.confusion is not None:
-            np.add.at(self.confusion, (right, decision.arm), 1)
-        first, last = np.searchsorted(self._sampled, [self._seen, self._seen + len(contexts)])
-        sampled = self._sampled[first:last] - self._seen
-        if len(sampled):
-            self.contexts.append(contexts[sampled].copy())
-            self.best.append(right[sampled])
-        for row in np.flatnonzero(wrong) if self._are_images else ():
-            turn = int(self._kept[right[row]])
-            if turn < self._per_class:
-                self._kept[right[row]] += 1
-                self._wrong.append((turn, int(right[row]), int(decision.arm[row]), _picture(contexts[row])))
-        self._seen += len(contexts)
-
-    def examples(self) -> dict[str, AnyArray]:
-        """Return the wrong images as columns, a few of every class; empty if there are none."""
-        if not self._wrong:
-            return {}
-        examples = sorted(self._wrong, key=lambda example: example[:2])[:_EXAMPLES]
-        _, right, chosen, images = zip(*examples, strict=True)
-        return {"wrong_right": np.array(right), "wrong_chosen": np.array(chosen), "wrong_images": np.stack(images)}
-
-
-def gather(pair: Pair, policy: Policy, folder: Path, recorder: ArtifactRecorder) -> None:
+def gather(pair: Pair, policy: Policy, folder: Path, rule: str) -> None:
     """Write ``artifacts.npz`` and ``environment.json`` into the run's folder.
 
-    A finished run is worth more than its pictures: what goes wrong here is a warning, and a note in
-    ``environment.json`` that reports show.
+    An error is a warning here, and a note in ``environment.json``: the run itself is finished.
     """
     about = environment(policy)
     try:
-        columns = recorder.examples()
-        if recorder.confusion is not None:
-            columns["confusion"] = recorder.confusion.astype(np.int32)
-        if hasattr(policy, "latent") and recorder.contexts:
-            columns |= _latents(pair, policy, recorder)
+        # With shared arms the number of an arm means something else in every round.
+        columns = _columns(pair, policy, rule) if pair.arms == "disjoint" else {}
         write_npz(folder / "artifacts.npz", columns, compressed=True)
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
@@ -124,8 +68,57 @@ def gather(pair: Pair, policy: Policy, folder: Path, recorder: ArtifactRecorder)
         write_json(folder / "environment.json", about)
 
 
+def _columns(pair: Pair, policy: Policy, rule: str) -> dict[str, AnyArray]:
+    columns: dict[str, AnyArray] = {}
+    if pair.target_test is None:
+        contexts: AnyArray = pair.target.batch(0, min(len(pair.target), _LATENTS), seed=0)
+        right = np.full(len(contexts), -1, np.int64)
+    else:
+        parts = []
+        for name, part in pair.target_test.by_name.items():
+            starts = range(0, len(part), max(_CHUNK, len(part) * _CHUNK // _CONTEXTS))
+            for start, stop in ((start, min(start + _CHUNK, len(part))) for start in starts):
+                seen = part.read(start, stop)
+                arms = policy.decide(seen, name or "target", rule=rule, round_offset=start).arm
+                parts.append((seen, right_arms(part.read_expected(start, stop), arms), arms))
+        contexts, right, chosen = (np.concatenate(each) for each in zip(*parts, strict=True))
+        columns = _examples(contexts, right, chosen)
+        if pair.n_arms <= _MAX_ARMS:
+            columns["confusion"] = np.zeros((pair.n_arms, pair.n_arms), np.int32)
+            np.add.at(columns["confusion"], (right, chosen), 1)
+    if hasattr(policy, "latent"):
+        rows = np.linspace(0, len(contexts) - 1, min(len(contexts), _LATENTS)).round().astype(np.int64)
+        columns |= _latents(pair, policy, contexts[rows], right[rows])
+    return columns
+
+
+def right_arms(expected: AnyArray, chosen: IntArray) -> IntArray:
+    """Return the best arm of each context, (B,), by expected rewards (B, K); of several best arms the chosen one."""
+    is_best = best_arms(expected)[np.arange(len(chosen)), chosen]
+    return np.where(is_best, chosen, expected.argmax(axis=1))
+
+
+def rows_by_class(classes: IntArray, n: int) -> IntArray:
+    """Return at most ``n`` rows that take the classes in turn, so that a few examples show many classes."""
+    turns = np.empty(len(classes), np.int64)
+    for number in np.unique(classes):
+        rows = np.flatnonzero(classes == number)
+        turns[rows] = np.arange(len(rows))
+    return np.lexsort((classes, turns))[:n]
+
+
+def _examples(contexts: AnyArray, right: IntArray, chosen: IntArray) -> dict[str, AnyArray]:
+    """Return wrong images as columns; empty if contexts are not images or all are right."""
+    wrong = np.flatnonzero(right != chosen)
+    if image_layout(contexts.shape[1:]) is None or not len(wrong):
+        return {}
+    rows = wrong[rows_by_class(right[wrong], _EXAMPLES)]
+    images = np.stack([picture(contexts[row]) for row in rows])
+    return {"wrong_right": right[rows], "wrong_chosen": chosen[rows], "wrong_images": images}
+
+
 def environment(policy: Policy | None = None) -> dict[str, Any]:
-    """Versions and hardware, as JSON can hold them; names no machine and no person."""
+    """Return versions and hardware as JSON values, without names of machines or people."""
     wanted = None if policy is None else policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported to say so
     if wanted is not None:
@@ -141,11 +134,10 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _latents(pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
+def _latents(pair: Pair, policy: Policy, target: AnyArray, target_arm: IntArray) -> dict[str, AnyArray]:
     """Return latent features of both domains in the plane of their first two principal components."""
     from sklearn.decomposition import PCA
 
-    target, target_arm = np.concatenate(recorder.contexts), np.concatenate(recorder.best)
     source = pair.source
     n = min(len(source), _LATENTS)
     if isinstance(source, LoggedDomain):
@@ -164,8 +156,8 @@ def _latents(pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str
     }
 
 
-def _picture(image: AnyArray) -> AnyArray:
-    """An image as bytes (h, w) or (h, w, channels), shrunk to what a page shows."""
+def picture(image: AnyArray) -> AnyArray:
+    """Return an image as bytes (h, w) or (h, w, channels), shrunk to what a page shows."""
     values = channels_first(image, image_layout(image.shape)).astype(np.float64)
     if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
         low, high = float(values.min()), float(values.max())
@@ -188,9 +180,9 @@ def _version(package: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _commit() -> str | None:
-    """The commit of the source tree that daband is imported from ("-dirty" if changed).
+    """Return the commit of the source tree that daband is imported from ("-dirty" if changed).
 
-    Where there is no git directory (an installed package, a copy of the tree), what ``DABAND_COMMIT`` says, or None.
+    Without a git directory (an installed package, a copy of the tree), return ``DABAND_COMMIT``, or None.
     """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):

@@ -1,30 +1,22 @@
-"""Many runs, methods x seeds, or the sequels of finished ones: one loop, in processes, resumable, with one summary."""
+"""Execute many runs, methods x seeds x pairs, resumable and with one summary; and continue finished runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from daband._files import make_folder, read_json, write_json
-from daband.bench._executors import Executor, Group, Listener, Outcome, RunEvent, attempt, local
+from daband.bench._executors import Executor, Listener, RunEvent, attempt, local
 from daband.bench._records import Record, results_locked
-from daband.bench._run import (
-    CONTINUED_FOLDER,
-    continue_run,
-    continued_record,
-    finished_record,
-    finished_runs,
-    read_spec,
-)
+from daband.bench._run import CONTINUED_FOLDER, continue_run, finished_record, finished_runs, read_spec
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
 
 
 class BenchError(DabandError, RuntimeError):
-    """Some runs failed; the others are finished and kept: ``records`` has them."""
+    """Some runs failed; ``records`` has those that are finished."""
 
     def __init__(self, message: str, records: Sequence[Record] = ()) -> None:
         super().__init__(message)
@@ -41,118 +33,89 @@ def bench(
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
 
-    ``executor`` replaces ``jobs``: any way to get runs done, a cluster for one (``on_ray`` of
-    ``daband.bench._ray_executor``). On a GPU the seeds of a neural method are trained in a stack, as one of the
-    ``jobs``.
+    All methods of a seed see the same contexts in the same order and get rewards from the same table. Finished runs of
+    other methods or seeds of the same experiment stay in ``results.json``. Several processes may work in one folder:
+    each run is executed once. On a GPU the seeds of a neural method are one stack, which counts as one of the ``jobs``.
 
-    All methods of a seed see the same contexts in the same order and are paid from the same table of rewards. Where
-    ``out`` holds finished runs of other methods or seeds of the same experiment, ``results.json`` keeps them. Several
-    processes may work in one folder: each run is done once, and ``results.json`` has the records of all of them.
+    Args:
+        specs: the runs, for example ``load_experiment("digit").runs()``.
+        out: the folder of the runs.
+        jobs: number of processes.
+        executor: replaces ``jobs``; ``on_ray(address)`` executes the runs on a cluster.
+        on_event: called with a ``RunEvent`` when a run starts, finishes an episode, finishes or fails.
     """
     specs = list({spec.folder_name: spec for spec in specs}.values())
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
-    out = make_folder(out, "out")
-    read = partial(finished_record, out=out)
-    records, failures = _run_all(specs, out, read, executor or local(jobs), _results_writer(out, specs), on_event)
+    out, listener = make_folder(out, "out"), on_event or (lambda _: None)
+    write = _results_writer(out, specs)
+    records: dict[str, Record] = {}
+    failures: list[str] = []
+    for spec in specs:
+        if (record := finished_record(spec, out)) is not None:
+            records[spec.folder_name] = record
+            listener(RunEvent("found", spec, record))
+    todo = [spec for spec in specs if spec.folder_name not in records]
+    for spec, reported in (executor or local(jobs))(todo, out, listener) if todo else ():
+        outcome = reported
+        if isinstance(reported, Exception):  # a worker may have died in another run of its group
+            with suppress(DataError):
+                outcome = finished_record(spec, out) or reported
+        if isinstance(outcome, Exception):
+            failures.append(f"{spec.label}: {outcome}")
+            listener(RunEvent("failed", spec, {"error": str(outcome)}))
+        else:
+            records[spec.folder_name] = outcome
+            listener(RunEvent("finished", spec, outcome))
+            write(records)
+    write(records)
+    ordered = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
             f"from there. First: {failures[0]}",
-            records,
+            ordered,
         )
-    return records
+    return ordered
 
 
-def continue_bench(
-    folder: str | Path,
-    *,
-    rounds: int = 1920,
-    jobs: int = 1,
-    on_event: Listener | None = None,
-) -> list[Record]:
-    """Continue every finished run of a bench on target rewards, ``jobs`` at a time; what is done is not repeated.
+def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
+    """Continue every finished run of a bench on target rewards; finished continuations are read, not repeated.
 
-    Writes ``continued.json`` after each: a record per run as ``continue_run`` gives it. ``rounds_file`` names the file,
-    relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
+    Writes ``continued.json``: a record per run as ``continue_run`` returns it. ``rounds_file`` is the file, relative to
+    the bench, whose column ``regret`` has the regret of every target round.
     """
-    folder = Path(folder)
+    folder, listener = Path(folder), on_event or (lambda _: None)
     runs = [(read_spec(path), path) for path in finished_runs(folder)]
-    specs, places = [spec for spec, _ in runs], {spec.folder_name: path for spec, path in runs}
-    alone = list(places.values()) == [folder]
-
-    def read(spec: RunSpec) -> Record | None:
-        return continued_record(places[spec.folder_name], rounds)
-
-    def write(records: Mapping[str, Record]) -> None:
-        if alone:
-            return
-        with results_locked(folder):
-            listed = []
-            for spec in specs:  # also what another process has continued in the meantime
-                record = records.get(spec.folder_name) or read(spec)
-                if record is not None:
-                    rounds_file = f"{places[spec.folder_name].name}/{CONTINUED_FOLDER}/rounds.npz"
-                    listed.append({**record, "rounds_file": rounds_file})
-            content = {"rounds": rounds, "records": listed}
-            write_json(folder / "continued.json", content)
-
-    work = partial(_continue_group, places=places, rounds=rounds)
-    records, failures = _run_all(specs, folder, read, local(jobs, work=work, stacks=False), write, on_event)
-    if failures:
-        raise BenchError(
-            f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
-            records,
+    records: list[Record] = []
+    failures: list[str] = []
+    for spec, path in runs:
+        kind = "found" if (path / CONTINUED_FOLDER / "done").exists() else "finished"
+        outcome = attempt(
+            continue_run,
+            path,
+            rounds=rounds,
+            progress=lambda record, spec=spec: listener(RunEvent("episode", spec, record)),
         )
-    return records
-
-
-def _continue_group(group: Group, out: Path, *, places: dict[str, Path], **settings: Any) -> list[Outcome]:  # noqa: ARG001
-    return [attempt(continue_run, places[spec.folder_name], **settings) for spec in group]
-
-
-def _run_all(
-    specs: Sequence[RunSpec],
-    out: Path,
-    read: Callable[[RunSpec], Record | None],
-    executor: Executor,
-    write: Callable[[Mapping[str, Record]], None],
-    on_event: Listener | None,
-) -> tuple[list[Record], list[str]]:
-    """Do what is not known yet, tell the listener, and write the summary after each; records, and what failed."""
-    listener = on_event or (lambda _: None)
-    records: dict[str, Record] = {}
-    failures: dict[str, str] = {}
-    todo = []
-    for spec in specs:
-        record = read(spec)
-        if record is None:
-            todo.append(spec)
-        else:
-            records[spec.folder_name] = record
-            listener(RunEvent("found", spec, record))
-    for spec, told in executor(todo, out, listener) if todo else ():
-        outcome = told
-        if isinstance(told, Exception):  # a worker may have died over another run of its group
-            with suppress(DataError):  # a folder that is damaged: the exception tells more
-                outcome = read(spec) or told
         if isinstance(outcome, Exception):
-            failures[spec.folder_name] = f"{spec.label}: {outcome}"
+            failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
-            continue
-        records[spec.folder_name] = outcome
-        listener(RunEvent("finished", spec, outcome))
-        write(records)
-    write(records)
-    names = [spec.folder_name for spec in specs]
-    return [records[name] for name in names if name in records], [failures[name] for name in names if name in failures]
+        else:
+            records.append({**outcome, "rounds_file": f"{path.name}/{CONTINUED_FOLDER}/rounds.npz"})
+            listener(RunEvent(kind, spec, outcome))
+    if [path for _, path in runs] != [folder]:
+        with results_locked(folder):
+            write_json(folder / "continued.json", {"rounds": rounds, "records": records})
+    if failures:
+        message = f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First: {failures[0]}"
+        raise BenchError(message, records)
+    return records
 
 
 def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
-    """Writes ``results.json`` of a folder, where several processes may be at work.
+    """Return a function that writes ``results.json`` of a folder in which several processes may work.
 
-    It holds, written under a lock, the given records and those of finished runs of the same experiment that were not
-    asked for: of an earlier call, or of another process at this moment. So whoever writes last writes them all.
+    The file has the given records and those of other finished runs of the same experiment.
     """
     asked = {_method(spec): spec.without_seed for spec in specs}
     budgets = {_budget(spec) for spec in specs}
@@ -160,7 +123,7 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
 
     @cache
     def companion(folder: Path) -> Record | None:
-        """The record of a finished run, if it belongs to this experiment: same budget, and same settings if asked."""
+        """Return the record of a finished run with the same budget, and the same settings if its method was asked."""
         try:
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment

@@ -1,24 +1,32 @@
-"""Ways to execute many runs on this machine: one after the other, or in several processes at a time.
+"""Execute many runs: one after the other, in several processes, or on a Ray cluster (extra ``ray``).
 
 An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
-with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
-(``daband.bench._ray_executor``) is one more.
+with the exception that ended it, as soon as it is over. ``bench`` takes any of them.
 
-The unit of work is a group of runs. Where a run's policy would be on a GPU, the seeds of a method are one group: one
-process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its own folder,
-as if it had been alone. Every other run is a group of its own.
+On this machine the unit of work is a group of runs. If a run's policy would be on a GPU, the seeds of a method are one
+group: one process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its
+own folder, as if it had been alone. Every other run is a group by itself.
+
+On a cluster a run is a task with one CPU, and with one GPU if there are some and the method learns by gradients. A run
+whose worker or node is lost is submitted again, and resumes from its last save if the folder can still be seen.
+Workers that see the folder of the bench (one machine, or a shared file system) work in it. Others work in a temporary
+folder, and the files of the finished run are returned to the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import multiprocessing
 import os
 import queue
+import shutil
 import signal
+import tempfile
 import threading
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -30,8 +38,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from daband._arrays import processors
-from daband._files import environment_variables
-from daband._ray_cluster import THREAD_VARIABLES
+from daband._files import environment_variables, make_folder, write_bytes, write_text
+from daband._ray_cluster import THREAD_VARIABLES, cancel_tasks, connected, import_ray, task_result
+from daband._registry import name_plugins, named_plugins
 from daband.bench._methods import policy_class
 from daband.bench._records import Record, group_by
 from daband.bench._run import Prepared, Progress, conclude, execute, prepare
@@ -42,7 +51,9 @@ from daband.training._loop import can_train_stacked, train_stacked
 from daband.training._trainer import Run
 
 #: Runs in one stack; beyond it nothing is gained, and every run's memory counts.
-_LARGEST_STACK = 10
+_MAX_STACK = 10
+#: How often a run is submitted to a cluster before it counts as failed.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -125,14 +136,11 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(stack, runs, strict=True)}
 
 
-def local(jobs: int, *, work: Work = execute_group, stacks: bool = True) -> Executor:
-    """An executor with this many groups of runs at a time: one in this process, several in processes of their own.
-
-    Without ``stacks`` every run is a group of its own.
-    """
+def local(jobs: int, *, work: Work = execute_group) -> Executor:
+    """Return an executor with this many groups at a time: one in this process, several in other processes."""
 
     def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-        groups = groups_of(todo) if stacks else [[spec] for spec in todo]
+        groups = groups_of(todo)
         way = _in_turn if jobs == 1 or len(groups) == 1 else partial(_in_processes, jobs=jobs)
         for group, outcomes in way(groups, partial(work, out=out), listener):
             yield from zip(group, outcomes, strict=True)
@@ -144,9 +152,7 @@ def groups_of(specs: Sequence[RunSpec]) -> list[Group]:
     """Runs that can be trained in a stack, in lists, and every other run in a list of its own."""
     groups = group_by(specs, lambda spec: spec.without_seed if _on_gpu(spec) else spec.folder_name)
     return [
-        group[start : start + _LARGEST_STACK]
-        for group in groups.values()
-        for start in range(0, len(group), _LARGEST_STACK)
+        group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
     ]
 
 
@@ -203,7 +209,9 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
         others = set(multiprocessing.active_children())
         for _ in range(workers):
             pools.put(new_pool())
-        waiting = {threads.submit(call, group): group for group in sorted(groups, key=_cheapness)}
+        # Costly runs first, so that no process waits for a long run that another started last.
+        groups = sorted(groups, key=lambda group: not policy_class(group[0].method).learns_by_gradients)
+        waiting = {threads.submit(call, group): group for group in groups}
         try:
             while waiting:
                 done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
@@ -227,16 +235,6 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
         finally:
             for _ in range(workers):  # each comes back when its last group is over
                 pools.get().shutdown()
-
-
-def _cheapness(group: Group) -> tuple[bool, bool, bool]:
-    """Sorts costly runs first, so that no process waits for a long run that another began last.
-
-    A ridge regression on contexts as they are takes longer than one behind a transform.
-    """
-    policy = policy_class(group[0].method)
-    costly = policy.learns_by_gradients
-    return not costly, getattr(policy, "source_terms_only", True), group[0].method != "linucb"
 
 
 def _follow_parent() -> None:
@@ -273,3 +271,81 @@ def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = before
+
+
+def on_ray(address: str, *, workers: int | None = None) -> Executor:
+    """Return an executor on the Ray cluster at ``address``.
+
+    "local" starts a cluster on this machine for as long as the runs take, with ``workers`` workers (one per core by
+    default). Any other address is one that Ray understands: "auto" or "HOST:6379".
+    """
+    ray = import_ray()  # raises before anything is done if Ray is not installed
+
+    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+        with connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
+            yield from _submit_all(ray, todo, out.resolve(), listener)
+
+    return executor
+
+
+def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+    with_gpus = bool(ray.cluster_resources().get("GPU"))
+    task = ray.remote(num_cpus=1, max_retries=0)(_on_worker)
+    sign = out / f".seen-by-workers-{uuid.uuid4().hex}"
+    #: Submitted runs, and how often each was submitted.
+    waiting: dict[Any, tuple[RunSpec, int]] = {}
+
+    def submit(spec: RunSpec, times: int) -> None:
+        gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
+        named = task.options(name=f"daband {spec.label}", num_gpus=gpus)
+        waiting[named.remote(spec, out, sign, named_plugins())] = spec, times
+
+    write_text(sign, "")
+    try:
+        for spec in todo:
+            submit(spec, 1)
+        while waiting:
+            for reference in ray.wait(list(waiting), num_returns=1, timeout=0.5)[0]:
+                spec, times = waiting.pop(reference)
+                outcome = _ray_outcome(ray, reference, out / spec.folder_name)
+                if isinstance(outcome, WorkerDied) and times < _ATTEMPTS:
+                    listener(RunEvent("again", spec, {"reason": str(outcome)}))
+                    submit(spec, times + 1)
+                else:
+                    yield spec, outcome
+    finally:
+        sign.unlink(missing_ok=True)
+        cancel_tasks(ray, waiting)
+
+
+def _ray_outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
+    """Return the record of a task, the exception of the run itself, or ``WorkerDied``."""
+    record: Record
+    try:
+        record, files = task_result(ray, reference)
+        for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete is last
+            write_bytes(make_folder((folder / name).parent) / Path(name).name, files[name])
+    except Exception as error:
+        return error
+    return record
+
+
+def _on_worker(spec: RunSpec, out: Path, sign: Path, plugins: list[str]) -> tuple[Record, dict[str, bytes]]:
+    """Execute a run, in the bench's folder if the worker sees it. If not, return its files too.
+
+    ``plugins`` are the driver's: a worker of a cluster that was there before does not have the driver's environment.
+    """
+    name_plugins(plugins)
+    seen = sign.exists()
+    if not seen:
+        out = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
+        out.mkdir(parents=True, exist_ok=True)
+    outcome = attempt(execute, spec, out)
+    if isinstance(outcome, Exception):
+        raise outcome
+    if seen:
+        return outcome, {}
+    folder = out / spec.folder_name
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    shutil.rmtree(folder)
+    return outcome, files

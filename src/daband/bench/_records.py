@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
-from daband._arrays import FloatArray
 from daband._files import locked, read_json
 from daband.errors import DataError
 
@@ -39,11 +36,6 @@ class Metric:
     field: str
     name: str
 
-    def values(self, records: Sequence[Record]) -> FloatArray | None:
-        """The metric of every record, (n,); None where the target of one of them has no labels."""
-        values = [record[self.field] for record in records]
-        return None if None in values else np.array(values, np.float64)
-
     def digits(self, *values: float | None, significant: int = 3) -> int:
         """Decimals to print ``values`` with: fixed for accuracies, by magnitude for values in the user's unit."""
         return significant if self is TARGET_ACCURACY else decimals(*values, significant=significant)
@@ -57,21 +49,6 @@ def metric_of(records: Sequence[Record]) -> Metric:
     """The accuracy where exactly one arm pays 1 in all these records, else the mean expected reward of a context."""
     one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
     return TARGET_ACCURACY if one_hot else TARGET_VALUE
-
-
-def seed_means(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
-    """The ``seeds`` of one method's records, and over them ``score``, ``score_deviation`` and ``source_regret``.
-
-    A mean is None where a record has no value; the sample standard deviation of a single seed is 0.
-    """
-    scores = metric.values(records)
-    regrets = [record["source_regret"] for record in records]
-    return {
-        "seeds": tuple(record["seed"] for record in records),
-        "score": None if scores is None else float(scores.mean()),
-        "score_deviation": 0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
-        "source_regret": None if None in regrets else float(np.mean(regrets)),
-    }
 
 
 def decimals(*values: float | None, significant: int = 3) -> int:

@@ -12,8 +12,8 @@ import typer
 import daband
 from daband._files import check_writable, make_folder, write_json
 from daband.bench._methods import checked_method, policy_class
+from daband.bench._policy_folders import PolicyFolder, policy_folder
 from daband.bench._records import decimals
-from daband.bench._run import PolicyFolder, policy_folder
 from daband.cli import _options as options
 from daband.cli._files import table_as_log
 from daband.cli._output import rows_bar, say

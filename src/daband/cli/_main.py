@@ -16,14 +16,25 @@ from rich.table import Table
 
 import daband
 from daband._registry import name_plugins
-from daband.bench._ablation import BASES, ablation_rows, ablation_runs, write_ablation
-from daband.bench._assess_runs import assess_runs
 from daband.bench._bench import continue_bench
 from daband.bench._methods import method_names
+from daband.bench._policy_folders import assess_runs
 from daband.bench._records import Records, group_by, read_results
 from daband.bench._run import finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
-from daband.bench._sweep import SELECTION_RULES, choices, measure, parse_grid, sweep_points, sweep_runs, write_sweep
+from daband.bench._variants import (
+    SELECTION_RULES,
+    ablation_rows,
+    ablation_runs,
+    choices,
+    measure,
+    parse_grid,
+    sweep_points,
+    sweep_runs,
+    write_ablation,
+    write_sweep,
+)
+from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli import _data as data
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
@@ -146,7 +157,7 @@ def ablate(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"The recipe to take apart: {' or '.join(BASES)}; both by default."),
+        typer.Option(help=f"The recipe to take apart: {' or '.join(ABLATION_BASES)}; both by default."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
@@ -159,14 +170,14 @@ def ablate(
     Example: daband ablate market.toml --seeds 0-4
     """
     experiment = load_experiment(name, overrides or ())
-    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=seed_numbers(seeds))
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-ablation"
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections_results import ablation_blocks  # brings matplotlib
+        from daband.bench.report._sections import ablation_tables  # brings matplotlib
 
         for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
-            show_tables(ablation_blocks(pair, of_pair, with_figure=False), without=(*_NARROW, "source regret"))
+            show_tables(ablation_tables(pair, of_pair), without=(*_NARROW, "source regret"))
         write_ablation(folder, ablation_rows(records))
 
     show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
@@ -202,7 +213,7 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: Records) -> dict[str, Any]:
-        from daband.bench.report._sections_results import sweep_blocks  # brings matplotlib
+        from daband.bench.report._sections import sweep_tables  # brings matplotlib
 
         try:
             with console.status("Measuring ..."):
@@ -212,7 +223,7 @@ def sweep(
         picked = choices(points)
         listed = {"choices": [asdict(choice) for choice in picked]}
         for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
-            show_tables(sweep_blocks(pair, of_pair, listed, with_figure=False), without=("chosen by",))
+            show_tables(sweep_tables(pair, of_pair, listed), without=("chosen by",))
         return {"points": points, "picked": picked}
 
     selected = write_sweep(
@@ -228,7 +239,6 @@ def sweep(
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
-    jobs: Jobs = 1,
 ) -> None:
     """Continue in the target, now with its rewards, to measure the value of what was learned before.
 
@@ -237,13 +247,13 @@ def continue_command(
     specs = [read_spec(path) for path in finished_runs(folder)]
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections_runs import continued_table  # brings matplotlib
+        from daband.bench.report._sections import continued_table  # brings matplotlib
 
         for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
             show_tables([continued_table(pair, of_pair)])
 
     def work(listener: Callable[[Any], None]) -> Records:
-        return continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
+        return continue_bench(folder, rounds=rounds, on_event=listener)
 
     show(watched_runs(specs, folder, work, show, where="target"))
     if (folder / "continued.json").is_file():
@@ -323,13 +333,13 @@ def _compare(
     say(f"{title}: {len(specs)} runs")
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections_results import comparison_blocks, pairs_blocks  # brings matplotlib
+        from daband.bench.report._sections import comparison_tables, pairs_tables  # brings matplotlib
 
         by_pair = group_by(records, lambda record: record["pair"])
         for pair, of_pair in by_pair.items():
-            show_tables(comparison_blocks(pair, of_pair, with_figure=False), without=_NARROW)
+            show_tables(comparison_tables(pair, of_pair), without=_NARROW)
         if len(by_pair) > 1:
-            show_tables(pairs_blocks(title, records))
+            show_tables(pairs_tables(title, records))
 
     records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
     show(records)

@@ -26,13 +26,12 @@ from rich.table import Table
 from rich.text import Text
 
 from daband.bench._bench import BenchError, bench
-from daband.bench._executors import RunEvent
-from daband.bench._ray_executor import on_ray
+from daband.bench._executors import RunEvent, on_ray
 from daband.bench._records import Records, metric_of
 from daband.bench._settings import RunSpec
 
 if TYPE_CHECKING:
-    from daband.bench.report import _document as document
+    from daband.bench.report._sections import Table as ReportTable
 
 T = TypeVar("T")
 #: The console of all commands; it writes to what ``sys.stdout`` is at the time.
@@ -56,24 +55,23 @@ def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = ()) 
     return table
 
 
-def show_tables(blocks: Sequence[Any], *, without: Sequence[str] = ()) -> None:
-    """Print the tables among the blocks of a report, except for columns with the headings ``without``."""
-    for block in blocks:
-        if hasattr(block, "headings"):
-            console.print(report_table(block, without=without))
+def show_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
+    """Print tables of a report, except for columns with the headings ``without``."""
+    for table in tables:
+        console.print(report_table(table, without=without))
 
 
-def report_table(table: document.Table, *, without: Sequence[str] = ()) -> Table:
+def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
     """Return a table of a report for the terminal; on a narrow one its headings and numbers fold."""
     shown = Table(caption=escape(table.caption))
     columns = [at for at, heading in enumerate(table.headings) if heading not in without]
     for at in columns:
-        widest = max((len(row[at].plain()) for row in table.rows), default=0)
-        words = table.kind(at) == "t"
+        widest = max((len(row[at]) for row in table.rows), default=0)
+        words = at < table.text_columns
         least = min(widest, 20) if words else None
         shown.add_column(table.headings[at], justify="left" if words else "right", min_width=least)
     for row in table.rows:
-        shown.add_row(*(Text(row[at].plain(), style="bold" if row[at].bold else "") for at in columns))
+        shown.add_row(*(Text(row[at], style="bold" if table.is_bold(row[at]) else "") for at in columns))
     return shown
 
 

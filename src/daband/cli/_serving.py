@@ -42,7 +42,7 @@ def export_command(
     Example: daband export market market.daband --epsilon 0.1
     """
     from daband import load
-    from daband.bench._run import policy_folder
+    from daband.bench._policy_folders import policy_folder
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
 

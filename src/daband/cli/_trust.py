@@ -17,8 +17,15 @@ from rich.table import Table
 
 import daband
 from daband._files import make_folder, read_json, write_bytes
-from daband.bench._assess_runs import AssessedRun, assess_runs
-from daband.bench._run import AUDIT_FOLDER, begin_audit, finish_audit, finish_choice, policy_folder
+from daband.bench._policy_folders import (
+    AUDIT_FOLDER,
+    AssessedRun,
+    assess_runs,
+    begin_audit,
+    finish_audit,
+    finish_choice,
+    policy_folder,
+)
 from daband.bench._settings import RunSpec, load_experiment
 from daband.cli._options import Name, Overrides, stem
 from daband.cli._output import console, interrupted_exit, interruptible, new_table, say

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from daband._arguments import one_of, whole
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband._arrays import BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
-from daband.linear._exploration import Decision
 from daband.policies._policy import Policy
 
 #: Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms.
@@ -65,7 +63,6 @@ def evaluate(
     rule: str = "ucb",
     as_domain: str = "target",
     batch_size: int = 1024,
-    observe: Callable[[AnyArray, FloatArray, Decision], None] | None = None,
 ) -> Evaluation:
     """Evaluate a policy as it stands; it is the same afterwards.
 
@@ -76,7 +73,6 @@ def evaluate(
         as_domain: which domain the policy takes the contexts for, where they do not say it: those of several domains
             (``pair.target_test`` with several targets) do.
         batch_size: contexts at a time.
-        observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -120,8 +116,6 @@ def evaluate(
         best.append(expected.max(axis=1))
         right.append(are_best[rows, decision.arm])
         per_arm += expected.sum(axis=0), are_best.sum(axis=0), are_best[right[-1]].sum(axis=0)
-        if observe is not None:
-            observe(contexts, expected, decision)
     value, best_value = np.concatenate(chosen), np.concatenate(best)
     totals, of_class, right_of_class = per_arm
     per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
@@ -154,7 +148,6 @@ def count_arms(
     seed: int = 0,
     contexts: int = 2000,
     batch_size: int = 1024,
-    observe: Callable[[AnyArray, None, Decision], None] | None = None,
 ) -> list[int]:
     """How often a policy chooses each arm, (K,), on target contexts whose rewards nobody knows. It is unchanged.
 
@@ -165,7 +158,6 @@ def count_arms(
         seed: the order in which contexts are taken.
         contexts: how many contexts at most.
         batch_size: contexts at a time.
-        observe: called with every batch in turn: contexts (B, *C), None, and the decision on them.
     """
     _check(policy, rule, batch_size)
     if not isinstance(target, Contexts):
@@ -176,8 +168,6 @@ def count_arms(
         for name, batch in target.by_domain(start, min(start + batch_size, n), seed=seed):
             decision = policy.decide(batch, name or "target", rule=rule, round_offset=start)
             counts += np.bincount(decision.arm, minlength=policy.n_arms)
-            if observe is not None:
-                observe(batch, None, decision)
     return counts.tolist()
 
 

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from daband._arrays import FloatArray, IntArray
 
@@ -266,7 +266,7 @@ def _largest_error(covariance: FloatArray, freedom: float, confidence: float) ->
     errors = np.sqrt(covariance.diagonal())
     differs = errors > 1e-12 * max(float(errors.max()), 1e-300)
     if differs.sum() < 2:
-        return float(stats.t.ppf(0.5 + confidence / 2.0, freedom))
+        return float(stdtrit(freedom, 0.5 + confidence / 2.0))
     correlation = covariance[np.ix_(differs, differs)] / np.outer(errors[differs], errors[differs])
     values, vectors = np.linalg.eigh(correlation)
     generator = np.random.default_rng(0)

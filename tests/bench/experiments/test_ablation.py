@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from daband._files import write_json
-from daband.bench import _ablation as ablation_module
-from daband.bench._ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
+from daband.bench import _variants as variants_module
 from daband.bench._bench import bench
 from daband.bench._records import read_results
 from daband.bench._settings import load_experiment
+from daband.bench._variants import ablation_rows, ablation_runs, write_ablation
+from daband.bench.report._method_summaries import ABLATION_BASES as BASES
+from daband.bench.report._method_summaries import ABLATION_LETTERS as COMBINATIONS
 from daband.errors import InvalidInput
 from daband.evaluation._paired_test import compare_paired, holm
 from daband.neural._recipes import resolve_recipe
@@ -83,7 +85,7 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
     rows = {row.letters: row for row in ablation_rows(read_results(tmp_path))}
     assert tuple(rows) == COMBINATIONS
     assert rows["RPD"].paired is None
-    assert rows["RPD"].metric.field == "target_value"  # the pair pays real numbers
+    assert rows["RPD"].summary.metric.field == "target_value"  # the pair pays real numbers
     score = {(record["variant"].partition(":")[2], record["seed"]): record["target_value"] for record in records}
     tests = []
     for letters in COMBINATIONS[:-1]:
@@ -99,7 +101,7 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
 def record(letters, seed, accuracy, base="paper"):
     return {
         "pair": "p", "method": "daband", "variant": f"{base}:{letters}", "seed": seed, "target_accuracy": accuracy,
-        "source_regret": None,
+        "source_regret": None, "rounds": 1,
     }  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def test_what_is_missing_is_left_out():
 
 def test_an_ablation_without_target_labels_has_no_score():
     (full, *others) = ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
-    assert [row.score for row in (full, *others)] == [None] * 3
+    assert [row.summary.score.value for row in (full, *others)] == [None] * 3
     assert all(row.paired is None for row in others)
     json.dumps([row.as_dict() for row in others], allow_nan=False)
 
@@ -145,7 +147,7 @@ def test_the_file_is_written_while_its_folder_is_locked(tmp_path, monkeypatch):
         seen.append((path.name, (path.parent / ".results.lock").exists()))
         write_json(path, content)
 
-    monkeypatch.setattr(ablation_module, "write_json", noted)
+    monkeypatch.setattr(variants_module, "write_json", noted)
     write_ablation(tmp_path, [])
     assert seen == [("ablation.json", True)]
     assert not list(tmp_path.glob("*lock"))

@@ -14,10 +14,8 @@ import daband
 from daband.bench import _artifacts as artifacts
 from daband.bench._run import execute
 from daband.bench._settings import Experiment
-from daband.domains._contract import EvaluationDomain
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._logs import from_log
-from daband.linear._exploration import Decision
 
 
 def finished(out, pair, method, *, episodes=2, policy=None, **more):
@@ -117,39 +115,41 @@ def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
     )
     policy = daband.NeuralLinUCB.for_pair(pair)
     policy.prepare(contexts, contexts)
-    recorder = artifacts.ArtifactRecorder(pair)
-    daband.evaluate(policy, pair.target_test, observe=recorder.see)
-    artifacts.gather(pair, policy, tmp_path, recorder)
+    artifacts.gather(pair, policy, tmp_path, "ucb")
     kept = artifacts_of(tmp_path)
     assert (kept["latent_arm"][kept["latent_domain"] == 0] == -1).all()
     np.testing.assert_array_equal(kept["latent_arm"][kept["latent_domain"] == 1].shape, (40,))
 
 
-def decided(arms, n_arms):
-    arms = np.array(arms)
-    return Decision(arms, np.ones(len(arms)), np.zeros((len(arms), n_arms)), np.zeros((len(arms), n_arms)))
-
-
 def test_any_of_several_best_arms_is_right():
-    contexts = np.zeros((3, 2))
-    pair = from_arrays(source=(contexts, [0, 1, 2]), target=contexts, target_test=(contexts, [0, 1, 2]))
-    recorder = artifacts.ArtifactRecorder(pair)
     expected = np.array([[1.0, 1.0, 0.0], [0.2, 0.9, 0.9], [0.2, 0.9, 0.9]])
-    recorder.see(contexts, expected, decided([1, 2, 0], 3))
-    np.testing.assert_array_equal(recorder.confusion, [[0, 0, 0], [1, 1, 0], [0, 0, 1]])
-    assert recorder.examples() == {}  # contexts are not images
+    np.testing.assert_array_equal(artifacts.right_arms(expected, np.array([1, 2, 0])), [1, 2, 1])
+
+
+def test_examples_take_the_classes_in_turn():
+    classes = np.array([2, 2, 2, 0, 0, 1])
+    np.testing.assert_array_equal(artifacts.rows_by_class(classes, 5), [3, 5, 0, 4, 1])
+
+
+def test_contexts_of_a_large_target_are_read_from_all_parts_of_it(tmp_path):
+    labels = np.repeat(np.arange(3), 2000)
+    contexts = np.eye(3, dtype=np.float32)[labels]
+    pair = from_arrays(source=(contexts, labels), target=contexts, target_test=(contexts, labels))
+    artifacts.gather(pair, daband.Random.for_pair(pair), tmp_path, "ucb")
+    counts = artifacts_of(tmp_path)["confusion"].sum(axis=1)
+    np.testing.assert_allclose(counts, 2000 / 3, rtol=0.1)
 
 
 def test_large_and_normalised_images_become_small_pictures():
     image = np.zeros((3, 200, 150), np.float32)
     image[:, 100:] = 1.0
-    picture = artifacts._picture(image - 0.5)
+    picture = artifacts.picture(image - 0.5)
     assert picture.shape == (50, 37, 3)
     assert picture.dtype == np.uint8
     assert picture[:25].max() == 0
     assert picture[25:].min() == 255
     grey = np.arange(28 * 28, dtype=np.uint8).reshape(1, 28, 28)
-    np.testing.assert_array_equal(artifacts._picture(grey), grey[0])
+    np.testing.assert_array_equal(artifacts.picture(grey), grey[0])
 
 
 def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
@@ -162,18 +162,6 @@ def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
     assert (folder / "done").exists()
     assert json.loads((folder / "environment.json").read_text())["artifacts_error"] == "RuntimeError: no picture today"
     assert record["target_contexts"] > 0
-
-
-def test_the_observer_sees_every_context_once_and_in_order():
-    pair = daband.domains.load("synthetic", tiny=True)
-    policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
-    seen = []
-    daband.evaluate(policy, pair.target_test, batch_size=7, observe=lambda *batch: seen.append(batch))
-    assert isinstance(pair.target_test, EvaluationDomain)
-    n = len(pair.target_test)
-    np.testing.assert_array_equal(np.concatenate([batch[0] for batch in seen]), pair.target_test.read(0, n))
-    np.testing.assert_array_equal(np.concatenate([batch[1] for batch in seen]), pair.target_test.read_expected(0, n))
-    assert sum(len(batch[2].arm) for batch in seen) == n
 
 
 def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import daband
-from daband.bench._assess_runs import assess_runs
 from daband.bench._bench import bench
-from daband.bench._run import begin_audit, continue_run, finish_audit, finish_choice, policy_folder
+from daband.bench._policy_folders import assess_runs, begin_audit, finish_audit, finish_choice, policy_folder
+from daband.bench._run import continue_run
 from daband.bench._settings import RunSpec, load_experiment
 from daband.bench.report._page import assemble, write_report
 from daband.cli._main import app
@@ -52,8 +52,8 @@ def test_the_command_prints_the_sentence_first_and_the_report_has_it(folder):
     for words in ("over always arm 2", "shifts between real domains", "linucb, seed 1", "assessment.json"):
         assert words in " ".join(shown.output.split())
     document = assemble(folder)
-    (section,) = [one for one in document.sections[:2] if one.title == "Advantage over the incumbent"]
-    assert "over always arm 2" in section.blocks[0].text
+    (section,) = [one for one in document["sections"][:2] if one.title == "Advantage over the incumbent"]
+    assert "over always arm 2" in section.texts[0]
 
 
 @pytest.fixture

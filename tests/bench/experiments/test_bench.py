@@ -69,7 +69,7 @@ def test_costly_runs_begin_first_in_processes(small, tmp_path):
     groups = [[spec] for spec in todo]
     work = partial(write_its_name, out=tmp_path)
     assert len(list(_in_processes(groups, work, print, jobs=1))) == 4
-    assert (tmp_path / "order").read_text().split() == ["daband", "nlinucb", "linucb", "random"]
+    assert (tmp_path / "order").read_text().split() == ["nlinucb", "daband", "random", "linucb"]
 
 
 def die_with_seed_0(group, out, progress):

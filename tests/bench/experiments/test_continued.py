@@ -38,21 +38,18 @@ def test_one_run(small, tmp_path):
         finished_runs(tmp_path / "nowhere")
 
 
-def test_a_whole_bench_in_turn_and_in_processes(small, tmp_path):
-    for name in ("turn", "processes"):
-        bench(small.runs(), tmp_path / name)
+def test_a_whole_bench(small, tmp_path):
+    bench(small.runs(), tmp_path)
     events = []
-    alone = continue_bench(tmp_path / "turn", rounds=40)
-    together = continue_bench(tmp_path / "processes", rounds=40, jobs=2, on_event=events.append)
-    assert timeless(alone) == timeless(together)
-    assert {(record["method"], record["seed"]) for record in alone} == {
+    records = continue_bench(tmp_path, rounds=40, on_event=events.append)
+    assert {(record["method"], record["seed"]) for record in records} == {
         (method, seed) for method in ("random", "linucb") for seed in (0, 1)
     }
     assert {event.kind for event in events} == {"episode", "finished"}
-    content = json.loads((tmp_path / "processes" / "continued.json").read_text())
+    content = json.loads((tmp_path / "continued.json").read_text())
     assert content["rounds"] == 40
     for record in content["records"]:
-        with np.load(tmp_path / "processes" / record["rounds_file"]) as rounds:
+        with np.load(tmp_path / record["rounds_file"]) as rounds:
             assert rounds["regret"].shape == (40,)
             assert rounds["regret"].sum() == pytest.approx(record["continued_regret"])
 

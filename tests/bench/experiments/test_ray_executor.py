@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daband.bench import _ray_executor as ray_executor
+from daband.bench import _executors as ray_executor
 from daband.bench._bench import bench
-from daband.bench._ray_executor import on_ray
+from daband.bench._executors import on_ray
 from daband.bench._records import read_results
 from daband.bench._settings import load_experiment
 from daband.errors import DabandError, InvalidInput
@@ -133,7 +133,7 @@ def test_a_lost_node_loses_no_run(tmp_path):
 import json, os, pathlib, sys, threading, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray.cluster_utils import Cluster
-from daband.bench import bench, _ray_executor as ray_executor, load_experiment
+from daband.bench import bench, _executors as ray_executor, load_experiment
 small = {"object_store_memory": 100 * 2**20}
 nodes = Cluster(head_node_args={"num_cpus": 0, "include_dashboard": False, **small}, initialize_head=True)
 lost, _ = [nodes.add_node(num_cpus=1, **small) for _ in range(2)]
@@ -170,7 +170,7 @@ import ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
 from daband._registry import name_plugins
 name_plugins(["ray_plugin"])
-from daband.bench import BenchError, Experiment, bench, _ray_executor as ray_executor
+from daband.bench import BenchError, Experiment, bench, _executors as ray_executor
 ray_executor.write_text = lambda *_: None  # the sign that workers look for is never written
 small = Experiment(
     pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0,),
@@ -221,7 +221,7 @@ def test_a_run_that_fails_on_a_worker_says_how_and_where(tmp_path, monkeypatch):
     (spec,) = load_experiment("synthetic").runs(["random"], [0])
     for sign in (tmp_path, tmp_path / "unseen"):
         with pytest.raises(DabandError, match=r"KeyError: 'wage' \(.*test_ray_executor\.py, line \d+\)"):
-            ray_executor._work(spec, tmp_path, sign, None, [])
+            ray_executor._on_worker(spec, tmp_path, sign, [])
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

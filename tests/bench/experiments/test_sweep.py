@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from daband._files import write_json
-from daband.bench import _sweep as sweep_module
+from daband.bench import _variants as sweep_module
 from daband.bench._bench import bench
 from daband.bench._records import read_results
 from daband.bench._settings import Experiment, load_experiment
-from daband.bench._sweep import (
+from daband.bench._variants import (
     SELECTION_RULES,
     Point,
     choices,
@@ -18,6 +18,7 @@ from daband.bench._sweep import (
     sweep_runs,
     write_sweep,
 )
+from daband.bench.report._method_summaries import summarise
 from daband.errors import DataError, InvalidInput
 from daband.evaluation._model_selection import CRITERIA
 from daband.neural._recipes import resolve_recipe
@@ -39,7 +40,7 @@ def test_a_rule_chooses_nothing_of_another_method_in_the_folder(small, tmp_path)
     for method in ("linucb", "constant"):
         records = bench(sweep_runs(small, grid=grid, method=method), tmp_path)
         points = sweep_points(records, measure(records, tmp_path))
-        assert {point.method for point in points} == {method}
+        assert {point.summary.method for point in points} == {method}
         selected = write_sweep(tmp_path, rule="entropy", grid=grid, points=points, picked=choices(points))
         assert {record["method"] for record in selected} == {method}
     both = read_results(tmp_path)
@@ -74,7 +75,7 @@ class TestGrid:
         recipe = resolve_recipe(spec.policy["recipe"], context_shape=(3, 28, 28))
         before = resolve_recipe("small", context_shape=(3, 28, 28))
         assert recipe.weights["adversarial"].value == 5.0
-        assert recipe.weights["adversarial"].steps == before.weights["adversarial"].steps  # the schedule stays
+        assert recipe.weights["adversarial"].ramp == before.weights["adversarial"].ramp  # the schedule stays
         assert recipe.weights["pseudo_labels"].value == 0.25
         assert recipe.learning.learning_rate == 1e-4
         assert small.methods["daband"]["recipe"] == "small"
@@ -128,7 +129,8 @@ def test_a_sweep_from_runs_to_a_selection(small, tmp_path, monkeypatch):
         assert set(kept) == set(CRITERIA)
         assert kept == values[record["folder"]]
     points = sweep_points(records, values)
-    assert [(point.variant, point.seeds) for point in points] == [("lambda=0", (0, 1)), ("lambda=1", (0, 1))]
+    assert [point.summary.variant for point in points] == ["lambda=0", "lambda=1"]
+    assert [point.summary.seeds for point in points] == [(0, 1), (0, 1)]
     picked = choices(points)
     assert [choice.rule for choice in picked] == list(SELECTION_RULES)
     for rule in SELECTION_RULES:
@@ -158,7 +160,7 @@ def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch)
     """Other rewards in the target, the same criteria: nothing that is measured looks at them."""
     from dataclasses import replace
 
-    import daband.bench._sweep as module
+    import daband.bench._variants as module
 
     records = bench(sweep_runs(small, grid={"lambda": (1,)}, seeds=[0]), tmp_path)
     honest = measure(records, tmp_path)
@@ -172,7 +174,8 @@ def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch)
 
 def point(variant, accuracy, **values):
     measured = {**dict.fromkeys(CRITERIA), **values}
-    return Point("p", "daband", variant, (0,), "target_accuracy", accuracy, 0.0, None, measured)
+    record = {"pair": "p", "method": "daband", "variant": variant, "seed": 0, "target_accuracy": accuracy, "rounds": 1}
+    return Point(*summarise([record]), measured)
 
 
 def test_each_rule_picks_by_its_own_direction():
@@ -211,6 +214,7 @@ def test_the_seeds_of_a_point_are_averaged():
             "seed": seed,
             "target_accuracy": seed / 10,
             "source_regret": 2.0,
+            "rounds": 1,
             "folder": f"{seed}",
         }
         for seed in (1, 2)
@@ -218,4 +222,5 @@ def test_the_seeds_of_a_point_are_averaged():
     values = {f"{seed}": {**dict.fromkeys(CRITERIA, float(seed)), "dev": None} for seed in (1, 2)}
     (only,) = sweep_points(records, values)
     assert only.criteria == {**dict.fromkeys(CRITERIA, 1.5), "dev": None}
-    assert (only.score, only.score_deviation) == (pytest.approx(0.15), pytest.approx(np.std([0.1, 0.2], ddof=1)))
+    assert only.summary.score.value == pytest.approx(0.15)
+    assert only.summary.score.deviation == pytest.approx(np.std([0.1, 0.2], ddof=1))

@@ -1,8 +1,7 @@
 import polars as pl
 import pytest
 
-from daband.bench.report._data_frames import episodes, frame
-from daband.bench.report._run_files import read_records
+from daband.bench.report._run_files import episodes, frame, read_records
 from daband.errors import DataError, InvalidInput
 
 

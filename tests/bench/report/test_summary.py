@@ -3,27 +3,10 @@ import warnings
 import numpy as np
 import pytest
 
-from daband.bench.report._document import Cell, Table
-from daband.bench.report._figures import regret_figure
-from daband.bench.report._method_styles import css_variables, style_of, themed
-from daband.bench.report._method_summaries import growth_exponent, role_of
-from daband.bench.report._rendering import render
+from daband.bench.report._figures import regret_figure, style_of
+from daband.bench.report._method_summaries import role_of
 from daband.bench.report._run_files import Curve, common_curve
-
-
-@pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.4])
-def test_the_exponent_of_a_power_is_found(exponent):
-    rounds = np.arange(64, 6464, 64)
-    assert growth_exponent(rounds, 3.0 * rounds**exponent) == pytest.approx(exponent)
-
-
-def test_an_exponent_is_of_the_later_half_and_needs_positive_values():
-    rounds = np.arange(1, 401)
-    bent = np.where(rounds < 200, rounds.astype(float), 200.0 * (rounds / 200.0) ** 0.5)
-    assert growth_exponent(rounds, bent) == pytest.approx(0.5, abs=0.01)
-    assert np.isnan(growth_exponent(rounds, np.zeros(400)))
-    assert f"{growth_exponent(rounds, np.full(400, 8.7)):.2f}" == "0.00"
-    assert np.isnan(growth_exponent(rounds[:2], bent[:2]))
+from daband.bench.report._sections import Bold, Table
 
 
 @pytest.mark.parametrize(
@@ -54,32 +37,15 @@ def test_curves_of_different_lengths_meet_on_common_rounds():
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
     methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random", "constant"]
-    assert len({style_of(method).colour for method in methods}) == len(methods)
-    assert len({style_of(method).marker for method in methods}) == len(methods)
+    assert len({colour for colour, _ in map(style_of, methods)}) == len(methods)
     assert style_of("mine") == style_of("mine")
 
 
-def test_colours_become_variables_of_both_pages():
-    for method in ("daband", "nlinucb", "random"):
-        colour = style_of(method).colour
-        name, fallback = themed(f"fill: {colour.upper()}").removeprefix("fill: var(").removesuffix(")").split(",")
-        assert fallback == colour
-        assert f"{name}:{colour};" in css_variables(dark=False)
-        assert f"{name}:" in css_variables(dark=True)
-        assert f"{name}:{colour};" not in css_variables(dark=True)
-
-
-def test_tables():
-    table = Table("t", "A & B. More.", ["name", "x_1"])
-    table.add("50%", Cell("0.5", "0.1", bold=True))
-    shown = render("table.html", table=table)
-    assert "<strong>0.5 <small>± 0.1</small></strong>" in shown
-    assert "A &amp; B. More." in shown
-    with pytest.raises(ValueError, match="2 columns, the row has 1"):
-        table.add("alone")
-    turned = table.transposed("number")
-    assert turned.headings == ["number", "50%"]
-    assert turned.rows[0][0].text == "x_1"
+def test_a_table_has_the_columns_with_any_text():
+    table = Table.of_columns("t", "A & B.", {"name": ["50%", "b"], "x": ["", ""], "y": [Bold("0.5"), ""]})
+    assert table.headings == ["name", "y"]
+    assert table.rows == [("50%", "0.5"), ("b", "")]
+    assert [table.is_bold(row[1]) for row in table.rows] == [True, False]
 
 
 def test_the_figure_of_runs_without_regret():

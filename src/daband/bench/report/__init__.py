@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from daband.bench.report._method_summaries import paper_ablation, paper_accuracy
 
 if TYPE_CHECKING:
-    from daband.bench.report._data_frames import episodes, frame
     from daband.bench.report._page import write_report
+    from daband.bench.report._run_files import episodes, frame
 
 __all__ = ["episodes", "frame", "paper_ablation", "paper_accuracy", "write_report"]
 
 #: Functions whose modules take a second to import: matplotlib, polars.
-_MODULE_OF = {"write_report": "_page", "frame": "_data_frames", "episodes": "_data_frames"}
+_MODULE_OF = {"write_report": "_page", "frame": "_run_files", "episodes": "_run_files"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,7 @@
-"""Records of runs as numbers: means over seeds by method, the best method, paired differences."""
+"""Summarise records of runs: means over seeds by method, the best method, paired differences, the paper's numbers."""
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray
-from daband.bench._ablation import BASES, COMBINATIONS
 from daband.bench._records import Metric, Record, group_by, metric_of
 from daband.evaluation._paired_test import Paired, compare_paired
 
@@ -21,11 +18,31 @@ UNKNOWN = "unknown"
 #: A method and its variant.
 Key = tuple[str, str]
 BASELINE: Key = ("nlinucb", "default")
+#: The combinations of terms that an ablation keeps; the last is the full method.
+ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
+_R = ("regression_error",)
+_P = ("predicted_reward",)
+#: The recipes that can be ablated, and the terms of the objective behind each letter.
+ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
+    "paper": {"R": _R, "P": _P, "D": ("adversarial",)},
+    "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_entropy", "target_diversity", "pseudo_labels")},
+}
+#: Methods as the paper writes them.
+_LABELS = {
+    "daband": "DABand", "nlinucb": "NLinUCB", "nlinucb-p": "NLinUCB-P", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
+    "mixture": "Mixture", "trees": "Trees", "random": "Random", "constant": "Constant",
+}  # fmt: skip
+
+
+def label(method: str, variant: str = "default") -> str:
+    """Return the name of a method in tables and figures, with its variant in brackets."""
+    name = _LABELS.get(method, method)
+    return name if variant == "default" else f"{name} ({variant})"
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its sample standard deviation, 0 for a single seed; no value where a seed has none."""
+    """A mean over seeds and its sample standard deviation, 0 for a single seed; None if a seed has no value."""
 
     value: float | None
     deviation: float
@@ -33,7 +50,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
-        """The mean of one value per seed."""
+        """Return the mean of one value per seed."""
         numbers = [value for value in values if value is not None]
         if not numbers or len(numbers) < len(values):
             return cls(None, 0.0, len(values))
@@ -41,7 +58,7 @@ class Mean:
         return cls(float(np.mean(numbers)), deviation, len(numbers))
 
     def text(self, digits: int) -> str:
-        """As people read it: with its deviation where there are several seeds, "unknown" where there is no value."""
+        """Return the mean as text, with its standard deviation over several seeds; "unknown" without a value."""
         if self.value is None:
             return UNKNOWN
         return f"{self.value:,.{digits}f}" + (f" ± {self.deviation:,.{digits}f}" if self.seeds > 1 else "")
@@ -49,13 +66,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method on one pair, over its seeds. Everything of the target is unknown where the target has no labels."""
+    """One method on one pair, over its seeds. Target fields are unknown if the target has no labels."""
 
     pair: str
     method: str
     variant: str
     seeds: tuple[int, ...]
-    #: What methods are ranked by on this pair: the accuracy, or the value where rewards are real numbers.
+    #: The ranking metric of this pair: the accuracy, or the value if rewards are real numbers.
     metric: Metric
     accuracy: Mean
     accuracy_macro: Mean
@@ -65,11 +82,11 @@ class MethodSummary:
     constant_value: float | None
     source_regret: Mean
     source_reward: Mean
-    #: The mean reward of the policy that wrote the source's log; unknown where the source is no log.
+    #: The mean reward of the logging policy; unknown if the source is not a log.
     logger_value: Mean
     rounds: int
     seconds: float
-    #: How often each arm was chosen in the target, as shares of all contexts and seeds; empty where nobody counted.
+    #: How often each arm was chosen in the target, as fractions over contexts and seeds; empty if not counted.
     arm_shares: tuple[float, ...]
 
     @property
@@ -84,22 +101,22 @@ class MethodSummary:
 
     @property
     def rank(self) -> float:
-        """The mean of the metric, lower than any number where it is unknown."""
+        """The mean of the metric, minus infinity if it is unknown."""
         return -np.inf if self.score.value is None else self.score.value
 
 
 def key_of(record: Record) -> Key:
-    """The method and the variant of a record."""
+    """Return the method and the variant of a record."""
     return record["method"], record["variant"]
 
 
 def labelled(records: Sequence[Record]) -> list[Record]:
-    """The records whose target has labels."""
+    """Return the records whose target has labels."""
     return [record for record in records if record["target_accuracy"] is not None]
 
 
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
-    """A row per pair, method and variant, in the order of first appearance."""
+    """Return a row per pair, method and variant, in the order of first appearance."""
     rows = []
     for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *key_of(record))).items():
 
@@ -128,38 +145,33 @@ def _arm_shares(group: Sequence[Record]) -> tuple[float, ...]:
 
 
 def role_of(record: Record) -> str:
-    """What a run is part of: "ablation", "sweep" or "comparison"."""
+    """Return what a run is part of: "ablation", "sweep" or "comparison"."""
     variant = str(record["variant"])
     base, _, letters = variant.partition(":")
-    if record["method"] == "daband" and base in BASES and letters in COMBINATIONS:
+    if record["method"] == "daband" and base in ABLATION_BASES and letters in ABLATION_LETTERS:
         return "ablation"
     return "sweep" if "=" in variant else "comparison"
 
 
 def pair_family(pair: str) -> str:
-    """The data set that a pair belongs to: "amazon" for "amazon/books-dvd"."""
+    """Return the data set of a pair: "amazon" for "amazon/books-dvd"."""
     return pair.partition("/")[0]
 
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """Which method is best in the target, and how far from another: in its mean score over pairs, paired by seed."""
+    """The best method in the target and its distance to a rival: mean scores over pairs, paired by seed."""
 
     metric: Metric
     best: Key
     mean: Mean
-    #: Neural-LinUCB where it ran and is not the best, else the runner-up; None where nothing else ran.
+    #: Neural-LinUCB if it ran and is not the best, else the runner-up; None if nothing else ran.
     rival: Key | None
     paired: Paired | None
 
 
-def scores(records: Sequence[Record], key: Key, metric: Metric) -> FloatArray:
-    """The score of every run of a method whose target has labels, (seeds,)."""
-    return np.array([record[metric.field] for record in labelled(records) if key_of(record) == key], np.float64)
-
-
 def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
-    """The score of a method by seed, a mean over its pairs; seeds that lack one of its pairs are left out."""
+    """Return a method's score by seed, a mean over its pairs; seeds that lack one of its pairs are dropped."""
     runs = [record for record in records if key_of(record) == key]
     pairs = {record["pair"] for record in runs}
     by_seed: dict[int, dict[str, float]] = {}
@@ -170,7 +182,7 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
 
 
 def verdict(records: Sequence[Record]) -> MethodComparison | None:
-    """The best of the methods that ran on all of these records' pairs; None where none did, or no target has labels."""
+    """Return the best of the methods that ran on all pairs; None if none did, or if no target has labels."""
     pairs = {record["pair"] for record in records}
     metric = metric_of(records)
     by_key: dict[Key, dict[int, float]] = {}
@@ -187,31 +199,9 @@ def verdict(records: Sequence[Record]) -> MethodComparison | None:
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:
-    """``first - second`` on the seeds that both have; None where they share none."""
+    """Return ``first - second`` on the seeds that both have; None if they have none in common."""
     seeds = sorted(first.keys() & second.keys())
     return compare_paired([first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
-
-
-def column_means(values: FloatArray) -> FloatArray:
-    """The mean of each column of a table, of its finite numbers; NaN where a column has none."""
-    means: FloatArray = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
-    return means
-
-
-def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
-    """The slope of log value over log rounds in the later half of the rounds: 1 grows like N, 0.5 like its root.
-
-    NaN where a value is not positive or there are too few points to tell.
-    """
-    later = np.asarray(rounds) >= np.max(rounds, initial=0) / 2
-    x, y = np.asarray(rounds, np.float64)[later], np.asarray(values, np.float64)[later]
-    if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
-        return math.nan
-    slope = float(np.polyfit(np.log(x), np.log(y), 1)[0])
-    return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
-
-
-# The paper's own numbers, shipped with the package so that every report can stand beside them.
 
 
 @dataclass(frozen=True)
@@ -226,12 +216,12 @@ class PaperAccuracy:
 
 @lru_cache(maxsize=1)
 def paper_tables() -> dict[str, Any]:
-    """All tables of the paper as they stand in ``reference/paper.toml``."""
+    """Return all tables of the paper, as in ``reference/paper.toml``."""
     return tomllib.loads((resources.files("daband.bench.report") / "reference" / "paper.toml").read_text())
 
 
 def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
-    """The paper's accuracy table for a pair, by method; empty for pairs that the paper does not have."""
+    """Return the paper's accuracy table for a pair, by method; empty for pairs that the paper does not have."""
     table = paper_tables()["accuracy"].get(pair, {})
     return {
         method: PaperAccuracy(
@@ -245,7 +235,7 @@ def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
 
 
 def paper_ablation(pair: str) -> dict[str, tuple[float, float]]:
-    """The paper's full ablation for a pair: accuracy and deviation by the letters of the terms that are kept."""
+    """Return the paper's full ablation for a pair: accuracy and standard deviation by the letters of the kept terms."""
     table = paper_tables()["full_ablation"].get(pair)
     if table is None:
         return {}

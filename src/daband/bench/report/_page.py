@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
 import daband
 from daband._files import read_json, write_bytes
-from daband.bench._records import TARGET_ACCURACY, Record, group_by, metric_of
+from daband.bench._records import Record, group_by
 from daband.bench.report import _method_summaries as summaries
-from daband.bench.report import _sections_results as sections_results
-from daband.bench.report import _sections_runs as sections_runs
-from daband.bench.report._document import Block, Document, Folded, Section, Text
-from daband.bench.report._method_styles import FIGURES, label
-from daband.bench.report._method_summaries import MethodComparison
-from daband.bench.report._rendering import caption, render
+from daband.bench.report import _sections as sections
+from daband.bench.report._figures import MPLSTYLE
+from daband.bench.report._method_summaries import MethodComparison, label
 from daband.bench.report._run_files import RunFiles, load_runs
+from daband.bench.report._sections import Section, Table, caption
 from daband.errors import InvalidInput
 
 FORMATS = ("svg", "png", "pdf")
@@ -43,19 +44,28 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     """
     folder = Path(folder)
     figures = folder / "report" / "figures"
-    drawn: dict[str, str] = {}
-    with matplotlib.rc_context(fname=FIGURES):
-        document = assemble(folder, pair=pair)
+    with matplotlib.rc_context(fname=MPLSTYLE):
+        content = assemble(folder, pair=pair)
         shutil.rmtree(figures, ignore_errors=True)
         figures.mkdir(parents=True)
-        for drawing in document.drawings():
-            drawn[drawing.name] = _figure_bytes(drawing.figure, "svg").decode()
+        images = {}
+        for drawing in (drawing for section in content["sections"] for drawing in section.drawings):
+            files = {"svg": _figure_bytes(drawing.figure, "svg")}
             drawing.figure.set_layout_engine("none")  # the layout is computed; other formats reuse it
+            files |= {ending: _figure_bytes(drawing.figure, ending) for ending in formats if ending != "svg"}
             for ending in formats:
-                content = drawn[drawing.name].encode() if ending == "svg" else _figure_bytes(drawing.figure, ending)
-                (figures / f"{drawing.name}.{ending}").write_bytes(content)
+                (figures / f"{drawing.name}.{ending}").write_bytes(files[ending])
+            images[drawing.name] = base64.b64encode(files["svg"]).decode()
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.tests["bold"] = Table.is_bold
     made_by = f"Made by daband {daband.__version__} from the folder {folder.resolve().name}."
-    page = render("report.html", document=document, drawn=drawn, made_by=made_by)
+    page = templates.get_template("report.html").render(**content, images=images, made_by=made_by)
     write_bytes(folder / "report.html", page.encode())
     return folder / "report.html"
 
@@ -63,12 +73,12 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
 def _figure_bytes(figure: Figure, ending: str) -> bytes:
     content = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]  # equal runs, equal files
-    figure.savefig(content, format=ending, dpi=200, transparent=ending == "svg", metadata=metadata)
+    figure.savefig(content, format=ending, dpi=200, metadata=metadata)
     return content.getvalue()
 
 
-def assemble(folder: Path, *, pair: str | None = None) -> Document:
-    """Build the document of a folder of runs."""
+def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
+    """Return the title, the headline, the lead and the sections of a report."""
     runs = load_runs(folder)
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:
@@ -77,62 +87,33 @@ def assemble(folder: Path, *, pair: str | None = None) -> Document:
     sweep = found if isinstance(found, dict) else {}
     families = group_by(runs, lambda run: summaries.pair_family(run.record["pair"]))
     answers = {family: _answer([run.record for run in of], family) for family, of in families.items()}
-    sections = sections_runs.assessment_sections(runs)
+    parts = sections.assessment_sections(runs)
     for family, of in families.items():
         detailed = pair if pair is not None and summaries.pair_family(pair) == family else of[0].record["pair"]
-        text = [Text(" ".join(answers[family]))] if len(families) > 1 else []
-        sections += [Section(family, [*text], 2), *_data_set(family, of, detailed, sweep)]
-    messages = sections_runs.warnings_of(runs)
-    if messages:
-        sections.append(Section("Warnings", [Text(message, warning=True) for message in messages], 2))
-    sections.append(Section("Versions and settings", sections_runs.setup_blocks(runs), 2))
+        text = [" ".join(answers[family])] if len(families) > 1 else []
+        parts += [Section(family, text, level=2), *_data_set(family, of, detailed, sweep)]
+    parts += [*sections.warning_sections(runs), sections.setup_section(runs)]
     detail = next(iter(answers.values()))[1] if len(families) == 1 else ""
-    return Document(
-        title=f"daband: {', '.join(families)}",
-        headline=" ".join(headline for headline, _ in answers.values()),
-        lead=f"{detail} {_lead([run.record for run in runs])}".strip(),
-        sections=sections,
-    )
+    return {
+        "title": f"daband: {', '.join(families)}",
+        "headline": " ".join(headline for headline, _ in answers.values()),
+        "lead": f"{detail} {_lead([run.record for run in runs])}".strip(),
+        "sections": parts,
+    }
 
 
 def _data_set(family: str, runs: Sequence[RunFiles], detailed: str, sweep: dict[str, Any]) -> list[Section]:
     pairs = group_by(runs, lambda run: run.record["pair"])
     details = _details(detailed, pairs[detailed])
     if len(pairs) == 1:
-        return [*_results(detailed, runs, sweep), *details]
-    sections = []
+        return [*sections.result_sections(detailed, runs, sweep), *details]
     compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
-    if compared:
-        sections.append(Section("All pairs", sections_results.pairs_blocks(family, compared)))
-    folded: list[Block] = []
+    tables = sections.pairs_tables(family, compared)
+    parts = [Section("All pairs", tables=tables)] if tables else []
     for name, of_pair in pairs.items():
-        results = _results(name, of_pair, sweep, with_figures=False)
-        folded.append(Folded(name, [block for section in results for block in section.blocks]))
-    sections.append(Section("Each pair", folded))
-    if details:
-        sections.append(Section(f"Details: {detailed}", [Text(caption("detailed", pair=detailed))]))
-    return [*sections, *details]
-
-
-def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with_figures: bool = True) -> list[Section]:
-    """Return the results on one pair."""
-    roles = group_by([run.record for run in runs], summaries.role_of)
-    blocks: dict[str, list[Block]] = {}
-    if "comparison" in roles:
-        records = roles["comparison"]
-        title = "Target accuracy" if metric_of(records) is TARGET_ACCURACY else "Target value"
-        title = title if summaries.labelled(records) else "Results without target labels"
-        blocks[title] = sections_results.comparison_blocks(pair, records, with_figure=with_figures)
-        if not runs[0].shared_arms():
-            blocks[title] += sections_results.by_class_blocks(pair, records)
-        if with_figures and summaries.paper_accuracy(pair):
-            blocks[title].append(Text(caption("budget", rounds=f"{records[0]['rounds']:,}")))
-    if "ablation" in roles:
-        of = roles["ablation"]
-        blocks["Ablation of R, P and D"] = sections_results.ablation_blocks(pair, of, with_figure=with_figures)
-    if "sweep" in roles:
-        blocks["Sweep"] = sections_results.sweep_blocks(pair, roles["sweep"], sweep, with_figure=with_figures)
-    return [Section(title, sections_results.side_by_side(of) if with_figures else of) for title, of in blocks.items()]
+        for section in sections.result_sections(name, of_pair, sweep):
+            parts.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
+    return [*parts, *(replace(section, title=f"{section.title}: {detailed}") for section in details)]
 
 
 def _details(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
@@ -143,12 +124,7 @@ def _details(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     best = None if result is None else result.best
     if result is None and compared and not summaries.labelled(records):
         best = compared[-1].key  # the best is unknown; presets list the simplest method first
-    parts = {
-        "Continued in the target": sections_runs.continued_blocks(pair, compared),
-        "The best policy": sections_runs.policy_blocks(pair, compared, best),
-        "Learning in the source": sections_runs.learning_blocks(pair, compared),
-    }
-    return [Section(title, blocks) for title, blocks in parts.items() if blocks]
+    return sections.detail_sections(pair, compared, best)
 
 
 def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:

@@ -1,4 +1,4 @@
-"""Run folders as a report sees them: each file is read when it is asked for, and one that is damaged is named."""
+"""Read run folders for reports, and as data frames (polars) for notebooks; a damaged file is named in the error."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from daband._arrays import AnyArray, FloatArray
 from daband._files import read_bytes, read_json, read_npz
 from daband.bench._records import Record
-from daband.errors import DataError
+from daband.errors import DataError, InvalidInput
 from daband.trust._assessment import Assessment, read_assessment
 
-_WANTED = (
-    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
-    "source_regret", "rounds",
+Folders = str | Path | Sequence[str | Path]
+_IDENTITY = ("pair", "method", "variant", "seed")
+_REQUIRED = (
+    *_IDENTITY, "target_accuracy", "target_accuracy_macro", "target_value", "target_regret", "source_regret", "rounds",
 )  # fmt: skip
 #: Points of a drawn curve: more than a figure can show, fewer than a run has rounds.
 _POINTS = 240
@@ -34,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """One finished run: its record, and its folder; None where only the record is left."""
+    """One finished run: its record, and its folder, or None if only the record is left."""
 
     record: Record
     path: Path | None
@@ -44,109 +46,102 @@ class RunFiles:
         """The method and the variant."""
         return self.record["method"], self.record["variant"]
 
-    def config(self) -> dict[str, Any]:
-        """``config.json``; empty where there is none."""
-        return self._json("config.json")
+    @property
+    def name(self) -> str:
+        """The pair, the method and the seed."""
+        return f"{self.record['pair']}, {' '.join(self.key).removesuffix(' default')}, seed {self.record['seed']}"
 
-    def environment(self) -> dict[str, Any]:
-        """``environment.json``; empty for runs of versions that did not write it."""
-        return self._json("environment.json")
+    def json(self, name: str) -> dict[str, Any]:
+        """Return the content of a JSON file of the run; empty if there is none."""
+        path = self._existing(name)
+        content = {} if path is None else read_json(path)
+        if not isinstance(content, dict):
+            raise DataError(f"{path} is not what daband writes: a JSON object was expected")
+        return content
 
     def episodes(self) -> list[dict[str, Any]]:
-        """A record per episode; empty where the folder is gone."""
+        """Return a record per episode; empty if the folder is missing."""
         path = self._existing("episodes.jsonl")
         if path is None:
             return []
         try:
             lines = read_bytes(path).decode().splitlines()
             records: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # twice as fast as line by line
-        except ValueError as error:  # also what is no UTF-8
+        except ValueError as error:  # also text that is not UTF-8
             raise DataError(f"{path} is damaged: {error}; remove the run's folder and run it again") from None
         if not all(isinstance(record, dict) for record in records):
             raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
         return records
 
-    def shared_arms(self) -> bool:
-        """Whether each arm has a context of its own: then arm 3 is another thing in every round."""
-        return bool(self.config().get("policy", {}).get("arms") == "shared")
-
     def regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
-        """Rounds and cumulative regret, thinned, in the source, or in the target for a run that was continued there.
-
-        None where it is not known.
-        """
-        path = self._existing("rounds.npz")
-        if where == "target":
-            path = self._existing("continued/rounds.npz") if self._existing("continued/done") else None
+        """Return rounds and cumulative regret, thinned, in the source or in the continued target; None if unknown."""
+        path = self._existing("rounds.npz" if where == "source" else "continued/rounds.npz")
+        if where == "target" and self._existing("continued/done") is None:
+            return None
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
             return None
         at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
         return at + 1, np.cumsum(regret)[at]
 
-    def continued(self) -> Record | None:
-        """The record of the run's sequel in the target, where there is one that is done."""
-        return self._json("continued/result.json") if self._existing("continued/done") else None
+    def continued(self) -> Record:
+        """Return the record of the run's continuation in the target; empty if there is none."""
+        return self.json("continued/result.json") if self._existing("continued/done") else {}
 
     def assessment(self) -> Assessment | None:
-        """What ``daband assess`` wrote, where it did."""
+        """Return the assessment that ``daband assess`` wrote, or None."""
         path = self._existing("assessment.json")
         return None if path is None else read_assessment(path)
 
     def artifacts(self, *names: str) -> dict[str, AnyArray]:
-        """The arrays in ``artifacts.npz``, or only those named; empty where there is no such file."""
+        """Return the named arrays of ``artifacts.npz``; empty if there is no such file."""
         path = self._existing("artifacts.npz")
         return {} if path is None else read_npz(path, names)
 
     def _existing(self, name: str) -> Path | None:
-        if self.path is None:
-            return None
-        path = self.path / name
-        return path if path.exists() else None
-
-    def _json(self, name: str) -> dict[str, Any]:
-        path = self._existing(name)
-        if path is None:
-            return {}
-        content = read_json(path)
-        if not isinstance(content, dict):
-            raise DataError(f"{path} is not what daband writes: a JSON object was expected")
-        return content
+        path = None if self.path is None else self.path / name
+        return path if path is not None and path.exists() else None
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """The finished runs of a bench, of any folder of runs, or of a single run's folder."""
+    """Return the finished runs of a bench, of any folder of runs, or of a single run's folder."""
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():
         return [RunFiles(records[0], folder)]
-    runs = []
-    for record in records:
-        path = folder / record["folder"] if record.get("folder") else None
-        runs.append(RunFiles(record, path if path is not None and path.is_dir() else None))
-    return runs
+    paths = [folder / str(record.get("folder", "missing")) for record in records]
+    return [RunFiles(record, path if path.is_dir() else None) for record, path in zip(records, paths, strict=True)]
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """The records in a folder's ``results.json``, or where there is none, those of the finished runs in it."""
+    """Return the records in a folder's ``results.json``, or else those of the finished runs in it."""
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
     path = folder / "results.json"
-    if (folder / "done").exists():
-        return _check([read_json(folder / "result.json")], folder / "result.json")
-    if not path.is_file():
-        done = sorted(folder.glob("*/done"))
-        if not done:
-            raise DataError(
-                f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
-            )
-        return [_check([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
-    return _check(read_json(path), path)
+    if path.is_file() and not (folder / "done").exists():
+        records = read_json(path)
+        if isinstance(records, list) and not records:
+            raise DataError(f"{path} holds no finished run yet")
+        return _check(records, path)
+    done = [folder / "done"] if (folder / "done").exists() else sorted(folder.glob("*/done"))
+    if not done:
+        raise DataError(
+            f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
+        )
+    return _check([read_json(mark.with_name("result.json")) for mark in done], folder)
+
+
+def _check(records: Any, path: Path) -> list[Record]:
+    if not isinstance(records, list) or not all(
+        isinstance(record, dict) and all(name in record for name in _REQUIRED) for record in records
+    ):
+        raise DataError(f"{path} is not a list of results that daband wrote")
+    return records
 
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
-    """Curves of several runs over the rounds that all of them have; None where no run has one."""
+    """Return the curves of several runs over the rounds that all of them have; None if no run has one."""
     measured = [curve for curve in curves if curve is not None and len(curve[0])]
     if not measured:
         return None
@@ -155,11 +150,40 @@ def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve 
     return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in measured]))
 
 
-def _check(records: Any, path: Path) -> list[Record]:
-    if isinstance(records, list) and not records:
-        raise DataError(f"{path} holds no finished run yet")
-    if not isinstance(records, list) or not all(
-        isinstance(record, dict) and all(name in record for name in _WANTED) for record in records
-    ):
-        raise DataError(f"{path} is not a list of results that daband wrote")
-    return records
+def frame(folders: Folders) -> pl.DataFrame:
+    """Return a row per finished run: its record, and its folder in ``run_folder``; ``.to_pandas()`` needs pandas.
+
+    Args:
+        folders: a run's folder, a folder of runs, or several of either.
+    """
+    return _table([{**run.record, "run_folder": run.path and str(run.path)} for run in _runs(folders)])
+
+
+def episodes(folders: Folders) -> pl.DataFrame:
+    """Return a row per episode of every run: pair, method, variant, seed, and all measurements of training.
+
+    ``source_rounds`` is the number of rounds up to the end of the episode, ``regret`` the cumulative source regret. A
+    column that a method does not measure is null for it.
+    """
+    rows = []
+    for run in _runs(folders):
+        length = run.json("config.json").get("training", {}).get("episode_length")
+        identity = {name: run.record[name] for name in _IDENTITY}
+        for record in run.episodes():
+            rounds = None if length is None else record["episode"] * length
+            rows.append({**identity, "source_rounds": rounds, **record})
+    return _table(rows)
+
+
+def _runs(folders: Folders) -> list[RunFiles]:
+    several = [folders] if isinstance(folders, str | Path) else list(folders)
+    if not several:
+        raise InvalidInput("folders is empty; give at least one run's folder or folder of runs")
+    return [run for folder in several for run in load_runs(folder)]
+
+
+def _table(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Build a frame from rows with different keys; integers and floats of one column both become floats."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
+    return pl.DataFrame(columns, strict=False)

@@ -1,0 +1,249 @@
+"""Use folders that hold a policy, of a run or a choice: assess them, audit them, and finish a choice."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daband._files import read_bytes, read_json, read_npz, write_bytes, write_json
+from daband.bench._methods import WITHOUT_CONTEXTS
+from daband.bench._records import Record
+from daband.bench._run import Prepared, conclude, finished_runs, read_spec
+from daband.bench._settings import RunSpec
+from daband.domains._contract import Pair
+from daband.domains._registry import load
+from daband.errors import DataError, InvalidInput, NotFitted
+from daband.policies._checkpoints import load_policy, read_notes
+from daband.training._trainer import Run
+from daband.training._work_folder import as_json
+from daband.trust._assess import assess
+from daband.trust._assessment import Assessment, read_assessment
+from daband.trust._audit import Audit, answer_audit, audit
+from daband.trust._choose import Choice
+
+#: The file that ``daband choose`` writes next to the policy: the table of candidates, and the pair.
+CHOICE_FILE = "choice.json"
+#: The subfolder of a choice in which its candidates are trained.
+CANDIDATES_FOLDER = "candidates"
+#: The subfolder of a run or a choice with the policies that learned target logs.
+LEARNED_FOLDER = "learned"
+#: The subfolder of a run in which its audit is kept.
+AUDIT_FOLDER = "audit"
+
+
+@dataclass(frozen=True)
+class PolicyFolder:
+    """A policy on disk, and the pair that it was trained on."""
+
+    path: Path
+    pair: str
+    pair_options: dict[str, Any]
+    #: How the policy acts in the target: "ucb" or "greedy".
+    rule: str
+
+    @property
+    def policy_file(self) -> Path:
+        """The saved policy: the latest version that ``daband learn`` wrote, else the one that was trained."""
+        versions = self.versions()
+        return versions[max(versions)] if versions else self.path / "policy.safetensors"
+
+    def versions(self) -> dict[int, Path]:
+        """The policies that learned logs of the target, by their numbers."""
+        files = {
+            path.stem.removeprefix("policy-"): path
+            for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors")
+        }
+        return {int(number): path for number, path in files.items() if number.isdigit()}
+
+    def next_version(self) -> tuple[int, Path]:
+        """The number and the file of the version that comes next; the trained policy is version 0."""
+        number = max(self.versions(), default=0) + 1
+        return number, self.path / LEARNED_FOLDER / f"policy-{number}.safetensors"
+
+    def load_pair(self) -> Pair:
+        """The pair, read anew."""
+        return load(self.pair, **self.pair_options)
+
+    @property
+    def arm_names(self) -> list[str] | None:
+        """What the run or the choice wrote down of the arms' names: known without the data."""
+        for name in ("result.json", CHOICE_FILE):
+            if (self.path / name).is_file():
+                return read_json(self.path / name).get("class_names")
+        return None
+
+    @property
+    def assessment_file(self) -> Path | None:
+        """What is estimated of its quality in the target; None where nobody assessed it."""
+        path = self.path / "assessment.json"
+        return path if path.is_file() else None
+
+
+def policy_folder(folder: str | Path) -> PolicyFolder:
+    """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
+    folder = Path(folder)
+    if (folder / CHOICE_FILE).is_file():
+        choice = read_json(folder / CHOICE_FILE)
+        try:
+            policy = PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
+    else:
+        runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
+        if len(runs) > 1:
+            raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
+        spec = read_spec(runs[0])
+        policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not policy.policy_file.is_file():
+        raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
+    return policy
+
+
+def begin_audit(
+    folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
+) -> Audit:
+    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was started is read.
+
+    The incumbent is that of the policy's ``assessment.json`` unless another is given.
+    """
+    of_policy = policy_folder(folder)
+    pair = of_policy.load_pair()
+    if incumbent is None and of_policy.assessment_file is not None:
+        incumbent = read_assessment(of_policy.assessment_file).incumbent_arm
+    return audit(
+        load_policy(of_policy.policy_file),
+        target=pair.target,
+        budget=budget,
+        incumbent=incumbent,
+        directory=of_policy.path / AUDIT_FOLDER,
+        confidence=confidence,
+        rule=of_policy.rule,
+        seed=seed,
+        arm_names=pair.class_names,
+    )
+
+
+def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
+    """Add answers to the audit of a folder's policy, and bring its assessment up to date once it is finished.
+
+    Args:
+        folder: the folder of a run or a choice.
+        answers: a CSV with columns ``id`` and ``reward``.
+        replace: let an answer that differs from an earlier one replace it.
+    """
+    of_policy = policy_folder(folder)
+    place = of_policy.path / AUDIT_FOLDER
+    result = answer_audit(place, answers, replace=replace)
+    if of_policy.assessment_file is None or not result.finished:
+        return result, None
+    before = place / "before.json"  # the assessment without these rewards: answers may be added or replaced
+    if not before.is_file():
+        write_bytes(before, read_bytes(of_policy.assessment_file))
+    assessment = read_assessment(before).with_rewards(result.interval, result.value_interval, result.answered)
+    assessment.save(of_policy.assessment_file)
+    return result, assessment
+
+
+def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
+    """Make the folder of a choice a finished run of the chosen candidate, so that every command takes it.
+
+    ``spec`` says how candidates were trained, in the subfolder ``candidates``; ``choice.json`` is written before
+    ``done``.
+    """
+    row = next(row for row in choice.table if row["chosen"])
+    components = int(row.get("components", spec.components))
+    spec = spec.model_copy(update={"method": row["method"], "policy": dict(row["settings"]), "components": components})
+    policy = choice.policy
+    policy.save(folder / "policy.safetensors")
+    choice.assessment.save(folder / "assessment.json")
+    about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
+    write_json(folder / CHOICE_FILE, {**about, **choice.as_dict()})
+    (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
+    wanted = _trained_settings({**policy.settings(), "name": policy.name})
+    for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
+        config = read_json(path)
+        if _trained_settings(config.get("policy") or {}) == wanted:
+            run = _read_run(path.parent)
+            for name in ("rounds.npz", "episodes.jsonl"):
+                write_bytes(folder / name, read_bytes(path.parent / name))
+            config["run"] = spec.model_dump(mode="json")
+            write_json(folder / "config.json", config, sort_keys=True)
+            conclude(Prepared(spec, pair, policy, folder), run)
+            return
+
+
+def _trained_settings(settings: dict[str, Any]) -> Any:
+    """The settings of a policy but for how it explores, which may be changed after training."""
+    return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
+
+
+def _read_run(folder: Path) -> Run:
+    """What happened in a run, from its folder."""
+    columns = read_npz(folder / "rounds.npz")
+    episodes = [json.loads(line) for line in read_bytes(folder / "episodes.jsonl").decode().splitlines()]
+    seconds = float(read_notes(folder / "policy.safetensors")["seconds"])
+    return Run(columns["arm"], columns["reward"], columns["regret"], columns["propensity"], episodes, seconds)
+
+
+@dataclass(frozen=True)
+class AssessedRun:
+    """A run and its assessment; its record has the true value if the target has labels."""
+
+    path: Path
+    spec: RunSpec
+    record: Record
+    assessment: Assessment
+
+
+def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRun]:
+    """Assess every finished run of a folder, and write ``assessment.json`` into each.
+
+    The assessment of a choice is kept, as it may be based on target rewards; it is made again only for another
+    incumbent. Methods that ignore contexts are not assessed. If some runs cannot be assessed, a warning says why; if
+    none can, an error does.
+
+    Args:
+        folder: a run, a choice, or a folder of runs.
+        incumbent: what the user does today, as in ``daband.assess``.
+    """
+    folder = Path(folder)
+    assessed: list[AssessedRun] = []
+    rejected: dict[str, InvalidInput | NotFitted] = {}
+    for path in finished_runs(folder):
+        spec = read_spec(path)
+        chosen = (path / CHOICE_FILE).is_file()
+        if not chosen and spec.method in WITHOUT_CONTEXTS:
+            continue
+        try:
+            keep = chosen and incumbent is None
+            assessment = read_assessment(path / "assessment.json") if keep else _assess(path, spec, incumbent)
+        except (InvalidInput, NotFitted) as error:
+            rejected[spec.label] = error
+            continue
+        assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
+    if not assessed:
+        for first_reason in rejected.values():
+            raise first_reason
+        raise InvalidInput(f"{folder} holds no run of a method that uses contexts; there is nothing to assess")
+    for name, reason in rejected.items():
+        warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
+    return assessed
+
+
+def _assess(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
+    pair = load(spec.pair, **spec.pair_options)
+    if pair.source_test is None:
+        raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=0.1")
+    assessment = assess(
+        load_policy(path / "policy.safetensors"),
+        source=pair.source_test,
+        target=pair.target,
+        incumbent=incumbent,
+        rule=spec.rule,
+        arm_names=pair.class_names,
+    )
+    assessment.save(path / "assessment.json")
+    return assessment

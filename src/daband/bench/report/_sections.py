@@ -1,0 +1,529 @@
+"""Build the sections of a report: methods by pair and class, ablations, sweeps, learning curves, and warnings."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from matplotlib.figure import Figure
+
+from daband.bench._records import TARGET_ACCURACY, Metric, Records, decimals, group_by, metric_of
+from daband.bench._variants import ablation_rows
+from daband.bench.report import _figures as figures
+from daband.bench.report import _method_summaries as summaries
+from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary, label
+from daband.bench.report._run_files import RunFiles, common_curve
+from daband.evaluation._collapse_watch import CollapseWatch
+from daband.evaluation._paired_test import Paired
+
+#: With more classes, the table of classes is folded.
+_MAX_OPEN_CLASSES = 16
+#: With more classes, no confusion matrix is drawn.
+_MAX_CLASSES = 60
+#: Curves in a figure; more cannot be distinguished.
+_MAX_CURVES = 8
+_MAX_WARNINGS = 12
+_ENVIRONMENT = ("daband", "commit", "python", "numpy", "torch", "system", "processor", "cpus", "device", "accelerator")
+#: The observable terms of the bound, as training measures them.
+_TERMS = {
+    "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
+    "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
+    "exploration": "exploration", "total": "sum, without psi",
+}  # fmt: skip
+
+
+class Bold(str):
+    """The text of a table cell in bold."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns with headings, and rows of texts. ``name`` is the id of the table on the page."""
+
+    name: str
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    #: Number of text columns on the left; the others hold numbers and are right-aligned.
+    text_columns: int = 1
+
+    @classmethod
+    def of_columns(
+        cls, name: str, caption: str, columns: Mapping[str, Sequence[str]], *, text_columns: int = 1
+    ) -> Table:
+        """Build a table from its columns by heading; a column without any text is dropped."""
+        shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+        return cls(name, caption, list(shown), list(zip(*shown.values(), strict=True)), text_columns)
+
+    @staticmethod
+    def is_bold(cell: str) -> bool:
+        """Return True if a cell is in bold."""
+        return isinstance(cell, Bold)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: its file name, its caption, and a description for screen readers."""
+
+    name: str
+    figure: Figure
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its content; ``level`` 2 for a data set, 3 for a part of it."""
+
+    title: str
+    texts: Sequence[str] = ()
+    drawings: Sequence[Drawing] = ()
+    tables: Sequence[Table] = ()
+    level: int = 3
+    #: The section opens on a click.
+    folded: bool = False
+
+
+@lru_cache(maxsize=1)
+def _captions() -> dict[str, jinja2.Template]:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701 - the page escapes
+    environment.filters["count"] = lambda n, what: f"{n:,} {what}" + ("s" if n != 1 else "")
+    texts = tomllib.loads(Path(__file__).with_name("captions.toml").read_text(encoding="utf-8"))
+    return {name: environment.from_string(text) for name, text in texts.items()}
+
+
+def caption(name: str, /, **values: Any) -> str:
+    """Return a text of ``captions.toml`` with its values, not yet escaped."""
+    return _captions()[name].render(**values)
+
+
+def slug(name: str) -> str:
+    """Return a pair's name as a file name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+
+
+def result_sections(pair: str, runs: Sequence[RunFiles], sweep: Mapping[str, Any]) -> list[Section]:
+    """Return the results on one pair: the comparison of methods, the ablation, and the sweep."""
+    roles = group_by([run.record for run in runs], summaries.role_of)
+    sections = []
+    if "comparison" in roles:
+        sections += _comparison_sections(pair, roles["comparison"], by_class=not _shared_arms(runs[0]))
+    if "ablation" in roles:
+        sections.append(Section("Ablation of R, P and D", tables=ablation_tables(pair, roles["ablation"])))
+    if "sweep" in roles:
+        sections.append(Section("Sweep", tables=sweep_tables(pair, roles["sweep"], sweep)))
+    return sections
+
+
+def _shared_arms(run: RunFiles) -> bool:
+    """Return True if each arm has its own context: then arm 3 is another thing in every round."""
+    return bool(run.json("config.json").get("policy", {}).get("arms") == "shared")
+
+
+def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list[Section]:
+    rows, tables = _ranked(records), comparison_tables(pair, records)
+    if not summaries.labelled(records):
+        return [Section("Results without target labels", tables=tables)]
+    metric, paper = rows[0].metric, summaries.paper_accuracy(pair)
+    groups = []
+    for row in rows:
+        average = paper[row.method].average if row.variant == "default" and row.method in paper else None
+        scores = summaries.score_by_seed(records, row.key, metric)
+        groups.append(figures.Group(row.key, np.array(list(scores.values())), average))
+    listed = "; ".join(f"{label(*row.key)} {row.score.text(metric.digits(row.score.value))}" for row in rows)
+    drawing = Drawing(
+        f"{slug(pair)}-{metric.field.removeprefix('target_')}",
+        figures.score_figure(groups, metric),
+        caption("score", pair=pair, metric=metric.name),
+        f"{metric.name.capitalize()} by method: {listed}.",
+    )
+    texts = [caption("budget", rounds=f"{records[0]['rounds']:,}")] if paper else []
+    classes = _class_names(records)
+    if not by_class or not classes or metric is not TARGET_ACCURACY:
+        return [Section(metric.name.capitalize(), texts, [drawing], tables)]
+    class_table = _class_table(pair, rows, records, classes)
+    if len(classes) <= _MAX_OPEN_CLASSES:
+        return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
+    folded = Section(f"Every class ({len(classes)})", tables=[class_table], folded=True)
+    return [Section(metric.name.capitalize(), texts, [drawing], tables), folded]
+
+
+def _ranked(records: Records) -> list[MethodSummary]:
+    return sorted(summaries.summarise(records), key=lambda row: -row.rank)
+
+
+def comparison_tables(pair: str, records: Records) -> list[Table]:
+    """Return the table of methods on one pair: target score, its gain, the paper's accuracy, source regret.
+
+    The score is the accuracy if exactly one arm is right, with the gain over Neural-LinUCB; otherwise it is the value
+    in the rewards' unit, with the regret and the gain over the best constant arm. If the target has no labels, the
+    tables show source results and the chosen arms.
+    """
+    rows = _ranked(records)
+    if not summaries.labelled(records):
+        return _unlabelled_tables(pair, rows, records)
+    metric = rows[0].metric
+    accuracy = metric is TARGET_ACCURACY
+    paper = summaries.paper_accuracy(pair)
+    theirs = [paper.get(row.method) if row.variant == "default" else None for row in rows]
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    gains = [_gain(records, row.key, metric) for row in rows]
+    values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
+    texts = [
+        f"the {name} has {value:,.{decimals(value, significant=4)}f}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    regret_digits = decimals(*(row.regret.value for row in rows), significant=4)
+    columns = {
+        "method": [label(*row.key) for row in rows],
+        metric.name: _score_cells(rows, digits),
+        "by class": [Mean(row.accuracy_macro.value, 0.0, 1).text(4) if accuracy else "" for row in rows],
+        "target regret": ["" if accuracy else row.regret.text(regret_digits) for row in rows],
+        "over NLinUCB" if accuracy else "over the best constant arm": [_difference(gain, digits) for gain in gains],
+        "95% interval": [_interval(gain, digits) for gain in gains],
+        "paper": ["" if one is None else _printed(one.average, one.average_deviation) for one in theirs],
+        "source regret": [row.source_regret.text(0 if accuracy else _source_digits(rows)) for row in rows],
+        **_budget_columns(rows),
+    }
+    about = caption("methods", pair=pair, accuracy=accuracy, references=" and ".join(texts))
+    return [Table.of_columns(f"{slug(pair)}-methods", about, columns)]
+
+
+def _gain(records: Records, key: Key, metric: Metric) -> Paired | None:
+    """Return the gain over Neural-LinUCB (accuracy) or the best constant arm (value), paired by seed."""
+    own = summaries.score_by_seed(records, key, metric)
+    if metric is TARGET_ACCURACY:
+        other = {} if key == BASELINE else summaries.score_by_seed(records, BASELINE, metric)
+    else:
+        field = "target_constant_value"
+        runs = [record for record in records if summaries.key_of(record) == key and record.get(field) is not None]
+        other = {run["seed"]: run[field] for run in runs}
+    return summaries.paired_difference(own, other)
+
+
+def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Records) -> list[Table]:
+    """Return source results and the chosen arms, for a target without labels."""
+    digits = decimals(*(row.source_reward.value for row in rows))
+    logger_values = [row.logger_value.text(digits) for row in rows if row.logger_value.value is not None]
+    logged = logger_values[0].partition(" ")[0] if logger_values else None  # does not depend on the method
+    columns = {
+        "method": [label(*row.key) for row in rows],
+        "source reward": ["" if logged else row.source_reward.text(digits) for row in rows],
+        "source regret": ["" if logged else row.source_regret.text(_source_digits(rows)) for row in rows],
+        **_budget_columns(rows),
+    }
+    tables = [Table.of_columns(f"{slug(pair)}-methods", caption("unlabelled", pair=pair, logged=logged), columns)]
+    classes = _class_names(records)
+    counted = {label(*row.key): row.arm_shares for row in rows if len(row.arm_shares) == len(classes) > 0}
+    if counted:
+        chosen = {name: [f"{fraction:.3f}" for fraction in fractions] for name, fractions in counted.items()}
+        about = caption("arms", pair=pair)
+        tables.append(Table.of_columns(f"{slug(pair)}-arms", about, {"arm": classes, **chosen}))
+    return tables
+
+
+def _class_names(records: Records) -> list[str]:
+    """Return the names of the arms from the first record that has them, or else their numbers."""
+    for record in records:
+        per_arm = record.get("per_class") or record.get("target_arm_counts")
+        if per_arm:
+            return [str(name) for name in record.get("class_names") or range(len(per_arm))]
+    return []
+
+
+def _class_table(pair: str, rows: Sequence[MethodSummary], records: Records, classes: Sequence[str]) -> Table:
+    """Return the accuracy by class, next to the paper's."""
+    paper = summaries.paper_accuracy(pair)
+    columns: dict[str, list[str]] = {"class": [*classes, "all"]}
+    for row in rows:
+        of_method = [record.get("per_class") or [] for record in records if summaries.key_of(record) == row.key]
+        by_class = list(zip(*(each for each in of_method if len(each) == len(classes)), strict=True))
+        known = [[share for share in shares if share is not None] for shares in by_class or [()] * len(classes)]
+        means = [Mean.of(shares) for shares in known]
+        texts = ["-" if mean.value is None else mean.text(3) for mean in means]
+        columns[label(*row.key)] = [*texts, row.accuracy.text(4)]
+        theirs = paper.get(row.method) if row.variant == "default" else None
+        if theirs is not None:
+            printed = {name: _printed(value, theirs.deviation[name]) for name, value in theirs.per_class.items()}
+            average = _printed(theirs.average, theirs.average_deviation)
+            columns[f"paper: {label(row.method)}"] = [*(printed.get(name, "-") for name in classes), average]
+    return Table.of_columns(f"{slug(pair)}-classes", caption("classes", pair=pair, paper=paper), columns)
+
+
+def pairs_tables(family: str, records: Records) -> list[Table]:
+    """Return the comparison on a data set of several pairs: a row per pair, a column per method, and their mean.
+
+    Empty if the targets have no labels.
+    """
+    records = summaries.labelled(records)
+    if not records:
+        return []
+    metric, rows = metric_of(records), summaries.summarise(records)
+    pairs = list(dict.fromkeys(row.pair for row in rows))
+    means: dict[Key, list[Mean]] = {}
+    for key in dict.fromkeys(row.key for row in rows):
+        by_pair = {row.pair: row.score for row in rows if row.key == key}
+        whole = summaries.score_by_seed(records, key, metric) if len(by_pair) == len(pairs) else {}
+        means[key] = [*(by_pair.get(pair, Mean.of([])) for pair in pairs), Mean.of(list(whole.values()))]
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    by_row = zip(*means.values(), strict=True)
+    best = [max((mean.value for mean in row if mean.value is not None), default=None) for row in by_row]
+    columns = {"source-target": [*(pair.partition("/")[2] or pair for pair in pairs), "mean of pairs"]}
+    for key, of_key in means.items():
+        texts = ["-" if mean.value is None else mean.text(digits) for mean in of_key]
+        wins = [mean.value is not None and mean.value == top for mean, top in zip(of_key, best, strict=True)]
+        columns[label(*key)] = [Bold(text) if won else text for text, won in zip(texts, wins, strict=True)]
+    about = caption("pairs", family=family, metric=metric.name)
+    return [Table.of_columns(f"{slug(family)}-pairs", about, columns)]
+
+
+def ablation_tables(pair: str, records: Records) -> list[Table]:
+    """Return every combination of R, P and D next to the full method, with Holm's correction, and the paper's."""
+    paper = summaries.paper_ablation(pair)
+    tables = []
+    for base, rows in group_by(ablation_rows(records), lambda row: row.base).items():
+        summed = [row.summary for row in rows]
+        metric = summed[0].metric
+        digits = metric.digits(*(row.score.value for row in summed), significant=4)
+        tests = [row.paired for row in rows]
+        columns = {
+            "terms kept": ["none of them" if row.letters == "none" else " + ".join(row.letters) for row in rows],
+            metric.name: _score_cells(summed, digits),
+            "against all three": [_difference(test, digits) for test in tests],
+            "95% interval": [_interval(test, digits) for test in tests],
+            "p (Holm)": [p_text(row.p_holm) for row in rows],
+            "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in summed],
+            "seeds": [str(len(row.seeds)) for row in summed],
+            "paper": [_printed(*paper[row.letters]) if row.letters in paper else "" for row in rows],
+        }
+        about = caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests))
+        tables.append(Table.of_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
+    return tables
+
+
+def sweep_tables(pair: str, records: Records, sweep: Mapping[str, Any]) -> list[Table]:
+    """Return every point of a sweep, and the choice of each selection rule."""
+    rows = summaries.summarise(records)
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    picked = {summaries.key_of(record): str(record.get("selection", "none")) for record in records}
+    columns = {
+        "method": [label(row.method) for row in rows],
+        "setting": [row.variant for row in rows],
+        metric.name: _score_cells(rows, digits),
+        "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in rows],
+        "seeds": [str(len(row.seeds)) for row in rows],
+        "chosen by": [picked[row.key].removeprefix("none") for row in rows],
+    }
+    points = Table.of_columns(f"{slug(pair)}-sweep", caption("sweep", pair=pair), columns, text_columns=2)
+    choices = [choice for choice in sweep.get("choices", []) if choice.get("pair") == pair]
+    return [points, selection_table(pair, choices, metric)] if choices else [points]
+
+
+def selection_table(pair: str, choices: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
+    """Return the choice of each rule on a pair, as ``sweep.json`` lists it, and its score."""
+    digits = metric.digits(*(choice["score"] for choice in choices), significant=4)
+    agreements = [choice["rank_correlation"] for choice in choices]
+    columns = {
+        "rule": [choice["rule"] for choice in choices],
+        "choice": [choice["variant"] for choice in choices],
+        metric.name: [Mean(choice["score"], 0.0, 1).text(digits) for choice in choices],
+        "below best": [Mean(choice["below_best"], 0.0, 1).text(digits) for choice in choices],
+        "rank correlation": ["" if agreement is None else f"{agreement:+.2f}" for agreement in agreements],
+    }
+    about = caption("selection", pair=pair, metric=metric.name)
+    return Table.of_columns(f"{slug(pair)}-selection", about, columns, text_columns=2)
+
+
+def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
+    """Return the advantages of runs over the incumbent; empty if no run was assessed."""
+    texts = [f"{run.name}: {one.sentence}" for run in runs if (one := run.assessment()) is not None]
+    return [Section("Advantage over the incumbent", texts, level=2)] if texts else []
+
+
+def detail_sections(pair: str, runs: Sequence[RunFiles], best: Key | None) -> list[Section]:
+    """Return continued training, the best policy and learning curves of one pair, if there are any."""
+    records = [record for run in runs if (record := run.continued())]
+    of_best = sorted((run for run in runs if run.key == best), key=lambda run: int(run.record["seed"]))
+    sections = (
+        Section(
+            "Continued in the target",
+            drawings=_regret_drawings(pair, runs, "target"),
+            tables=[continued_table(pair, records)] if records else [],
+        ),
+        Section("The best policy", drawings=_policy_drawings(pair, of_best) if of_best else []),
+        Section(
+            "Learning in the source",
+            drawings=_regret_drawings(pair, runs, "source"),
+            tables=_bound_tables(pair, runs),
+        ),
+    )
+    return [section for section in sections if section.drawings or section.tables]
+
+
+def continued_table(pair: str, records: Records) -> Table:
+    """Return target regret before and with target rewards, by method, from records of ``continue_run``."""
+    groups = group_by(records, summaries.key_of)
+    in_unit = metric_of(records) is not TARGET_ACCURACY
+    fields = {"continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret"}
+    fields = {"reward a round": "continued_reward", **fields} if in_unit else fields
+    columns = {
+        "method": [label(*key) for key in groups],
+        "target rounds": [f"{of[0]['rounds']:,}" for of in groups.values()],
+    }
+    for heading, field in fields.items():
+        digits = decimals(*(record[field] for record in records), significant=4) if in_unit else 1
+        columns[heading] = [Mean.of([record[field] for record in of]).text(digits) for of in groups.values()]
+    columns["seeds"] = [str(len(of)) for of in groups.values()]
+    return Table.of_columns(f"{slug(pair)}-continued", caption("continued", pair=pair), columns)
+
+
+def _regret_drawings(pair: str, runs: Sequence[RunFiles], where: str) -> list[Drawing]:
+    """Return cumulative regret over the rounds in a domain; empty if no run has one."""
+    curves = {}
+    for key, of in list(group_by(runs, lambda run: run.key).items())[:_MAX_CURVES]:
+        curve = common_curve([run.regret(where) for run in of])
+        if curve is not None:
+            curves[key] = curve
+    if not curves:
+        return []
+    listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
+    figure, alt = figures.regret_figure(curves, where=where), f"Cumulative {where} regret after all rounds: {listed}."
+    return [Drawing(f"{slug(pair)}-{where}-regret", figure, caption(f"{where}_regret", pair=pair), alt)]
+
+
+def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
+    """Return the observable terms of the bound per round at the end of training; empty if no method measures them."""
+    columns: dict[str, list[str]] = {}
+    for key, of in group_by(runs, lambda run: run.key).items():
+        last = [episodes[-1] for run in of if (episodes := run.episodes()) and "bound_rounds" in episodes[-1]]
+        if last:
+            sums = {name: [end.get(f"bound_{name}") for end in last] for name in _TERMS}
+            rounds = [end["bound_rounds"] for end in last]
+            columns[label(*key)] = [
+                UNKNOWN if None in values else Mean.of([v / n for v, n in zip(values, rounds, strict=True)]).text(3)
+                for values in sums.values()
+            ]
+    if not columns:
+        return []
+    columns = {"term": list(_TERMS.values()), **columns}
+    return [Table.of_columns(f"{slug(pair)}-bound", caption("bound", pair=pair), columns)]
+
+
+def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
+    """Return a map of latent features, the confusion matrix and wrong images of one method."""
+    first, classes = runs[0], _class_names([run.record for run in runs])
+    method = label(*first.key)
+    kept = first.artifacts("latent", "latent_domain", "latent_arm", "wrong_images", "wrong_chosen", "wrong_right")
+    about = {"pair": pair, "method": method, "seed": first.record["seed"]}
+    drawings = []
+    if "latent" in kept:
+        figure, alt = figures.map_figure(kept, classes), f"Latent features of {method} after training."
+        drawings.append(Drawing(f"{slug(pair)}-map", figure, caption("map", **about), alt))
+    tables = [kept["confusion"] for kept in (run.artifacts("confusion") for run in runs) if kept]
+    if tables and len(classes) <= _MAX_CLASSES and all(len(table) == len(classes) for table in tables):
+        counts = np.sum(tables, axis=0)
+        mistakes = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
+        right, chosen = np.unravel_index(int(mistakes.argmax()), mistakes.shape)
+        mistake = f"{classes[chosen]} chosen, {classes[right]} right" if mistakes.max() > 0 else "none"
+        text = caption("confusion", pair=pair, method=method, seeds=len(tables), mistake=mistake)
+        alt = f"Confusion matrix of {method} on the target; the most frequent mistake: {mistake}."
+        drawings.append(Drawing(f"{slug(pair)}-confusion", figures.confusion_figure(counts, classes), text, alt))
+    if "wrong_images" in kept:
+        figure = figures.examples_figure(kept, classes)
+        alt = f"{len(kept['wrong_images'])} target images for which {method} is wrong."
+        drawings.append(Drawing(f"{slug(pair)}-wrong", figure, caption("wrong_figure", **about), alt))
+    return drawings
+
+
+def setup_section(runs: Sequence[RunFiles]) -> Section:
+    """Return versions and hardware, and where the settings of each run are."""
+    about = [run.json("environment.json") for run in runs]
+    kinds = group_by(
+        [one for one in about if one],
+        lambda one: ", ".join(f"{name} {one[name]}" for name in _ENVIRONMENT if one.get(name)),
+    )
+    lines = [f"{len(of)} run{'s' if len(of) > 1 else ''}: {kind}." for kind, of in kinds.items()]
+    missing = "The run folders are missing, so versions are unknown."
+    return Section(
+        "Versions and settings", [*(lines or [missing]), "config.json in each run's folder has all settings."], level=2
+    )
+
+
+def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
+    """Return what limits trust in the numbers, each message once with some of the runs; empty if there is nothing."""
+    messages: dict[str, list[str]] = {}
+    for pair, of_pair in group_by(runs, lambda run: run.record["pair"]).items():
+        by_method = group_by(of_pair, lambda run: run.key).values()
+        if len({frozenset(run.record["seed"] for run in of) for of in by_method}) > 1:
+            messages.setdefault("Methods ran on different seeds; differences use common seeds.", []).append(pair)
+        if len({run.record["rounds"] for run in of_pair}) > 1:
+            messages.setdefault("Runs with different budgets are compared.", []).append(pair)
+    for run in runs:
+        if run.path is None:
+            messages.setdefault("The run's folder is missing, so curves and images leave it out.", []).append(run.name)
+        watch = CollapseWatch()
+        for message in (message for record in run.episodes() for message in watch.observe(record)):
+            sign = f"Training showed a sign of collapse: {message.partition(':')[0]}."
+            messages.setdefault(sign, []).append(run.name)
+        error = run.json("environment.json").get("artifacts_error")
+        if error:
+            messages.setdefault(f"Its artifacts could not be kept: {error}.", []).append(run.name)
+    texts = []
+    for message, names in messages.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"{message} ({'; '.join(names[:3])}{more})")
+    return [Section("Warnings", texts[:_MAX_WARNINGS], level=2)] if texts else []
+
+
+def _score_cells(rows: Sequence[MethodSummary], digits: int) -> list[str]:
+    """Return the scores of methods on one pair, the best in bold."""
+    best = max(row.rank for row in rows)
+    texts = [row.score.text(digits) for row in rows]
+    return [Bold(text) if len(rows) > 1 and row.rank == best else text for text, row in zip(texts, rows, strict=True)]
+
+
+def _budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
+    return {
+        "rounds": [f"{row.rounds:,}" for row in rows],
+        "seeds": [str(len(row.seeds)) for row in rows],
+        "seconds per run": [f"{row.seconds:,.1f}" for row in rows],
+    }
+
+
+def _source_digits(rows: Sequence[MethodSummary]) -> int:
+    return decimals(*(row.source_regret.value for row in rows), significant=4)
+
+
+def _printed(value: float, deviation: float) -> str:
+    """Return a number of the paper as text."""
+    return f"{value:.4f} ± {deviation:.2f}"
+
+
+def _difference(paired: Paired | None, digits: int) -> str:
+    return "" if paired is None else f"{paired.difference:+,.{digits}f}"
+
+
+def _interval(paired: Paired | None, digits: int) -> str:
+    """Return a 95% interval as text; empty for a single seed."""
+    if paired is None or math.isnan(paired.low):
+        return ""
+    return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value as text; empty without a test."""
+    if value is None or math.isnan(value):
+        return ""
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
