@@ -20,7 +20,7 @@ from daband.service._worker import Worker, _was_exported_to, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
-def fill(store, n, *, start=0, mode="online", model=0):
+def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: reward):
     """Events with rewards, some of them late."""
     rng = np.random.default_rng(start)
     contexts = rng.normal(size=(n, DIM))
@@ -35,7 +35,7 @@ def fill(store, n, *, start=0, mode="online", model=0):
         )  # fmt: skip
         store.append([event])
     for place in rng.permutation(n):
-        store.append([Reward(f"e{start + place}", float(rewards[place]), 2000.0)])
+        store.append([Reward(f"e{start + place}", float(unit(rewards[place])), 2000.0)])
 
 
 def worked(store, policy_files, **options):
@@ -60,6 +60,26 @@ def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
         assert replay(store, policy_files[0], row) == store.model_content(row.number)
     assert store.model_content(learned[0].number) != store.model_content(learned[1].number)
     store.close()
+
+
+def test_rewards_in_another_unit_change_no_decision(tmp_path):
+    """A service that starts from no rounds learns the same from rewards times 1,000 plus 7."""
+    policy = daband.LinUCB(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.1)
+    policy.save(tmp_path / "p.safetensors")
+    daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)
+    contexts, decisions = np.random.default_rng(3).normal(size=(200, DIM)), []
+    for name, unit in (("here", lambda reward: reward), ("there", lambda reward: 1000.0 * reward + 7.0)):
+        store = Store(f"sqlite:///{tmp_path}/{name}.db")
+        publish_file(store, (tmp_path / "p.daband").read_bytes(), 0.0)
+        fill(store, 60, unit=unit)
+        worked(store, [tmp_path / "p.safetensors"])
+        number = max(row.number for row, _ in store.models())
+        decisions.append(model_from(store.model_content(number), number).deployed.decide(contexts))
+        store.close()
+    here, there = decisions
+    assert len(set(here.arm)) > 1
+    np.testing.assert_array_equal(here.arm, there.arm)
+    np.testing.assert_allclose(1000.0 * here.mean + 7.0, there.mean, rtol=1e-6)
 
 
 def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files, sqlite_log):
