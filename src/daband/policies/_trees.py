@@ -1,17 +1,18 @@
 """Gradient-boosted regression trees for each arm, explored by epsilon and by how often an arm was tried.
 
-What a practitioner tries first on a table: scikit-learn's ``HistGradientBoostingRegressor`` on the rounds of an arm.
-The fitted trees are taken out as arrays, so that decisions, files and exports need numpy alone.
+Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split points, fitted to residuals. Columns are
+binned at quantiles. Split points are found on at most 1,024 rounds per tree, and leaf values are means of all rounds.
+The fitted trees become arrays, so that decisions, files and exports need only numpy.
 
-Between two calls of ``adapt`` the trees stay as they are. ``adapt`` fits them anew to all rounds that are kept, in an
-order of their own: what was learned depends on the set of rounds, not on the order in which their rewards came. An arm
-with too few rounds for a tree has its mean reward, which is right at every moment.
+Between two calls of ``adapt`` the trees stay the same. ``adapt`` fits them again to all rounds that are kept, sorted:
+the result depends on the set of rounds, and not on the order in which their rewards came. An arm with too few rounds
+for a tree is predicted by its mean reward, which is always up to date.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,23 +27,36 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
-#: Rounds of an arm from which on it has trees: two leaves of 20.
-_FEWEST = 40
-#: ``adapt`` fits anew once there are so many times the rounds of the last fit.
+#: Rounds that an arm needs to have trees: two leaves of 20.
+_MIN_ROUNDS = 40
+#: ``adapt`` fits again once the rounds have grown by this factor since the last fit.
 _GROWTH = 1.25
-_MOST_ARMS = 128
+_MAX_ARMS = 128
+#: Rounds that are kept, at most.
 KEPT_ROUNDS = 131_072
-_TREES, _LEAVES, _RATE, _BINS = 40, 15, 0.15, 64
+#: Trees of an arm.
+_TREES = 40
+#: Leaves of a tree, at most.
+_LEAVES = 15
+#: Rounds of a leaf, at least.
+_LEAF_ROUNDS = 20
+#: Factor of every tree's predictions.
+_RATE = 0.15
+#: Bins of a column, at most.
+_BINS = 64
+#: Rounds on which the split points of a tree are found, at most.
+_SPLIT_ROUNDS = 1024
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @policies.register("trees")
 class Trees(Policy):
-    """Gradient-boosted trees for each arm, behind the same interface as the other policies.
+    """Gradient-boosted trees for each arm.
 
-    The score of an arm is its predicted reward and, with ``explore="ucb"``, ``alpha / sqrt(1 + n)`` standard deviations
-    of rewards after n rounds of it; with probability ``epsilon`` the arm is drawn uniformly. Of more than 131,072
-    rounds a sample is kept that does not depend on their order. There are at most 128 arms.
+    The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
+    standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
+    uniformly. Of more than 131,072 rounds a sample is kept, which does not depend on their order. There are at most
+    128 arms.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
     >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
@@ -52,7 +66,7 @@ class Trees(Policy):
     [0, 1]
     """
 
-    scale_matters = True  # not to a tree; but each domain may have units of its own
+    scale_matters = True  # not to a tree; but each domain may have its own units
     explore = exploration_setting("rule")
     alpha = exploration_setting("alpha")
     epsilon = exploration_setting("epsilon")
@@ -83,8 +97,8 @@ class Trees(Policy):
             seed=seed,
             domains=domains,
         )
-        if self.n_arms > _MOST_ARMS:
-            raise InvalidInput(f"n_arms must be at most {_MOST_ARMS} for trees, got {self.n_arms}")
+        if self.n_arms > _MAX_ARMS:
+            raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
         models = self.n_arms if arms == "disjoint" else 1
         self._inputs = math.prod(self.feature_shape)
         self._rounds: IntArray = np.zeros(models, np.int64)
@@ -101,7 +115,7 @@ class Trees(Policy):
     # Decisions.
 
     def _network(self) -> TreeNetwork:
-        """Return what predicts now: trees, and the mean reward of arms without trees, shrunk towards that of all."""
+        """Return the trees, and for arms without trees their mean reward, shrunk towards the mean of all arms."""
         means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
         base = np.where(self._planted["roots"].any(axis=1), self._planted["base"], means)
         return TreeNetwork({"kind": "trees", "inputs": self._inputs}, {**self._planted, "base": base})
@@ -136,7 +150,7 @@ class Trees(Policy):
             self._kept = sample_rounds(self._kept)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        """Fit the trees anew where rounds have come since: a quarter more of them, or with ``steps`` any."""
+        """Fit the trees again if there are a quarter more rounds, or with ``steps`` any new ones."""
         learned = int(self._rounds.sum())
         if learned == self._fitted_rounds or (steps is None and learned < _GROWTH * self._fitted_rounds):
             return {}
@@ -149,8 +163,8 @@ class Trees(Policy):
     def _grow(self) -> None:
         if self.arms == "shared":
             return
-        if self.n_arms >= _MOST_ARMS:
-            raise InvalidInput(f"trees take at most {_MOST_ARMS} arms")
+        if self.n_arms >= _MAX_ARMS:
+            raise InvalidInput(f"trees take at most {_MAX_ARMS} arms")
         self._rounds = np.append(self._rounds, 0)
         self._sums = np.column_stack([self._sums, np.zeros(2)])
         roots, base = self._planted["roots"], self._planted["base"]
@@ -169,14 +183,14 @@ class Trees(Policy):
         if kept.shape[1:] != (self._inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
             raise InvalidInput(f"the file has rounds of shape {kept.shape} for {models} models")
         planted = below("planted/", state)
-        TreeNetwork({"kind": "trees", "inputs": self._inputs}, planted)  # refuses what does not fit
+        TreeNetwork({"kind": "trees", "inputs": self._inputs}, planted)  # rejects arrays that do not fit
         self._kept, self._rounds, self._sums = np.array(kept), np.array(rounds), np.array(sums)
         self._planted = {name: np.array(array) for name, array in planted.items()}
         self._fitted_rounds = int(state["fitted"][0])
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """At most ``KEPT_ROUNDS`` of the rounds: those with the smallest hashes, whatever the order they came in."""
+    """Return at most ``KEPT_ROUNDS`` rounds: those with the smallest hashes, whatever the order they came in."""
     if len(rounds) <= KEPT_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
@@ -188,46 +202,78 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
 
 
 def _coarse(numbers: FloatArray) -> FloatArray:
-    """Numbers to 16 binary digits: a threshold may be a number of training, which no file should hold."""
+    """Return numbers with 16 binary digits: thresholds may be training values, which no file should contain."""
     fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 
-def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
-    """Trees for every model with enough rounds, as the arrays of a ``TreeNetwork``; node 0 is a leaf of nothing."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
+def _bin_edges(contexts: FloatArray) -> list[FloatArray]:
+    """Return the edges of each column's bins: quantiles, or the middles between numbers if there are few."""
+    edges = []
+    for column in contexts.T:
+        numbers = np.unique(column)
+        middles = 0.5 * (numbers[:-1] + numbers[1:])
+        if len(numbers) > _BINS:
+            middles = np.quantile(column, np.linspace(0.0, 1.0, _BINS + 1)[1:-1])
+        edges.append(np.unique(_coarse(middles)))
+    return edges
 
+
+def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
+    """Return trees for every model with enough rounds, as the arrays of a ``TreeNetwork``; node 0 is an empty leaf."""
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
+    contexts, numbers = rounds[:, :-3], rounds[:, -3]
     planted = empty_trees(models, _TREES)
+    edges = _bin_edges(contexts)
+    bins = np.stack(
+        [np.searchsorted(of, column) for of, column in zip(edges, contexts.T, strict=True)], axis=1, dtype=np.float32
+    )
     parts: dict[str, list[AnyArray]] = {name: [planted[name]] for name in ("feature", "threshold", "children", "value")}
     size, depth = 1, 1
     for model in range(models):
-        rows = rounds[rounds[:, -3] == model]
-        if len(rows) < _FEWEST:
+        rows = np.flatnonzero(numbers == model)
+        if len(rows) < _MIN_ROUNDS:
             continue
-        boosted = HistGradientBoostingRegressor(
-            max_iter=_TREES,
-            max_leaf_nodes=_LEAVES,
-            learning_rate=_RATE,
-            max_bins=_BINS,
-            early_stopping=False,
-            random_state=seed,
-        )
-        with threadpool_limits(1, user_api="openmp"):  # a table is small, and others may wait for the cores
-            # Even weights are left out: weighted quantiles take five times as long as all the rest.
-            even = bool((rows[:, -1] == rows[0, -1]).all())
-            boosted.fit(rows[:, :-3], rows[:, -2], sample_weight=None if even else rows[:, -1])
-        planted["base"][model] = float(np.ravel(boosted._baseline_prediction)[0])
-        for number, (tree,) in enumerate(boosted._predictors):
-            nodes = tree.nodes
-            leaf, numbers = nodes["is_leaf"].astype(np.bool_), np.arange(len(nodes))
+        rewards, weights = rounds[rows, -2], rounds[rows, -1]
+        base = float(np.average(rewards, weights=weights))
+        scale = float(rewards.std()) or 1.0
+        # Rounding makes the trees of rewards in another unit the same, ties included.
+        residuals = np.round((rewards - base) / scale, 9)
+        planted["base"][model] = base
+        for number, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
+            leaf = tree.children_left < 0
+            nodes = np.arange(tree.node_count)
+            children = np.where(leaf, nodes, [tree.children_left, tree.children_right])
+            split = zip(tree.feature[~leaf], tree.threshold[~leaf], strict=True)
+            thresholds = np.zeros(tree.node_count)
+            thresholds[~leaf] = [edges[column][int(at)] for column, at in split]
             planted["roots"][model, number] = size
-            children = np.stack([np.where(leaf, numbers, nodes[side].astype(np.int64)) for side in ("left", "right")])
-            parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64))
-            parts["threshold"].append(_coarse(np.where(leaf, 0.0, nodes["num_threshold"])))
-            parts["children"].append(children + size)
-            parts["value"].append(np.where(leaf, nodes["value"], 0.0))
-            size, depth = size + len(nodes), max(depth, int(nodes["depth"].max()))
+            parts["feature"].append(np.where(leaf, 0, tree.feature).astype(np.int64))
+            parts["threshold"].append(thresholds)
+            parts["children"].append(children.astype(np.int64) + size)
+            parts["value"].append(scale * values)
+            size, depth = size + tree.node_count, max(depth, int(tree.max_depth))
     joined = {name: np.concatenate(arrays, axis=-1) for name, arrays in parts.items()}
     return {**planted, **joined, "depth": np.array([depth], np.int64)}
+
+
+def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
+    """Yield trees and the values of their nodes, (nodes,): each is fitted to the residuals of those before it."""
+    from sklearn.tree import DecisionTreeRegressor
+
+    n = len(residuals)
+    rng = np.random.default_rng(seed)
+    least = max(2, _LEAF_ROUNDS * min(n, _SPLIT_ROUNDS) // n)
+    even = bool((weights == weights[0]).all())
+    for number in range(_TREES):
+        shown = rng.choice(n, _SPLIT_ROUNDS, replace=False) if n > _SPLIT_ROUNDS else np.arange(n)
+        fitted = DecisionTreeRegressor(
+            splitter="random", max_leaf_nodes=_LEAVES, min_samples_leaf=least, random_state=number
+        )
+        # Checks of the input would take as long as the trees.
+        fitted.fit(bins[shown], residuals[shown], sample_weight=None if even else weights[shown], check_input=False)
+        leaves, nodes = fitted.apply(bins, check_input=False), fitted.tree_.node_count
+        counts = np.bincount(leaves, weights, minlength=nodes)
+        values = _RATE * np.bincount(leaves, weights * residuals, minlength=nodes) / np.where(counts > 0, counts, 1.0)
+        residuals = residuals - values[leaves]
+        yield fitted.tree_, values
