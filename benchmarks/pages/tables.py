@@ -10,6 +10,8 @@ import numpy as np
 from pages.text import commits, fill, mean_and_deviation, number, percent
 
 Record = Mapping[str, Any]
+#: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one that can gain.
+_ROOM = 0.1
 SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 KINDS = ("tables", "patients", "texts", "features", "images")
 SETS = {
@@ -106,23 +108,27 @@ def trials(record: Record) -> str:
         pairs = {(row["experiment"], row["from"]) for row in own if row["z"] < 0}
         experiments.append([method, number(z.mean(), 2), number(z.min(), 1), f"{len(pairs)} of 14"])
     settings = record["planted"]
+    effects = sorted({row["effect"] for row in settings})
     methods = ["best arm", *(row[0] for row in experiments), "best possible"]
-    planted = []
-    for effect in sorted({row["effect"] for row in settings}):
-        own = [row for row in settings if row["effect"] == effect]
-        planted.append([number(effect, 1), *(number(float(np.mean([row[m] for row in own]))) for m in methods)])
     means = {method: float(np.mean([row[method] for row in settings])) for method in methods}
-    planted.append(["mean", *(number(means[method]) for method in methods)])
+    planted = []
+    for method in methods:
+        by_effect = [np.mean([row[method] for row in settings if row["effect"] == effect]) for effect in effects]
+        planted.append([method, *(number(float(value)) for value in by_effect), number(means[method])])
     peers = {method: value for method, value in means.items() if method not in ("best arm", "daband", "best possible")}
     best = max(peers, key=peers.__getitem__)
+    large = [row for row in settings if row["n"] == 5000 and row["effect"] > 0.2]
+    large = [row for row in large if row["best possible"] - row["best arm"] > _ROOM * row["effect"]]
     intervals = [
         [row["rewards"], f"{row['n']:,}", percent(row["coverage"], 1), percent(row["warned"])]
         for row in record["intervals"]
     ]
     return fill(
-        "trials", record=record, experiments=experiments, planted=planted, methods=methods, intervals=intervals,
+        "trials", record=record, experiments=experiments, planted=planted, effects=effects, intervals=intervals,
         best=best, relative=means["daband"] / means[best], logs=record["intervals"][0]["logs"], settings=len(settings),
         personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]), commits=commits([record]),
+        large=len(large), above=sum(row["daband"] > row["best arm"] for row in large),
+        below=sum(row["daband"] < row["best arm"] for row in large), room=_ROOM,
     )  # fmt: skip
 
 
