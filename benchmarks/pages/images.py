@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench.report import paper_ablation, paper_accuracy
+from daband.bench.report import paper_ablation
+from daband.bench.report._method_summaries import paper_accuracy
 from pages.text import commits, count, difference, fill, mean_and_deviation, number
 
 Record = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Self
 
 __all__ = [
     "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
-    "TrainingDiverged", "WorkerDied", "did_you_mean",
+    "TrainingDiverged", "WorkerDied",
 ]  # fmt: skip
 
 

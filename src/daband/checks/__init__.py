@@ -6,17 +6,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.checks._pairs import PAIR_CHECKS, check_pair
-from daband.checks._policies import POLICY_CHECKS, MakePolicy, check_policy
+from daband.checks._pairs import check_pair
+from daband.checks._policies import POLICY_CHECKS, check_policy
 
 if TYPE_CHECKING:
-    from daband.neural._encoder_checks import ENCODER_CHECKS, check_encoder
-    from daband.neural._term_checks import TERM_CHECKS, check_term
+    from daband.neural._encoder_checks import check_encoder
+    from daband.neural._term_checks import check_term
 
-__all__ = [
-    "ENCODER_CHECKS", "PAIR_CHECKS", "POLICY_CHECKS", "TERM_CHECKS", "MakePolicy", "check_encoder",
-    "check_pair", "check_policy", "check_term",
-]  # fmt: skip
+__all__ = ["POLICY_CHECKS", "check_encoder", "check_pair", "check_policy", "check_term"]
 
 _MODULES = {
     "ENCODER_CHECKS": "_encoder_checks", "check_encoder": "_encoder_checks",

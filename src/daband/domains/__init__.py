@@ -1,11 +1,10 @@
 """Domains: sources and targets of contexts and rewards, research pairs by name, and readers for users' data."""
 
-from daband._domain_names import DomainNames
 from daband._shift import Shift
 from daband._table_transform import TableTransform
 from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.domains._mixtures import restrict_pair
-from daband.domains._registry import cache_directory, data_directory, get_data, load, pair_names, register_pair
+from daband.domains._registry import data_directory, load, pair_names, register_pair
 from daband.domains.readers._arrays import from_arrays, from_callable
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import from_images
@@ -14,7 +13,7 @@ from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table
 
 __all__ = [
-    "About", "Columns", "Contexts", "DomainNames", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog",
-    "RewardDomain", "Shift", "TableTransform", "cache_directory", "data_directory", "from_arrays", "from_callable",
-    "from_images", "from_log", "from_table", "get_data", "load", "pair_names", "register_pair", "restrict_pair",
+    "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
+    "TableTransform", "data_directory", "from_arrays", "from_callable", "from_images", "from_log", "from_table", "load",
+    "pair_names", "register_pair", "restrict_pair",
 ]  # fmt: skip

@@ -4,6 +4,5 @@ from daband.linear._exploration import Decision, Exploration
 from daband.linear._pca import PCA
 from daband.linear._piecewise import Piecewise
 from daband.linear._standardise import OutlierWarning, Standardise
-from daband.linear._transforms import UnsavedPartWarning
 
-__all__ = ["PCA", "Decision", "Exploration", "OutlierWarning", "Piecewise", "Standardise", "UnsavedPartWarning"]
+__all__ = ["PCA", "Decision", "Exploration", "OutlierWarning", "Piecewise", "Standardise"]

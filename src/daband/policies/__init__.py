@@ -1,6 +1,6 @@
 """Policies: one method per file, found by registration, all used in one way."""
 
-from daband.policies._checkpoints import load_policy, read_checkpoint, read_notes
+from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, RewardedDecision
@@ -11,5 +11,5 @@ from daband.policies._trees import Trees
 
 __all__ = [
     "Constant", "LinUCB", "LogPolicy", "Mixture", "Policy", "Random", "RewardedDecision", "Trees", "load_policy",
-    "policies", "read_checkpoint", "read_notes",
+    "policies",
 ]  # fmt: skip

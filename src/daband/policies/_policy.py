@@ -589,7 +589,7 @@ class Policy(ABC):
 
         Args:
             path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
-            notes: short texts of the caller, read back by ``daband.policies.read_notes``.
+            notes: short texts of the caller, read back by ``read_notes``.
             replay: store what the policy was trained on: stored contexts, arms, rewards, and round ids. Without them
                 the loaded policy decides the same. It learns on from the rounds that it sees then; rounds learned
                 before the save are no longer recognised by their ids.

@@ -6,10 +6,9 @@ This package needs numpy and safetensors. It imports neither torch nor polars.
 from daband._table_transform import RowWarning
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 from daband.serving._export import ExportWarning, export
-from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import Monitor, MonitorReport
 
 __all__ = [
-    "DeployedDecision", "DeployedPolicy", "ExportWarning", "FrozenParts", "Member", "Monitor", "MonitorReport",
-    "RowWarning", "export", "load_deployed",
+    "DeployedDecision", "DeployedPolicy", "ExportWarning", "Monitor", "MonitorReport", "RowWarning", "export",
+    "load_deployed",
 ]  # fmt: skip

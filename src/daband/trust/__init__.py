@@ -2,10 +2,10 @@
 
 from daband.trust._assess import assess
 from daband.trust._assessment import Assessment, read_assessment
-from daband.trust._audit import Audit, answer_audit, audit, read_audit
+from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Candidate, Choice, choose, default_candidates
 
 __all__ = [
     "Assessment", "Audit", "Candidate", "Choice", "answer_audit", "assess", "audit", "choose", "default_candidates",
-    "read_assessment", "read_audit",
+    "read_assessment",
 ]  # fmt: skip

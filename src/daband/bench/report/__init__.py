@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from daband.bench.report._method_summaries import paper_ablation, paper_accuracy
+from daband.bench.report._method_summaries import paper_ablation
 
 if TYPE_CHECKING:
     from daband.bench.report._page import write_report
     from daband.bench.report._run_files import episodes, frame
 
-__all__ = ["episodes", "frame", "paper_ablation", "paper_accuracy", "write_report"]
+__all__ = ["episodes", "frame", "paper_ablation", "write_report"]
 
 #: Functions whose modules take a second to import: matplotlib, polars.
 _MODULE_OF = {"write_report": "_page", "frame": "_run_files", "episodes": "_run_files"}
