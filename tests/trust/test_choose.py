@@ -159,6 +159,18 @@ def test_answers_are_stored_if_ask_fails(tmp_path):
     assert len(calls) == resumed.rewards + 1
 
 
+def test_an_answer_between_0_and_1_is_learned_for_a_labelled_pair():
+    """Before: "feedback='one_hot' means ..." was raised after all training, and nothing was kept."""
+    pair = inverted_pair(600)
+    answer = answers_of(pair)
+    choice = daband.choose(
+        pair, candidates=LINEAR, episodes=5, ask=lambda contexts, arms: 0.5 * answer(contexts, arms) + 0.2, budget=20
+    )
+    assert pair.feedback == "one_hot"
+    assert choice.rewards > 0
+    assert choice.policy.rounds_learned > choice.rewards
+
+
 def test_asking_stops_once_the_advantage_is_clear():
     draw = np.random.default_rng(0)
     x, t = draw.normal(size=(400, 2)), draw.normal(size=(400, 2))

@@ -1,0 +1,76 @@
+"""Calls that raised an error of Python or numpy, or were accepted without reason: each raises an error of ours."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.policies._checkpoints import read_checkpoint, write_checkpoint
+
+FRAME = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
+ROW = {"age": 41, "city": "Oslo"}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    return daband.domains.from_table(source=FRAME, target=FRAME.drop("offer"), columns=columns)
+
+
+@pytest.fixture(scope="module")
+def policy(pair):
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    contexts = pair.source.read(np.arange(20))
+    policy.prepare(contexts)
+    policy.update(contexts, [0, 1] * 10, [1.0, 0.5] * 10)
+    return policy
+
+
+def test_a_table_reads_frames_as_it_reads_rows(pair):
+    rows = pair.table.contexts(FRAME.to_dicts())
+    np.testing.assert_array_equal(pair.table.contexts(FRAME), rows)
+    np.testing.assert_array_equal(pair.table.contexts(FRAME.to_pandas()), rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: daband.domains.load("files", source=FRAME, target=FRAME), "source must be a path, got a DataFrame"),
+        (lambda p: p.select(p.table.contexts(ROW), domain=np.zeros(2)), "domain must be 'source' or 'target'"),
+        (lambda p: daband.export(p, "p.daband", arm_names=5), "arm_names must be a list"),
+        (lambda p: daband.export(p, "p.daband", arm_names=[None, 1]), "arm_names must hold texts"),
+        (
+            lambda p: daband.domains.from_arrays(source=(np.eye(4), [0, 1, 0, 1]), target=np.eye(4), units=1.5),
+            "units must be columns",
+        ),
+        (lambda p: daband.evaluate_log(p, "a" * 10_000), "has 10,000 characters"),
+        (lambda p: daband.LinUCB(context_shape=b"x", n_arms=2), "context_shape must be a tuple"),
+        (lambda p: daband.weights.recency([0.0], half_life=np.inf), "half_life must be a finite number"),
+    ],
+)
+def test_an_argument_is_refused_in_our_words(policy, tmp_path, monkeypatch, call, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(daband.InvalidInput, match=message):
+        call(policy)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_round_number_beyond_64_bits(policy, pair, tmp_path):
+    daband.export(policy, tmp_path / "p.daband", pair=pair)
+    with pytest.raises(daband.InvalidInput, match="round_number must be at most"):
+        daband.load_deployed(tmp_path / "p.daband").decide(ROW, round_number=10**30)
+
+
+def test_a_crafted_file_with_a_valid_digest_does_not_load(policy, tmp_path):
+    policy.save(tmp_path / "p.safetensors")
+    saved = read_checkpoint(tmp_path / "p.safetensors")
+    crafted = tmp_path / "crafted.safetensors"
+    write_checkpoint(crafted, "x", saved.arrays, {})
+    with pytest.raises(daband.CheckpointError, match="does not hold the settings of a policy"):
+        daband.load(crafted)
+    for name in ("policy/primal.theta", "policy/primal.gram", "transform/deviation", "rewards"):
+        for value in (np.inf, np.nan):
+            arrays = {**saved.arrays, name: np.full_like(saved.arrays[name], value)}
+            write_checkpoint(crafted, saved.settings, arrays, {})
+            with pytest.raises(daband.CheckpointError, match="NaN or infinite"):
+                daband.load(crafted)
