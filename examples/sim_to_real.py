@@ -69,28 +69,28 @@ def width_of(picture: np.ndarray) -> np.ndarray:
 SIZES = np.sqrt(np.pi) * (0.5 - 0.38 * (np.arange(FORCES) + 0.5) / FORCES)
 
 
-def pay(rng: np.random.Generator, pictures: np.ndarray, forces: np.ndarray) -> np.ndarray:
+def pay(pictures: np.ndarray, force: int) -> np.ndarray:
     """1 for a hit: the force that suits the distance."""
     best = np.abs(width_of(pictures)[:, None] - SIZES).argmin(axis=1)
-    return (forces == best).astype(float)
+    return (force == best).astype(float)
 
 
 # %%
-# Some real scenes are kept with their distance, to say at the end how well it went. Training gets ``draw_real`` and
-# nothing else. The same scene looks different in the two cameras: that is a shift of style, and we have to say so
-# (:doc:`/concepts/assumptions`).
+# Some real scenes are kept with their distance, to say at the end how well it went. Training gets the pictures of
+# ``draw_real`` and nothing else. The same scene looks different in the two cameras: that is a shift of style, and we
+# have to say so (:doc:`/concepts/assumptions`).
 
 check = np.random.default_rng(7)
 distance, place = scenes(check, 1500)
 truth = np.minimum((distance * FORCES).astype(int), FORCES - 1)
 real_test = (real_camera(check, distance, place), truth)
 
-pair = daband.domains.from_callable(
-    source=(draw_simulated, pay),
-    target=draw_real,
+rng = np.random.default_rng(0)
+pictures = draw_simulated(rng, 5000)
+pair = daband.domains.from_arrays(
+    source=(pictures, np.stack([pay(pictures, force) for force in range(FORCES)], axis=1)),
+    target=draw_real(rng, 5000),
     target_test=real_test,
-    n_arms=FORCES,
-    length=5000,
     shift="style",
     name="throws",
 )
@@ -100,7 +100,7 @@ print(pair.context_shape, pair.n_arms, f"arms, {len(pair.source):,} simulated sc
 # Train in the simulator, for the robot
 # -------------------------------------
 #
-# A function's rewards tell of one arm at a time (``feedback="bandit"``), which ``for_pair`` knows.
+# A column of rewards per arm means that a round tells of one arm (``feedback="bandit"``), which ``for_pair`` knows.
 
 policies = {
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),

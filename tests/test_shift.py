@@ -76,14 +76,6 @@ def test_every_reader_takes_a_shift():
     assert "shift units (1 of the numbers)" in repr(pair)
     assert daband.domains.from_arrays(source=(x, y), target=x).shift == default_shift((3,))
     assert daband.domains.from_log(source=log, target=x, n_arms=2, units=[0]).shift == Shift.of("units", units=[0])
-    simulated = daband.domains.from_callable(
-        source=(lambda rng, n: rng.normal(size=(n, 3)), lambda rng, x, arms: arms == 0),
-        target=lambda rng, n: rng.normal(size=(n, 3)),
-        n_arms=2,
-        length=100,
-        shift="labels",
-    )
-    assert simulated.shift == Shift.of("labels")
 
 
 def test_a_table_names_its_columns():

@@ -67,17 +67,6 @@ def log(**changed):
     return domains.from_log(**{"source": source, "target": X, "target_test": (X, Y), "n_arms": K, **changed})
 
 
-def callables(**changed):
-    def draw(generator, n):
-        return generator.normal(size=(n, D))
-
-    def pay(generator, contexts, arms):
-        return arms / K
-
-    given = {"source": (draw, pay), "target": draw, "target_test": (X, Y), "n_arms": K, "length": 50}
-    return domains.from_callable(**{**given, **changed})
-
-
 def table(**changed):
     frame = pl.DataFrame({"age": range(N), "city": ["a", "b"] * (N // 2), "label": ["x", "y"] * (N // 2)})
     columns = domains.Columns(context=("age", "city"), categorical=("city",), label="label")
@@ -96,7 +85,7 @@ def refused(call, *arguments, **more):
 
 
 def test_what_the_cases_change_is_good():
-    assert arrays().n_arms == log().n_arms == callables().n_arms == table().n_arms == K
+    assert arrays().n_arms == log().n_arms == table().n_arms == K
 
 
 @cases(CONTEXTS)
@@ -141,9 +130,6 @@ class TestSides:
     def test_log(self, value):
         refused(log, source=value)
 
-    def test_callable(self, value):
-        refused(callables, source=value)
-
 
 @cases(WHOLE)
 class TestNumbers:
@@ -158,12 +144,6 @@ class TestNumbers:
 
     def test_passes_of_a_log(self, value):
         refused(log, passes=value)
-
-    def test_arms_of_a_callable(self, value):
-        refused(callables, n_arms=value)
-
-    def test_length(self, value):
-        refused(callables, length=value)
 
     def test_passes_of_a_table(self, value):
         refused(table, passes=value)

@@ -72,9 +72,6 @@ def test_a_number_of_arms_beyond_memory_is_refused_at_once():
     log = (X, Y, X[:, 0], np.full(600, 0.5))
     with pytest.raises(daband.InvalidInput, match="n_arms=1000000000000 would need"):
         from_log(source=log, target=X, n_arms=10**12)
-    draw = lambda generator, n: generator.normal(size=(n, 2))  # noqa: E731
-    with pytest.raises(daband.InvalidInput, match="n_arms=1000000000000 would need"):
-        daband.domains.from_callable(source=(draw, lambda g, x, a: a), target=draw, n_arms=10**12)
 
 
 def test_equal_class_names_are_refused_at_once():

@@ -6,7 +6,7 @@ import pytest
 
 import daband
 from daband.checks._pairs import check_pair
-from daband.domains.readers._arrays import from_arrays, from_callable
+from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
@@ -50,17 +50,7 @@ def by_log():
     return from_log(source=(X, LABELS, (LABELS == 1) * 1.0, np.full(N, 0.5)), target=X_TARGET, n_arms=3)
 
 
-def by_functions():
-    def draw(generator, n):
-        return generator.normal(size=(n, 6))
-
-    def pay(generator, contexts, arms):
-        return contexts[np.arange(len(arms)), arms]
-
-    return from_callable(source=(draw, pay), target=draw, n_arms=3, length=3 * N)
-
-
-READERS = [by_arrays, by_rewards_in_euros, by_table, by_logged_table, by_log, by_functions]
+READERS = [by_arrays, by_rewards_in_euros, by_table, by_logged_table, by_log]
 
 
 @pytest.mark.parametrize("made", READERS)

@@ -1,26 +1,21 @@
-"""Domains over arrays in memory: ``from_arrays`` makes a pair of a user's arrays, ``from_callable`` of functions."""
+"""Domains over arrays in memory, and ``from_arrays``, which makes a pair of a user's arrays."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from daband._arguments import checked_class_names, one_of, whole
-from daband._arguments import share as checked_share
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
 from daband.domains._splits import EvaluatedRewards, hold_out_rewards
 from daband.errors import InvalidInput
-
-Draw = Callable[[np.random.Generator, int], ArrayLike]
-Pay = Callable[[np.random.Generator, AnyArray, IntArray], ArrayLike]
 
 
 class ArrayContexts(Contexts):
@@ -44,7 +39,7 @@ class ArraySource(ArrayContexts, RewardDomain):
     """Contexts with what every arm pays: labels (n,), or a table of rewards (n, K).
 
     ``expected`` (n, K) are the expected rewards, if the realised ones are noisy. Without it the rewards themselves are
-    taken as expected, which is exact for noise-free ones, unless ``noisy`` is True: then expected rewards are unknown.
+    taken as expected, which is exact for noise-free ones.
     """
 
     def __init__(
@@ -54,13 +49,11 @@ class ArraySource(ArrayContexts, RewardDomain):
         *,
         n_arms: int | None = None,
         expected: ArrayLike | None = None,
-        noisy: bool = False,
         passes: int = 1,
         per_arm: bool = False,
         name: str = "source",
     ) -> None:
         super().__init__(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
-        self._noisy = noisy
         self._rewards, self._labels = _checked_rewards(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = None if expected is None else _checked_table(expected, len(self), f"{name} expected")
@@ -79,9 +72,7 @@ class ArraySource(ArrayContexts, RewardDomain):
             rewards[np.arange(len(indices)), self._labels[indices]] = 1.0
         else:
             rewards = self._rewards[indices]
-        if self._expected is not None:
-            return rewards, self._expected[indices]
-        return rewards, None if self._noisy else rewards
+        return rewards, rewards if self._expected is None else self._expected[indices]
 
 
 class ArrayEvaluation(EvaluatedRewards):
@@ -217,107 +208,6 @@ def from_arrays(
     )
 
 
-def _with_seeds(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with a seed for every domain; each uses the two that follow as well."""
-    seeds = {
-        name: arguments["data_seed"] + 3 * index
-        for role in ("source", "target")
-        for index, name in enumerate(arguments[f"{role}s"] or [role])
-    }
-    return {**arguments, "data_seed": seeds}
-
-
-@takes_several(by_source=("source_test", "data_seed"), by_target=("target_test", "data_seed"), prepare=_with_seeds)
-def from_callable(
-    *,
-    source: tuple[Draw, Pay] | None = None,
-    target: Draw | None = None,
-    sources: Mapping[str, tuple[Draw, Pay]] | None = None,
-    targets: Mapping[str, Draw] | None = None,
-    target_test: Any = None,
-    source_test: Any = 0.1,
-    n_arms: int,
-    length: int = 20_000,
-    class_names: Sequence[str] | None = None,
-    data_seed: int = 0,
-    shift: ShiftLike = None,
-    units: Sequence[int] | None = None,
-    name: str = "callable",
-) -> Pair:
-    """Return a pair of contexts and rewards that functions draw, e.g. a simulator.
-
-    Args:
-        source: ``draw(generator, n)``, which returns n contexts (n, *C), and ``pay(generator, contexts, arms)``, which
-            returns the rewards of these arms, (n,). All randomness must come from the generator. ``pay`` is called once
-            per arm, and an arm's reward must not depend on earlier calls.
-        target: ``draw`` of the target.
-        sources: several sources by name, instead of ``source``, e.g. three simulators.
-        targets: several targets by name, instead of ``target``; ``target_test`` is then a mapping as well.
-        target_test: contexts and labels (t,) or expected rewards (t, K), for the evaluator, or None.
-        source_test: source rounds that training does not use: contexts and labels or expected rewards, or how many to
-            draw, as a fraction of ``length``, or None. Drawn ones hold realised rewards, not expected ones.
-        n_arms: the number of arms.
-        length: how many contexts each side has. All of them are drawn at once.
-        class_names: a name per arm; by default "0", "1", ...
-        data_seed: fixes everything that is drawn.
-        shift: what may differ between the domains, as in ``from_arrays``.
-        units: the numbers of a context in other units in the target, as in ``from_arrays``.
-        name: what reports call the pair.
-
-    The expected rewards of the source are not known, so its regret is not known either.
-
-    >>> def draw(generator, n):
-    ...     return generator.normal(size=(n, 3))
-    >>> def pay(generator, contexts, arms):
-    ...     return (contexts[:, 0] > 0) == (arms == 1)
-    >>> pair = daband.domains.from_callable(source=(draw, pay), target=draw, n_arms=2, length=1000)
-    >>> pair.source.read([0]).shape
-    (1, 3)
-    """
-    if not (isinstance(source, tuple) and len(source) == 2 and all(callable(part) for part in source)):
-        raise InvalidInput("source must be a tuple of two functions (draw, pay)")
-    if not callable(target):
-        raise InvalidInput(f"target must be a function, got {type(target).__name__}")
-    n_arms, length = whole("n_arms", n_arms, least=1), whole("length", length, least=1)
-    data_seed = whole("data_seed", data_seed, least=0)
-    check_memory(8.0 * n_arms * length, f"n_arms={n_arms}")
-
-    def contexts(draw: Draw, what: str, n: int, seed: int) -> AnyArray:
-        drawn = as_numpy(draw(np.random.default_rng([seed, 0]), n), f"what {what}'s draw returned")
-        if drawn.ndim < 2 or len(drawn) != n:
-            raise InvalidInput(f"{what}'s draw must return {n} contexts (n, *C), got shape {drawn.shape}")
-        return drawn
-
-    def rounds(what: str, n: int, seed: int) -> tuple[AnyArray, FloatArray]:
-        seen = contexts(source[0], what, n, seed)
-        rewards = np.empty((n, n_arms))
-        for arm in range(n_arms):
-            given = source[1](np.random.default_rng([seed, 1 + arm]), seen, np.full(n, arm))
-            column = as_numpy(given, f"what {what}'s pay returned")
-            if column.shape != (n,) or not np.isfinite(column).all():
-                raise InvalidInput(f"{what}'s pay must return a finite reward a context, got shape {column.shape}")
-            rewards[:, arm] = column
-        return seen, rewards
-
-    paid = rounds("source", length, data_seed)
-    held = None if isinstance(source_test, Real) else source_test
-    if held is None and source_test is not None and checked_share("source_test", source_test) > 0:
-        held = rounds("source_test", max(1, round(source_test * length)), data_seed + 2)
-    pair = from_arrays(
-        source=paid,
-        source_test=held,
-        target=contexts(target, "target", length, data_seed + 1),
-        target_test=target_test,
-        n_arms=n_arms,
-        class_names=class_names,
-        shift=shift,
-        units=units,
-        name=name,
-    )
-    about = About(summary="functions given by the user", licence="the user's own")
-    return replace(pair, source=ArraySource(*paid, n_arms=n_arms, noisy=True), about=about)
-
-
 def target_parts(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
@@ -382,33 +272,28 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
 
 
 def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
-    """What arms pay, or labels, as numbers; names of arms are refused with a hint.
+    """Return the rewards of arms, or labels, as numbers; arm names are refused with a hint.
 
-    Whole numbers in one column are labels: nobody has a bandit of one arm.
+    Integers in one column are labels: nobody has a bandit of one arm.
     """
     values = pays.to_numpy() if hasattr(pays, "to_numpy") else pays  # a column or a frame
-    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1:
-        values = values.reshape(-1)
-        _refuse_one_arm(values, name)
-    first = next(iter(values), None) if isinstance(values, Sequence) or getattr(values, "ndim", 0) == 1 else None
+    first: Any = values
+    while isinstance(first, Sequence | np.ndarray) and not isinstance(first, str) and len(first):
+        first = first[0]
     if isinstance(first, str):
         raise InvalidInput(
             f"{name} labels must be integers, got names such as {str(first)!r}: names, labels = numpy.unique(labels, "
             "return_inverse=True), and class_names=names; from_table takes names as they are"
         )
     array = as_numpy(values, f"{name} rewards")
-    if array.ndim == 2 and array.shape[1] == 1:  # nested lists
-        _refuse_one_arm(array, name)
-        return array[:, 0]
-    return array
-
-
-def _refuse_one_arm(column: AnyArray, name: str) -> None:
-    if "float" in str(column.dtype):
+    if array.ndim != 2 or array.shape[1] != 1:
+        return array
+    if array.dtype.kind == "f":
         raise InvalidInput(
             f"{name} rewards have one column, and a bandit has two arms or more: give a column for every arm, or "
             "labels as whole numbers (n,)"
         )
+    return array[:, 0]
 
 
 def _checked_rewards(

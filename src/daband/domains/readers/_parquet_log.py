@@ -149,10 +149,8 @@ class ParquetLog(LoggedDomain):
                 remedies=_NAME_COLUMNS,
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
-        self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
-        n = int(self._starts[-1])
-        self._block_rows = max(1, min(_BLOCK_ROWS, math.ceil(n / 64)))
-        self._take_blocks(np.arange(math.ceil(n / self._block_rows)))
+        rows_per_block = min(_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
+        self._take_blocks([part for file in self.files for part in _cut(file.path, 0, file.rows, rows_per_block)])
         self._block = lru_cache(maxsize=2)(self._read_block)
 
     def _as_rounds(self, rows: pl.LazyFrame, path: Path) -> LogFile:
@@ -172,12 +170,10 @@ class ParquetLog(LoggedDomain):
                 rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
 
-    def _take_blocks(self, blocks: IntArray) -> None:
+    def _take_blocks(self, blocks: list[LogPart]) -> None:
         """Be the log of these blocks of rows; a position is one among their rows."""
         self._blocks = blocks
-        starts = blocks * self._block_rows
-        self._lengths = np.minimum(starts + self._block_rows, int(self._starts[-1])) - starts
-        self._ends = np.cumsum(self._lengths)
+        self._ends = np.cumsum([len(block) for block in blocks])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -192,11 +188,10 @@ class ParquetLog(LoggedDomain):
         if n_held < 1:
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-        chosen = np.zeros(len(self._blocks), np.bool_)
-        chosen[generator.permutation(len(self._blocks))[:n_held]] = True
+        chosen = set(generator.permutation(len(self._blocks))[:n_held].tolist())
         kept, held = copy.copy(self), copy.copy(self)
-        for part, blocks in ((kept, self._blocks[~chosen]), (held, self._blocks[chosen])):
-            part._take_blocks(blocks)
+        kept._take_blocks([block for number, block in enumerate(self._blocks) if number not in chosen])
+        held._take_blocks([block for number, block in enumerate(self._blocks) if number in chosen])
         held.passes = 1
         return kept, held
 
@@ -204,14 +199,13 @@ class ParquetLog(LoggedDomain):
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
         """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
-        parts = []
-        breaks = np.flatnonzero(np.diff(self._blocks) != 1) + 1
-        for run in np.split(self._blocks, breaks):
-            first, last = int(run[0]) * self._block_rows, (int(run[-1]) + 1) * self._block_rows
-            for file, at in zip(self.files, self._starts[:-1].tolist(), strict=True):
-                start, stop = max(0, first - at), min(file.rows, last - at)
-                parts += [LogPart(file.path, begin, min(begin + rows, stop)) for begin in range(start, stop, rows)]
-        return parts
+        runs: list[LogPart] = []
+        for block in self._blocks:
+            if runs and (runs[-1].path, runs[-1].stop) == (block.path, block.start):
+                runs[-1] = LogPart(block.path, runs[-1].start, block.stop)
+            else:
+                runs.append(block)
+        return [part for run in runs for part in _cut(run.path, run.start, run.stop, rows)]
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
         """Yield the rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
@@ -255,18 +249,15 @@ class ParquetLog(LoggedDomain):
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
-        n = len(self)
-        blocks = np.random.default_rng([seed, number, n, self._order_key]).permutation(len(self._blocks))
-        lengths = self._lengths[blocks]
-        ends = np.cumsum(lengths)
+        key = [seed, number, len(self), self._order_key]
+        lengths = np.diff(self._ends, prepend=0)
+        blocks = np.random.default_rng(key).permutation(len(lengths))
+        firsts = np.cumsum(lengths[blocks]) - lengths[blocks]
         pieces = []
-        for place in range(int(np.searchsorted(ends, start, side="right")), len(blocks)):
-            first = int(ends[place] - lengths[place])
-            if first >= stop:
-                break
-            rows = np.random.default_rng([seed, number, n, self._order_key, int(blocks[place])])
-            within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
-            pieces.append(int(self._ends[blocks[place]] - lengths[place]) + within)
+        for block, first in zip(blocks.tolist(), firsts.tolist(), strict=True):
+            if first < stop and first + lengths[block] > start:
+                within = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
+                pieces.append(int(self._ends[block] - lengths[block]) + within[max(0, start - first) : stop - first])
         return np.concatenate(pieces)
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -278,21 +269,13 @@ class ParquetLog(LoggedDomain):
 
     def _gather(self, indices: IntArray) -> LoggedRounds:
         blocks = np.searchsorted(self._ends, indices, side="right")
-        place = indices - (self._ends - self._lengths)[blocks]
-
-        def read(block: int, rows: IntArray) -> list[AnyArray]:
-            return [column[place[rows]] for column in _columns_of(self._block(int(self._blocks[block])))]
-
+        place = indices - np.concatenate([[0], self._ends])[blocks]
+        read = lambda block, rows: [column[place[rows]] for column in self._block(self._blocks[block])]  # noqa: E731
         return LoggedRounds(*gather_rows(blocks, read))
 
-    def _read_block(self, block: int) -> LoggedRounds:
-        start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))
-        columns = []
-        for file, first in zip(self.files, self._starts[:-1], strict=True):
-            part = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
-            if part.start < part.stop:
-                columns += [_columns_of(batch) for batch in self.batches(part)]
-        return LoggedRounds(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    def _read_block(self, block: LogPart) -> list[AnyArray]:
+        batches = [(one.contexts, one.arms, one.rewards, one.propensities) for one in self.batches(block)]
+        return [np.concatenate(column) for column in zip(*batches, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_block"}
@@ -452,8 +435,9 @@ def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
             raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
 
 
-def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
-    return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
+def _cut(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
+    """Return parts of at most ``rows`` rows."""
+    return [LogPart(path, first, min(first + rows, stop)) for first in range(start, stop, rows)]
 
 
 class ReadsLogs(Protocol):
