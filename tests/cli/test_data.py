@@ -1,11 +1,8 @@
-from dataclasses import replace
-
 import pytest
 from typer.testing import CliRunner
 
 from daband.cli._data import data_app
 from daband.domains._registry import pairs
-from daband.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +29,7 @@ def test_list_shows_every_pair(tmp_path):
 def test_check_on_a_fresh_clone():
     result = run("check")
     assert result.exit_code == 0
-    for word in ("digit", "missing", "daband data get digit", "CC BY-SA 3.0", "warfarin", "pharmgkb"):
+    for word in ("digit", "missing", "download https://ossci", "CC BY-SA 3.0", "warfarin", "pharmgkb"):
         assert word in result.output
     assert "needs nothing" in run("check", "synthetic").output
 
@@ -43,18 +40,3 @@ def test_check_fails_for_damaged_files(tmp_path):
     result = run("check", "digit")
     assert result.exit_code == 1
     assert "damaged" in result.output
-
-
-def test_get_says_what_must_be_got_by_hand():
-    result = run("get", "warfarin")
-    assert result.exit_code == 1
-    assert "by hand" in result.output
-    assert "needs nothing" in run("get", "synthetic").output
-
-
-def test_get_without_a_network_raises_the_helpful_error(monkeypatch):
-    entry = pairs.get("digit")
-    nowhere = replace(entry.resources[0], url="http://127.0.0.1:9/a")
-    monkeypatch.setitem(pairs._members, "digit", replace(entry, resources=(nowhere,)))
-    with pytest.raises(DataError, match="Is there a network"):
-        run("get", "digit")

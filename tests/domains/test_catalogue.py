@@ -20,8 +20,7 @@ def test_every_resource_can_be_got_somehow():
     for name in pairs:
         for resource in pairs.get(name).resources:
             assert resource.licence
-            assert bool(resource.url) != bool(resource.by_hand)
-            assert not resource.url or resource.url.startswith("http")
+            assert resource.by_hand
 
 
 def test_real_files_are_whole(shared_data):
@@ -57,10 +56,4 @@ def test_directories_follow_the_environment(monkeypatch, tmp_path):
     assert data_directory() == tmp_path / "cache" / "data"
     monkeypatch.delenv("DABAND_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.platform", "linux")
     assert cache_directory() == tmp_path / "daband"
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert cache_directory().parts[-3:] == ("Library", "Caches", "daband")
-    monkeypatch.setattr("sys.platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert cache_directory() == tmp_path / "local" / "daband"

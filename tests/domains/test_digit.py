@@ -191,7 +191,7 @@ def test_a_damaged_idx_file_is_named(tmp_path, content, message):
     with pytest.raises(DataError, match=message) as caught:
         read_idx(path)
     assert str(path) in str(caught.value)
-    assert "daband data get digit" in str(caught.value)
+    assert "daband data check digit" in str(caught.value)
 
 
 def test_images_and_labels_that_do_not_belong_together(places):

@@ -45,7 +45,7 @@ def test_one_pair_does_without_the_third_collection(places):
     write_usps(places)
     write_semeion(places)
     load("handwritten/usps-semeion")
-    with pytest.raises(DataError, match=r"To get it, run `daband data get handwritten`.*daband data check handwritten"):
+    with pytest.raises(DataError, match=r"To get it, download https://.*daband data check handwritten"):
         load("handwritten/usps-mnist")
 
 

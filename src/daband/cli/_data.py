@@ -1,19 +1,18 @@
-"""``daband data``: lists pairs, checks their files and downloads them."""
+"""``daband data``: lists pairs, and checks their files."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from daband.cli._output import console, say
-from daband.domains._registry import check_data, data_directory, get_data, pairs
+from daband.domains._registry import check_data, data_directory, pairs
 
 data_app = typer.Typer(
     name="data",
-    help="List pairs of domains, and get their data.",
+    help="List pairs of domains, and check their data.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,36 +71,7 @@ def check_command(
             licence = f"licence: {status.resource.licence}"
             say(f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; {licence}", markup=True)
             say(f"           {status.path}", style="dim")
-            if status.remedy:
-                say(f"           {status.remedy}")
+            if status.state != "there":
+                say(f"           {status.resource.by_hand}")
     if damaged:
-        raise typer.Exit(1)
-
-
-@data_app.command("get")
-def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")]) -> None:
-    """Download the data that a pair needs and that are not there.
-
-    Example: daband data get amazon/books-dvd
-    """
-    by_hand = False
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    for name in names:
-        if not pairs.get(name).resources:
-            console.print(f"{name} needs nothing from outside")
-        with Progress(*columns, console=console, transient=True) as bar:
-            lines: dict[str, TaskID] = {}
-
-            def show(what: str, done: int, total: int, bar: Progress = bar, lines: dict[str, TaskID] = lines) -> None:
-                if what not in lines:
-                    lines[what] = bar.add_task(what)
-                bar.update(lines[what], completed=done, total=total or None)
-
-            for fetched in get_data(name, progress=show):
-                say(f"{fetched.state}: {fetched.resource.what}")
-                if fetched.state == "by hand":
-                    by_hand = True
-                    say(f"  {fetched.resource.by_hand}")
-                    say(f"  it belongs at {fetched.path}", style="dim")
-    if by_hand:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Pairs by name: how to register one, which data it needs, where the data is, and how to download it."""
+"""Pairs by name: how to register one, which data it needs, and where the data is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import inspect
 import os
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,24 +29,17 @@ Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 class Resource:
     """A file or folder below the data directory, and how to get it.
 
-    ``places`` are the paths where it may be; a download goes to the first. ``url`` is empty if a user must get it
-    ``by_hand``. ``md5`` is the checksum of the file as downloaded, ``content_md5`` that of its content, unpacked if it
-    is gzipped. ``of`` is the domain whose pairs need it; it is empty if every pair of the data set does.
+    ``places`` are the paths where it may be. ``content_md5`` is the checksum of its content, unpacked if it is gzipped.
+    ``of`` is the domain whose pairs need it; it is empty if every pair of the data set does.
     """
 
     what: str
     places: tuple[str, ...]
     licence: str
-    url: str = ""
-    md5: str = ""
+    by_hand: str
     content_md5: str = ""
-    by_hand: str = ""
     optional: bool = False
     of: str = ""
-
-    def remedy(self, pair: str) -> str:
-        """How to get it for this pair, in words."""
-        return f"run `daband data get {pair}` (from {self.url})" if self.url else self.by_hand
 
 
 @dataclass(frozen=True)
@@ -145,10 +137,6 @@ def cache_directory() -> Path:
     given = os.environ.get("DABAND_CACHE")
     if given:
         return Path(given).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser() / "daband"
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/daband").expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
 
 
@@ -177,7 +165,7 @@ def need(candidates: Sequence[str], *, pair: str) -> Path:
     if place is None:
         inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
         files = [(f"{place}/", resource) for resource in pairs.get(pair).resources for place in resource.places]
-        how = next((f"To get it, {one.remedy(pair)}. " for place, one in files if place.startswith(inside)), "")
+        how = next((f"To get it, {one.by_hand}. " for place, one in files if place.startswith(inside)), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
             f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"
@@ -185,34 +173,13 @@ def need(candidates: Sequence[str], *, pair: str) -> Path:
     return place
 
 
-# Files: whether they are complete, and how to download them.
-
-#: Called with what is being downloaded, the bytes so far, and the bytes in all (0 when not known).
-DownloadProgress = Callable[[str, int, int], None]
-_PATIENCE = 10.0  # seconds without a byte
-_CHUNK = 1 << 20  # bytes
-
-
 @dataclass(frozen=True)
 class ResourceStatus:
-    """One resource of one pair.
+    """One resource of a pair; ``state`` is "there", "missing" or "damaged"."""
 
-    ``state`` is "there", "missing" or "damaged"; or what ``get_data`` did: "there already", "downloaded", or nothing if
-    the resource must be got "by hand".
-    """
-
-    pair: str
     resource: Resource
     state: str
     path: Path
-
-    @property
-    def remedy(self) -> str:
-        """How to repair it; empty when nothing is wrong."""
-        if self.state in ("there", "there already", "downloaded"):
-            return ""
-        again = "delete it and " if self.state == "damaged" and self.resource.url else ""
-        return again + self.resource.remedy(self.pair)
 
 
 def check_data(name: str) -> Iterator[ResourceStatus]:
@@ -220,59 +187,9 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
     for resource in pairs.get(name).resources:
         path = find(resource.places)
         if path is None:
-            yield ResourceStatus(name, resource, "missing", data_directory() / resource.places[0])
+            yield ResourceStatus(resource, "missing", data_directory() / resource.places[0])
         else:
-            yield ResourceStatus(name, resource, "there" if _is_complete(path, resource) else "damaged", path)
-
-
-def get_data(name: str, *, progress: DownloadProgress | None = None) -> Iterator[ResourceStatus]:
-    """Download the files of a pair that are missing or damaged; yield a record per resource as it is done."""
-    for status in check_data(name):
-        resource, target = status.resource, data_directory() / status.resource.places[0]
-        if status.state == "there":
-            yield ResourceStatus(name, resource, "there already", status.path)
-        elif not resource.url:
-            yield ResourceStatus(name, resource, "by hand", target)
-        else:
-            download(resource.url, target, md5=resource.md5, what=resource.what, progress=progress)
-            yield ResourceStatus(name, resource, "downloaded", target)
-
-
-def download(
-    url: str, target: Path, *, md5: str = "", what: str = "", progress: DownloadProgress | None = None
-) -> None:
-    """Download ``url`` to ``target``, which appears only when it is complete and its md5 is right."""
-    import urllib.request
-    from http.client import HTTPException
-
-    part = target.with_name(f"{target.name}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()
-    except OSError as error:
-        raise DataError(f"{target.parent} cannot be written ({error}); set DABAND_DATA to a folder of yours") from None
-    try:
-        request = urllib.request.Request(url, headers={"User-Agent": "daband"})  # noqa: S310 - of the catalogue
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as response, open(part, "wb") as file:  # noqa: S310
-            total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read(_CHUNK):
-                file.write(chunk)
-                if progress is not None:
-                    progress(what or target.name, file.tell(), total)
-        if total and part.stat().st_size != total:
-            raise DataError(f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again")
-        with open(part, "rb") as file:
-            digest = hashlib.file_digest(file, _md5).hexdigest()
-        if md5 and digest != md5:
-            raise DataError(f"{url} has the wrong checksum: md5 {digest}, expected {md5}; try again later")
-        part.replace(target)
-    except (OSError, HTTPException) as error:  # urllib's errors are OSErrors; a broken answer is not
-        raise DataError(
-            f"{url} cannot be downloaded ({error}). Is there a network? You can also get the file by hand and put it "
-            f"at {target}"
-        ) from None
-    finally:
-        part.unlink(missing_ok=True)
+            yield ResourceStatus(resource, "there" if _is_complete(path, resource) else "damaged", path)
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:
@@ -283,10 +200,7 @@ def _is_complete(path: Path, resource: Resource) -> bool:
         return path.stat().st_size > 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as content:
-            return hashlib.file_digest(content, _md5).hexdigest() == resource.content_md5
+            read = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
     except (OSError, EOFError, zlib.error):
         return False
-
-
-def _md5() -> hashlib._Hash:
-    return hashlib.md5(usedforsecurity=False)  # publishers of data give it to tell damage, not malice
+    return read.hexdigest() == resource.content_md5

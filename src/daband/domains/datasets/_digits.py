@@ -27,7 +27,7 @@ Arrays: TypeAlias = tuple[AnyArray, IntArray]
 #: Where the idx files may lie below the data directory.
 MNIST_PLACES = ("mnist", "MNIST/raw")
 _SIDE = 28
-_REMEDY = "delete it and run `daband data get digit`"
+_REMEDY = "replace it: `daband data check digit` says where to get it"
 # Colour photographs inside the installed packages themselves, so nothing is downloaded. What else ships there is left
 # out: drawings, microscopy, and pictures that are mostly black (a rocket at night, a retina, a deep sky), over which a
 # digit looks as MNIST's do. MNIST-M was cut from everyday scenes.
@@ -41,8 +41,8 @@ def read_mnist(split: str, *, pair: str) -> Arrays:
     images, labels = (_idx(folder, f"{split}-{name}") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     if images.shape[1:] != (_SIDE, _SIDE) or labels.shape != (len(images),) or labels.max(initial=0) > 9:
         raise DataError(
-            f"{folder}: {split} images {images.shape} and labels {labels.shape} do not belong together. Delete the "
-            "files and run `daband data get digit`"
+            f"{folder}: {split} images {images.shape} and labels {labels.shape} do not belong together. Replace the "
+            "files: `daband data check digit` says where to get them"
         )
     return images, labels.astype(np.int64)
 
@@ -50,7 +50,7 @@ def read_mnist(split: str, *, pair: str) -> Arrays:
 def _idx(folder: Path, name: str) -> AnyArray:
     path = find([name, f"{name}.gz"], directory=folder)
     if path is None:
-        raise DataError(f"{folder / name}(.gz) is not there; `daband data get digit` downloads it")
+        raise DataError(f"{folder / name}(.gz) is not there: `daband data check digit` says where to get it")
     return read_idx(path)
 
 

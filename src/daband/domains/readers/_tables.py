@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from daband._arguments import checked_class_names
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
@@ -94,7 +95,7 @@ def from_table(
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame, target_frame = _numbered(read_table(source)), _numbered(read_table(target))
-    classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
+    classes = _arms(source_frame, columns, class_names)
     answers = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
@@ -141,11 +142,19 @@ def from_table(
         "class_names": classes, "passes": passes, "target_passes": target_passes,
         "name": name,
     }  # fmt: skip
-    rounds = _rounds if columns.arm is None else _log
-    parts: dict[str, Any] = {
-        what: None if frame is None else rounds(frame, of_source, columns, classes, what)
-        for what, frame in (("source", source_frame), ("source_test", held_frame))
-    }
+
+    def rounds(frame: pl.DataFrame, where: str) -> tuple[AnyArray, ...]:
+        if columns.arm is None:
+            return of_source.apply(frame), _answers(frame, columns, classes, where)
+        arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
+        logged = [_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None]
+        if columns.propensity is not None:
+            check_logged_propensities(logged[1], columns.propensity, lambda row: row_number(frame, row))
+        return of_source.apply(frame), arms, *logged
+
+    parts: dict[str, Any] = {"source": rounds(source_frame, "source"), "source_test": None}
+    if held_frame is not None:
+        parts["source_test"] = rounds(held_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
         _estimate_propensities(parts, len(classes))
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
@@ -191,20 +200,15 @@ def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
     return frame if ROW in frame.columns else frame.with_row_index(ROW)
 
 
-def _classes(frame: pl.DataFrame, columns: Columns) -> list[str]:
-    name = columns.arm or columns.label
-    return list(columns.rewards) if columns.rewards or name is None else _sorted_values(_values(frame, name))
-
-
-def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
+def _arms(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
+    """Return the names of the arms: those given, the columns of rewards, or the values of the arm or label column."""
     if isinstance(names, str):
         raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
-    if columns.rewards:
+    if names is not None and columns.rewards:
         raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
-    classes = [_name(name) for name in names]
-    if len(classes) < 2 or len(set(classes)) < len(classes):
-        raise InvalidInput(f"class_names must be at least two names, none of them twice, got {classes}")
-    return classes
+    if names is not None:
+        return list(checked_class_names([_name(name) for name in names], max(2, len(names))))
+    return list(columns.rewards) or _sorted_values(_values(source, str(columns.arm or columns.label)))
 
 
 def _sorted_values(values: list[Any]) -> list[str]:
@@ -268,28 +272,16 @@ def _positions(values: list[Any], classes: Sequence[str], column: str, where: st
 
 
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
-    table = np.stack([numbers(frame, name, where=where, is_context=False) for name in columns.rewards], axis=1)
-    if np.isnan(table).any():
-        row, arm = np.argwhere(np.isnan(table))[0]
-        raise DataError(f"{where} has no reward in row {row_number(frame, row)} of column {columns.rewards[arm]!r}")
-    return table
+    return np.stack([_numbers(frame, name, where) for name in columns.rewards], axis=1)
 
 
-def _rounds(
-    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
-) -> tuple[AnyArray, ...]:
-    return transform.apply(frame), _answers(frame, columns, classes, where)
-
-
-def _log(
-    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
-) -> tuple[AnyArray, ...]:
-    assert columns.arm is not None
-    arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
-    logged = [_logged(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None]
-    if columns.propensity is not None:
-        check_logged_propensities(logged[1], columns.propensity, lambda row: row_number(frame, row))
-    return transform.apply(frame), arms, *logged
+def _numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+    """Return a column of rewards or propensities; a missing value is an error."""
+    values = numbers(frame, name, where=where, is_context=False)
+    if np.isnan(values).any():
+        row = row_number(frame, int(np.isnan(values).argmax()))
+        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
+    return values
 
 
 def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
@@ -301,14 +293,6 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
     for what, part in given.items():
         parts[what] = (*part, propensities[: len(part[1])])
         propensities = propensities[len(part[1]) :]
-
-
-def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
-    values = numbers(frame, name, where=where, is_context=False)
-    if np.isnan(values).any():
-        row = row_number(frame, int(np.flatnonzero(np.isnan(values))[0]))
-        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
-    return values
 
 
 def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
