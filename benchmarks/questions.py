@@ -6,6 +6,9 @@
 Constants of ``daband.trust._questions`` were chosen on the development half: within each kind, every other data set by
 name. *Uniform* draws contexts uniformly and one of the proposed arms, and takes the largest estimate. *CODA* (Kay et
 al., ICCV 2025) asks for the best arm of a context, which tells more than a reward, and needs rewards of 0 and 1.
+
+Verdicts are those of ``choose`` after 50 rewards: in the target as it is, in one whose contexts have the rewards of
+other contexts (*unrelated*), and in one whose rewards are reversed (*flipped*).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import numpy as np
 from machine import commit
 from scipy.special import betainc
 
-from daband.trust._questions import Questions
+from daband.trust._assessment import Assessment
+from daband.trust._questions import Interval, Questions
 
 BUDGETS = (10, 25, 50, 100, 200)
 DRAWS = 10
@@ -68,6 +72,54 @@ def measure(path: Path) -> list[dict[str, Any]]:
                 lost = float((best - values[chosen]) / span)
                 rows.append({**common, "way": "coda", "rewards": budget, "lost": lost})
     return rows
+
+
+def verdicts(path: Path) -> list[dict[str, Any]]:
+    """Return the verdict after 50 rewards in the target as it is, unrelated and flipped, with the true advantage."""
+    stored = np.load(path)
+    kept = _distinct(stored["target_means"])
+    default = kept.index(int(stored["default"]))
+    source, means = stored["source_rewards"].astype(float), stored["target_means"][kept].astype(float)
+    at_source = stored["source_means"][kept].argmax(axis=2)
+    earned = source[np.arange(len(source)), at_source]
+    today, scale = int(source.mean(axis=0).argmax()), float(earned.std(axis=1).max())
+    real = stored["target_rewards"].astype(float)
+    every = np.concatenate([means.argmax(axis=2), np.full((1, len(real)), today)])
+    generator = np.random.default_rng(0)
+    targets = {"real": real, "unrelated": generator.permutation(real), "flipped": real.max() + real.min() - real}
+    rows = []
+    for target, rewards in targets.items():
+        values = rewards[np.arange(len(rewards)), every].mean(axis=1)
+        for draw in range(DRAWS):
+            asked = Questions(every, means.mean(axis=0), scale=scale, seed=draw)
+            evidence = asked.evidence({question: rewards[question] for question in asked.first(50)})
+            chosen = evidence.choose(default, earned.mean(axis=1))
+            verdict = _verdict(evidence.intervals(len(kept), budget=50)[chosen])
+            gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)
+            rows.append({"set": path.stem.rpartition("__")[0], "target": target, "verdict": verdict, "gain": gain})
+    return rows
+
+
+def _verdict(interval: Interval) -> str:
+    """Return what ``Assessment.with_rewards`` says; fields that do not enter the verdict are empty."""
+    empty: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
+    return Assessment(**{**empty, "doubts": [], "high": None}).with_rewards(interval, interval, 50).verdict
+
+
+def of_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how often each target led to a deployment, and how often that was wrong."""
+    found = []
+    for target in ("real", "unrelated", "flipped"):
+        own = [row for row in rows if row["target"] == target]
+        deployed = [row for row in own if row["verdict"] == "deploy"]
+        good = [row for row in own if row["gain"] >= 0.05]
+        found.append({
+            "target": target, "runs": len(own), "deployed": len(deployed), "good": len(good),
+            "good_deployed": sum(row["verdict"] == "deploy" for row in good),
+            "worse": sum(row["gain"] < 0.0 for row in deployed),
+            "clearly_worse": sum(row["gain"] < -0.02 for row in deployed),
+        })  # fmt: skip
+    return found
 
 
 def _distinct(means: Any) -> list[int]:
@@ -181,12 +233,15 @@ def main() -> None:
     parser.add_argument("--predictions", type=Path, required=True)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--commit", help="the commit, where there is no checkout")
     given = parser.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
-        rows = [row for part in pool.map(measure, sorted(given.predictions.glob("*__0.npz"))) for row in part]
-    found = {"commit": commit(), "rows": summary(rows)}
-    for row in found["rows"]:
-        print(row)
+        files = sorted(given.predictions.glob("*__0.npz"))
+        judged = of_verdicts([row for part in pool.map(verdicts, files) for row in part])
+        print(*judged, sep="\n", flush=True)
+        rows = summary([row for part in pool.map(measure, files) for row in part])
+        print(*rows, sep="\n")
+    found = {"commit": given.commit or commit(), "verdicts": judged, "rows": rows}
     if given.record:
         given.record.write_text(json.dumps(found, indent=1) + "\n")
 

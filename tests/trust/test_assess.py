@@ -169,7 +169,7 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert (good.low, good.high, good.value, good.rewards) == (0.05, 0.57, 0.8, 50)
     bad = assessment.with_rewards(Interval(-0.4, -0.6, -0.2), value, 50)
     assert bad.verdict == "keep the incumbent"
-    unrelated = assessment.with_rewards(Interval(0.0, -0.2, 0.2), value, 50)  # the source promised much more
+    unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)  # the source promised much more
     assert unrelated.verdict == "collect rewards"
     few = assessment.with_rewards(Interval(assessment.advantage, -0.2, 0.9), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
@@ -188,7 +188,7 @@ def test_the_page_and_the_file(assessment, tmp_path):
     (tmp_path / "b.json").write_text(json.dumps({"accuracy": 0.5}))
     with pytest.raises(DataError, match="not the fields of an assessment"):
         read_assessment(tmp_path / "b.json")
-    keep = replace(assessment, expected=-0.1, advantage=-0.1, low=-0.3).judged()
+    keep = replace(assessment, advantage=-0.1, low=-0.3).judged()
     assert keep.sentence.startswith("Keep the incumbent: -0.100 over always ")
 
 

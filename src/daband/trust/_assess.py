@@ -206,8 +206,6 @@ def build_assessment(
         incumbent=incumbent.name,
         incumbent_arm=incumbent.arm,
         rewards=0,
-        expected=forecast.advantage if differs else 0.0,
-        deviation=forecast.deviation,
         source_advantage=float(gains.mean()),
         source_error=error,
         source_value=float(rewards.mean()),

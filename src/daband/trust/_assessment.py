@@ -54,10 +54,6 @@ class Assessment:
     incumbent_arm: int | None
     #: Number of target rewards that were used.
     rewards: int
-    #: Mean of the target advantage by the source and all target rewards together; the verdict is based on it.
-    expected: float
-    #: Standard deviation that belongs to ``expected``.
-    deviation: float
     #: Advantage over the incumbent on held-out source rounds.
     source_advantage: float
     #: Standard error of ``source_advantage``.
@@ -104,11 +100,8 @@ class Assessment:
         than = f"{self._unit}over {self.incumbent}"
         if self.rewards:
             limits = f"[{short(self.low)}, {short(self.high)}]"
-            also = ""
-            if self.verdict == DEPLOY and self.low <= 0.0:
-                also = f"; with the source's rewards at least {short(self.cautious, sign=True)}"
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
-            return f"{rewards}: {short(self.advantage, sign=True)} {limits} {than}{also}: {self._action}."
+            return f"{rewards}: {short(self.advantage, sign=True)} {limits} {than}: {self._action}."
         expected = f"{short(self.advantage, sign=True)} {than} is expected in the target"
         return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {short(self.low, sign=True)}."
 
@@ -151,8 +144,10 @@ class Assessment:
 
     @property
     def cautious(self) -> float:
-        """One-sided 90% lower limit by the source and all target rewards together."""
-        return self.expected - _NORMAL_90 * self.deviation
+        """One-sided 90% lower limit of the advantage."""
+        if self.high is None:
+            return self.low
+        return self.advantage - (self.advantage - self.low) * _NORMAL_90 / _NORMAL_95
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment after more target rewards; the verdict uses all that were paid for.
@@ -162,12 +157,6 @@ class Assessment:
             value: interval for the mean reward.
             rewards: number of rewards that both are based on.
         """
-        error = (advantage.high - advantage.low) / (2.0 * _NORMAL_95)
-        # Rewards that contradict the source count as if the source had told less.
-        before = max(self.deviation, abs(advantage.value - self.expected))
-        if not math.isfinite(error):
-            return self
-        trust = before**2 / max(before**2 + error**2, 1e-300)
         changed = replace(
             self,
             advantage=advantage.value,
@@ -177,18 +166,19 @@ class Assessment:
             value_low=value.low,
             value_high=value.high,
             rewards=self.rewards + rewards,
-            expected=self.expected + trust * (advantage.value - self.expected),
-            deviation=math.sqrt(trust) * error,
         )
-        return changed.judged()
+        return changed.judged() if math.isfinite(advantage.high - advantage.low) else self
 
     def judged(self) -> Assessment:
-        """Return the assessment with the verdict that follows from its other fields."""
-        if self.rewards and self.low > 0.0:
-            return replace(self, verdict=DEPLOY)
-        if self.expected <= 0.0 or (self.high is not None and self.high < 0.0):
+        """Return the assessment with the verdict that follows from its other fields.
+
+        A policy is deployed if the one-sided 90% lower limit of its advantage is above 0. Target rewards replace the
+        reference class and its doubts: a target that is unlike the source shows in them.
+        """
+        if self.advantage <= 0.0:
             return replace(self, verdict=KEEP)
-        return replace(self, verdict=DEPLOY if self.cautious > 0.0 and not self.doubts else COLLECT)
+        doubtful = bool(self.doubts) and not self.rewards
+        return replace(self, verdict=DEPLOY if self.cautious > 0.0 and not doubtful else COLLECT)
 
     @property
     def _unit(self) -> str:

@@ -35,8 +35,6 @@ _VARIES = 0.6
 _ABSOLUTE = 0.03
 #: Probability that the advantage is below the lower limit.
 _LEVEL = 0.1
-#: Standard deviations between the median and the tenth quantile of a normal distribution.
-_NORMAL_QUANTILE = 1.2816
 #: Fractions are counted for advantages above this many standard deviations of the reward: others are noise.
 _CLEAR = 0.1
 #: Vectors of more numbers are features, such as the output of a network or counts of words.
@@ -59,11 +57,6 @@ class Forecast:
     tenth_kept: float
     #: Fraction of the class in which nothing was left.
     lost: float
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the target advantage, by the median and the lower limit."""
-        return max((self.advantage - self.low) / _NORMAL_QUANTILE, 1e-12)
 
 
 @dataclass(frozen=True)
