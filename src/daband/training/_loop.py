@@ -29,11 +29,6 @@ from daband.training._trainer import (
 )
 from daband.training._work_folder import stop_signals_deferred
 
-#: Episodes of every group that are played before any other: they tell slow groups from fast.
-MEASURED_EPISODES = 2
-#: The share of the last episode in the seconds that one is expected to take.
-_RECENT = 0.2
-
 
 @overload
 def train(policy: Policy, *, source: LabelledDomain, **settings: Any) -> Run: ...
@@ -208,14 +203,9 @@ class RunGroup:
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
         self.name, self.phases = name, phases
-        #: What its episodes have taken so far.
-        self.seconds = 0.0
-        #: What an episode of it takes, a running mean; None before the first.
-        self.episode_seconds: float | None = None
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)
-
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
             with stop_signals_deferred(wanted=in_folder):  # a fresh folder's first save is made whole
@@ -252,15 +242,6 @@ class RunGroup:
     def episodes(self) -> int:
         """Episodes of each run."""
         return self.phases[0].episodes
-
-    def note_episode(self, seconds: float) -> None:
-        """An episode took so long."""
-        self.seconds += seconds
-        # The first episode compiles kernels and begins with empty buffers: the second replaces it.
-        if self.episode_seconds is None or self.episode <= MEASURED_EPISODES:
-            self.episode_seconds = seconds
-        else:
-            self.episode_seconds = (1 - _RECENT) * self.episode_seconds + _RECENT * seconds
 
     def step(self) -> None:
         """Play the next episode."""
@@ -313,7 +294,7 @@ def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
 
 
 def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
-    """Play groups to their ends, one after the other; the first episodes of every group before any other.
+    """Play groups to their ends: an episode of each in turn, so that the time left is known from the time so far.
 
     ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
     every run, where one has a folder.
@@ -325,15 +306,12 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
 
     with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
         try:
-            for until in (MEASURED_EPISODES, math.inf):
-                for group in groups:
-                    while not group.over and group.episode < until:
-                        begun = time.perf_counter()
-                        group.step()
-                        group.note_episode(time.perf_counter() - begun)
-                        if after is not None:
-                            after(group)
-                        request.obey(save)
+            while running := [group for group in groups if not group.over]:
+                for group in running:
+                    group.step()
+                    if after is not None:
+                        after(group)
+                    request.obey(save)
         finally:
             for group in groups:
                 group.stop()
@@ -361,9 +339,9 @@ class CandidateProgress:
     episodes: int
     policies_done: int
     policies: int
-    #: Until all candidates are trained, by the seconds that an episode of each takes; None before all were measured.
+    #: Until all candidates are trained, by the seconds that the episodes so far took.
     seconds_left: float | None
-    #: The part of the work that is done, from 0 to 1: by time where that is known, else by episodes.
+    #: The fraction of all episodes that is done, from 0 to 1.
     share: float
     #: What ``Run.note`` says.
     note: str = ""
@@ -426,7 +404,7 @@ def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgr
         if group.failure is not None:
             raise group.failure
         if progress is not None:
-            progress(_progress(group, groups))
+            progress(_progress(group, groups, time.perf_counter() - started, before))
 
     with ExitStack() as begun:
         for name, phases in work:
@@ -434,15 +412,12 @@ def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgr
             begun.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
+        started, before = time.perf_counter(), sum(group.episode for group in groups)
         run_groups(groups, after=after)
 
 
-def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
-    running = [group for group in groups if group.episode < group.episodes]
-    left = None
-    if all(group.episode_seconds is not None for group in running):
-        left = sum((group.episodes - group.episode) * (group.episode_seconds or 0.0) for group in running)
-    spent = sum(group.seconds for group in groups)
+def _progress(now: RunGroup, groups: Sequence[RunGroup], seconds: float, before: int) -> CandidateProgress:
+    """Return the progress after this many seconds, in which all episodes but those ``before`` were played."""
     played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
         candidate=now.name,
@@ -450,8 +425,8 @@ def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
         episodes=now.episodes,
         policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
         policies=sum(len(group.phases) for group in groups),
-        seconds_left=left,
-        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
+        seconds_left=seconds / (played - before) * (all_episodes - played),
+        share=played / all_episodes,
         note=now.phases[0].note,
     )
 
