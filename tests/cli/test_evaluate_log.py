@@ -70,7 +70,7 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
         (["nothing.safetensors", "log"], "nothing.safetensors"),
         (["p.safetensors", "logs"], "logs is not there"),
         (["p.safetensors", "log", "--estimators", "best"], "'best'"),
-        (["p.safetensors", "log", "--context", "age"], "shape (3,)"),
+        (["p.safetensors", "log", "--context", "age"], "a context is made of the columns age, city"),
         (["p.safetensors", "log", "--confidence", "95"], "confidence must"),
     ):
         done = daband("evaluate-log", *arguments)

@@ -153,7 +153,7 @@ def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
         settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)
         with rows_bar(fitted.name) as show:
-            daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
+            daband.fit_log(fitted, folder, columns=columns, progress=show)
     return fitted
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from daband._arguments import between_0_and_1, one_of, whole
 from daband._arrays import AnyArray, ArrayLike, FloatArray, one_blas_thread
-from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
@@ -110,7 +109,6 @@ def evaluate_log(
     rule: str | None = None,
     seed: int = 0,
     columns: Columns | None = None,
-    table: TableTransform | None = None,
     on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     before: Policy | None = None,
@@ -137,9 +135,7 @@ def evaluate_log(
         rule: "ucb" or "greedy" in place of the policy's exploration.
         seed: fixes the folds of cross-fitting.
         columns: which columns of Parquet files mean what; by default "arm", "reward" and "propensity", and all others
-            are the context.
-        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
-            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
+            are the context. A policy for tables reads the columns of ``policy.table``.
         on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
             estimate's warnings then say which. That takes one more pass.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
@@ -155,7 +151,7 @@ def evaluate_log(
     """
     return compare_estimators(
         policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
-        table=table, on_damaged=on_damaged, id=id, before=before, progress=progress,
+        on_damaged=on_damaged, id=id, before=before, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -169,7 +165,6 @@ def compare_estimators(
     rule: str | None = None,
     seed: int = 0,
     columns: Columns | None = None,
-    table: TableTransform | None = None,
     on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     before: Policy | None = None,
@@ -190,7 +185,7 @@ def compare_estimators(
         raise InvalidInput("before is for the domain of the log; leave target out")
     with_models = "dr" in estimators
     if _is_files(log):
-        opened = _open_files(policy, log, columns, table, on_damaged, id)
+        opened = _open_files(policy, log, columns, on_damaged, id)
         if before is None:
             check_unlearned(policy, opened, id)
         else:
@@ -207,8 +202,8 @@ def compare_estimators(
             return _estimate_each(weighted, estimators, where, confidence, stream.left_out)
         _check_fits(opened, "target" if target is not None else "before")
         log = opened
-    elif (columns, table) != (None, None):
-        raise InvalidInput("columns and table are for a log in Parquet files; this one is in memory")
+    elif columns is not None:
+        raise InvalidInput("columns is for a log in files; this one is in memory")
     checked = read_log(log, None if known is None else known.n_arms)
     if id is not None and before is None and not isinstance(log, ParquetLog):
         check_unlearned_ids(policy, id, len(checked.arms))
@@ -244,22 +239,17 @@ def _is_files(log: Any) -> bool:
 
 
 def _open_files(
-    policy: Probabilities,
-    log: Any,
-    columns: Columns | None,
-    table: TableTransform | None,
-    on_damaged: str,
-    id_column: str | None,
+    policy: Probabilities, log: Any, columns: Columns | None, on_damaged: str, id_column: str | None
 ) -> ParquetLog:
     if not isinstance(policy, Policy | DeployedPolicy):
-        if isinstance(log, ParquetLog) and columns is None and table is None:
+        if isinstance(log, ParquetLog) and columns is None:
             return log
         raise InvalidInput(
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
     roles = {} if id_column is None else {"id": id_column}
-    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged, roles=roles)
+    return open_log(log, policy, columns=columns, on_damaged=on_damaged, roles=roles)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:

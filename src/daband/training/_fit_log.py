@@ -32,7 +32,6 @@ from daband._arguments import one_of, whole
 from daband._arrays import AnyArray
 from daband._domain_names import DomainNames
 from daband._files import read_npz, write_npz
-from daband._table_transform import TableTransform
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
@@ -65,7 +64,6 @@ def fit_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
     *,
     columns: Columns | None = None,
-    table: TableTransform | None = None,
     target: Contexts | None = None,
     domain: str = "source",
     engine: str = "local",
@@ -84,8 +82,7 @@ def fit_log(
             the digests of the files that it has learned: given again, they are not counted again.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
-        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
-            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
+            A policy for tables reads the columns of ``policy.table``.
         target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
         domain: where the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
@@ -113,7 +110,6 @@ def fit_log(
     settings = _FitSettings(
         domain=domain,
         columns=columns,
-        table=table,
         target=target,
         engine=engine,
         workers=workers,
@@ -132,7 +128,6 @@ def learn_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
     *,
     columns: Columns | None = None,
-    table: TableTransform | None = None,
     arm: str = "arm",
     reward: str = "reward",
     propensity: str = "propensity",
@@ -156,7 +151,6 @@ def learn_log(
             ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
         columns: which columns mean what, where a policy without a table is to read some of them; by default ``arm``,
             ``reward`` and ``propensity``, and all others are the context.
-        table: turns the context columns into contexts; by default the policy's own.
         arm: the column with the arm that was chosen: its number, or its name in ``policy.arm_names``.
         reward: the column with its reward. A round without one is left out, with a warning: its reward may come late.
         propensity: the column with its propensity.
@@ -180,7 +174,6 @@ def learn_log(
     settings = _FitSettings(
         domain="target",
         columns=columns,
-        table=table,
         on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
@@ -202,7 +195,6 @@ class _FitSettings:
 
     domain: str
     columns: Columns | None
-    table: TableTransform | None
     target: Contexts | None = None
     engine: str = "local"
     workers: int | None = None
@@ -225,7 +217,7 @@ class _FitSettings:
 def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
+    engine, target, columns = settings.engine, settings.target, settings.columns
     one_of("engine", engine, ("local", "ray"))
     check_unlabelled(target)
     whole("adapt_every", settings.adapt_every, least=1)
@@ -236,7 +228,6 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         log,
         policy,
         columns=columns,
-        table=table,
         on_damaged=settings.on_damaged,
         roles={**settings.names, **roles} if columns is None else roles,
         skip_unrewarded=settings.domain == "target",

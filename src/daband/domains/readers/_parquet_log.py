@@ -385,6 +385,8 @@ def _resolve_columns(
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
         if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
+        if transform is not None and set(columns.context) != set(transform.names):
+            raise InvalidInput(f"a context is made of the columns {', '.join(transform.names)}; name these as context")
         return columns
     named = {role: roles.get(role, role) for role in _ROLES}
     missing = next((name for name in named.values() if name not in schema), None)
@@ -467,23 +469,20 @@ def open_log(
     policy: ReadsLogs | DeployedPolicy,
     *,
     columns: Columns | None = None,
-    table: TableTransform | None = None,
     on_damaged: str = "refuse",
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
     """Open the log for a policy: files by their names, or a log that is open.
 
-    By default the policy's table reads the rows. A policy for images reads the files that the column "file" names,
+    The policy's table reads the rows. A policy for images reads the files that the column "file" names,
     resized and cropped as in training.
     ``roles`` and ``skip_unrewarded`` are as in ``ParquetLog``.
     """
     frozen = policy.frozen if isinstance(policy, DeployedPolicy) else policy
     shared = frozen.arms == "shared"
     if not isinstance(log, ParquetLog):
-        transform: TableTransform | ImagePaths | None = table
-        if columns is None and table is None:
-            transform = frozen.table or _image_paths(log, policy)
+        transform = frozen.table or (_image_paths(log, policy) if columns is None else None)
         return ParquetLog(
             log,
             n_arms=policy.n_arms,
@@ -496,8 +495,8 @@ def open_log(
             arm_names=policy.arm_names,
             skip_unrewarded=skip_unrewarded,
         )
-    if columns is not None or table is not None:
-        raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
+    if columns is not None:
+        raise InvalidInput("columns belong to the ParquetLog that is given; leave them out here")
     _check_roles(roles or {}, log.schema, log.files[0].path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
