@@ -30,15 +30,13 @@ def means(policies, pair):
     return [policy.decide(x, "target").mean for members in policies for policy in members]
 
 
-def test_each_is_trained_as_alone_and_the_same_ones_once(pair, tmp_path):
+def test_each_is_trained_as_alone(pair, tmp_path):
     settings = {"seeds": [3, 4], "episodes": 4, "episode_length": 16}
     policies = train_candidates(pair, LINEAR, **settings, directory=tmp_path)
     assert [[policy.seed for policy in members] for members in policies] == [[3, 4]] * 4
-    assert policies[2] is policies[1]  # PCA that keeps every component changes nothing
-    assert policies[3] is not policies[1]
-    assert len(list(tmp_path.glob("*/policy.safetensors"))) == 6
+    assert len(list(tmp_path.glob("*/policy.safetensors"))) == 8
     for candidate, members in zip(LINEAR, policies, strict=True):
-        for policy in members if candidate.name != "linucb-p" else ():
+        for policy in members:
             alone = candidate.build(pair, seed=policy.seed)
             daband.train(alone, source=pair.source, target=pair.target, episodes=4, episode_length=16)
             x = pair.target.batch(0, 20, seed=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -360,9 +359,6 @@ def train_candidates(
 ) -> list[list[Policy]]:
     """Train a policy of every candidate for every seed, and return them: a list per candidate, in the order of seeds.
 
-    Candidates that are the same policy (LinUCB with and without PCA where PCA keeps all components) are trained once,
-    and their lists hold the same objects.
-
     Args:
         pair: what to learn.
         candidates: each has a ``name`` and ``build(pair, seed=, device=)``.
@@ -375,15 +371,11 @@ def train_candidates(
         progress: called after every episode.
     """
     policies: list[list[Policy]] = []
-    by_identity: dict[str, list[Policy]] = {}
     #: Policies that are trained in step, by the candidate that they are of.
     work: list[tuple[str, list[Phase]]] = []
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
-        key = _identity(built[0])
-        policies.append(by_identity.setdefault(key, built))
-        if policies[-1] is not built:
-            continue
+        policies.append(built)
         phases = []
         for policy in built:
             place = None if directory is None else Path(directory) / f"{number}-{_slug(candidate.name)}-{policy.seed}"
@@ -429,17 +421,6 @@ def _progress(now: RunGroup, groups: Sequence[RunGroup], seconds: float, before:
         share=played / all_episodes,
         note=now.phases[0].note,
     )
-
-
-def _identity(policy: Policy) -> str:
-    """The same for two policies that learn and decide the same: their settings, without PCA that keeps everything."""
-    settings = {**policy.settings(), "name": policy.name}
-    transform = settings.get("transform")
-    if isinstance(transform, dict) and (transform.get("components") or 0) >= math.prod(policy.context_shape):
-        settings["transform"] = {**transform, "components": None}
-    text = json.dumps(settings, sort_keys=True, default=repr)
-    # Of an object of the user's own the settings tell the class at most.
-    return f"{text} {id(policy)}" if '"custom"' in text else text
 
 
 def _slug(name: str) -> str:
