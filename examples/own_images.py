@@ -67,8 +67,8 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # A pair of folders
 # -----------------
 #
-# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by several threads, into a
-# cache on disk; ``passes`` allows each to be shown several times.
+# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by several threads;
+# ``passes`` allows each to be shown several times.
 
 pair = daband.domains.from_images(
     source=folder / "scans",
@@ -77,7 +77,6 @@ pair = daband.domains.from_images(
     framing=28,
     passes=4,
     target_passes=6,
-    cache=False,
 )
 print(pair.context_shape, pair.class_names)
 

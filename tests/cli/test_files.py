@@ -281,9 +281,7 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
         for folder in (tmp_path / "drawn" / "ab"[number % 2], tmp_path / "photos"):
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (30, 26, 3), np.uint8)).save(folder / f"{number}.png")
-    pair = library.domains.from_images(
-        source=tmp_path / "drawn", target=tmp_path / "photos", framing=(24, 16), cache=False
-    )
+    pair = library.domains.from_images(source=tmp_path / "drawn", target=tmp_path / "photos", framing=(24, 16))
     policy = library.LinUCB.for_pair(pair, seed=0)
     policy.save(tmp_path / "p.safetensors")
     library.export(policy, tmp_path / "p.daband", domain="target", epsilon=1.0)  # every weight is 1

@@ -226,7 +226,6 @@ class TestReaders:
             sources={"day": tmp_path / "day", "night": tmp_path / "night"},
             targets={"rain": tmp_path / "rain"},
             framing=8,
-            cache=False,
         )
         assert pair.domains.names == ("day", "night", "rain")
         assert [name for name, _ in pair.source.by_domain(0, 16, seed=0)] == ["day", "night"]

@@ -14,7 +14,7 @@ from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of, halved, load_packed
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._images import Framing, ImageContexts, ImageList, pair_of_images, scan_classes
+from daband.domains.readers._images import ImageContexts, ImageList, pair_of_images, scan_classes
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError
@@ -134,7 +134,7 @@ def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -
     """Lists of photographs, read when they are first needed, at 224 pixels a side."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
-        "framing": Framing(256, 224),
+        "framing": (256, 224),
     }  # fmt: skip
     return Parts(arguments, reader=pair_of_images)
 
@@ -214,18 +214,17 @@ def _read_signs(*, side: int = 32) -> Parts:
     Args:
         side: pixels a side.
     """
-    framing = Framing(side, side)
     rendered, photographed = (
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = halved(*_decode(photographed, framing), name="signs", groups=tracks)
-    return Parts({"source": _decode(rendered, framing), **parts})
+    parts = halved(*_decode(photographed, side), name="signs", groups=tracks)
+    return Parts({"source": _decode(rendered, side), **parts})
 
 
-def _decode(images: ImageList, framing: Framing) -> tuple[AnyArray, IntArray]:
+def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
     # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
-    contexts = ImageContexts(images.paths, framing)
+    contexts = ImageContexts(images.paths, (side, side))
     return contexts.read(np.arange(len(contexts))), images.labels
 
 

@@ -1,14 +1,12 @@
 """Image files as contexts: folders with a sub-folder per class (``from_images``), and the paths in a log.
 
-Files are decoded when a context is first read, by several threads, and kept in a memory-mapped cache.
+Files are decoded when a context is first read, by several threads, and kept in memory if all take at most a gigabyte.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,39 +24,21 @@ from daband._shift import ShiftLike, as_shift
 from daband._table_transform import row_number
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
-from daband.domains._registry import cache_directory
 from daband.domains._splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.serving._row_reader import ImageRule, RowReader
 
 #: The column of a log that has the paths of images, relative to the current folder or absolute.
 FILE_COLUMN = "file"
+#: Bytes of decoded images that are kept, at most.
+_MAX_BYTES = 1 << 30
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-@dataclass(frozen=True)
-class Framing:
-    """How an image of any size becomes a context: both sides resized to ``resize``, then the centre ``crop`` of it."""
-
-    resize: int
-    crop: int
-
-    def __post_init__(self) -> None:
-        whole("framing's resize", self.resize, least=1)
-        whole("framing's crop", self.crop, least=1)
-        if self.crop > self.resize:
-            raise InvalidInput(f"framing needs crop <= resize, got crop={self.crop}, resize={self.resize}")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of a context."""
-        return (3, self.crop, self.crop)
-
-
-def decode_image(path: Path, *, framing: Framing | None = None) -> AnyArray:
+def decode_image(path: Path, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """Return an image file as (H, W, 3) of uint8; a damaged file is an error that names it."""
     try:
-        return decode(path) if framing is None else decode(path, framing.resize, framing.crop)
+        return decode(path, resize, crop)
     except ImportError:
         raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
     except FileNotFoundError:
@@ -70,25 +50,26 @@ def decode_image(path: Path, *, framing: Framing | None = None) -> AnyArray:
 class ImageContexts(Contexts):
     """Image files as contexts (3, H, W) of uint8.
 
-    With ``cache`` the decoded pixels are kept below the cache directory, under a name made of the files' names, sizes
-    and times and of the framing, so that a changed file is decoded again. The pixels are mapped for the length of one
-    ``read``, so a set larger than memory does not fill it. Without ``cache``, or with too little disk, every read
-    decodes.
+    ``framing`` is how an image of any size becomes a context: both sides resized to the first number, then the centre
+    of the second cut out. Decoded images are kept, if all of them take at most a gigabyte.
     """
 
     prefetches = True
 
-    def __init__(self, paths: Sequence[Path], framing: Framing, *, cache: bool = True, passes: int = 1) -> None:
+    def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
         if not paths:
             raise DataError("contexts of images need at least one file")
+        resize, crop = (whole("framing", side, least=1) for side in framing)
+        if crop > resize:
+            raise InvalidInput(f"framing must be a side or (resize, crop) with crop <= resize, got {framing}")
         #: The file of each context.
         self.files = tuple(str(path) for path in paths)
-        self.framing = (framing.resize, framing.crop)
-        self.context_shape = framing.shape
+        self.framing = (resize, crop)
+        self.context_shape = (3, crop, crop)
         self.passes = passes
-        self._framing = framing
-        self._shape = (len(paths), *framing.shape)
-        self._cache = self._open_cache() if cache else None
+        shape = (len(paths), *self.context_shape)
+        self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_BYTES else None
+        self._decoded = np.zeros(len(paths), np.bool_)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -97,72 +78,27 @@ class ImageContexts(Contexts):
     def row_names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
         return {"file": self.files}
 
-    @property
-    def cached(self) -> int:
-        """How many images a read would take from the cache."""
-        return 0 if self._cache is None else int(np.count_nonzero(np.fromfile(self._cache / "decoded", np.uint8)))
-
     def read(self, indices: IntArray) -> AnyArray:
         indices = np.asarray(indices, dtype=np.int64)
-        if self._cache is None:
-            images: AnyArray = np.empty((len(indices), *self.context_shape), dtype=np.uint8)
-            self._decode(indices, images, np.arange(len(indices)))
-            return images
-        wanted = np.unique(indices)
-        missing = wanted[np.fromfile(self._cache / "decoded", np.uint8)[wanted] == 0]
-        mode: Any = "r+" if len(missing) else "r"
-        pixels = np.memmap(self._cache / "pixels", dtype=np.uint8, mode=mode, shape=self._shape)
+        if self._pixels is None:
+            return self._decode(indices)
+        missing = np.unique(indices[~self._decoded[indices]])
         if len(missing):
-            self._decode(missing, pixels, missing)
-            flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
-            flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
-        return np.array(pixels[indices])
+            self._pixels[missing] = self._decode(missing)
+            self._decoded[missing] = True
+        return self._pixels[indices]
 
-    def _decode(self, indices: IntArray, images: AnyArray, rows: IntArray) -> None:
-        """Write the images at ``indices`` to these ``rows`` of an array."""
-
-        def decode_one(at: int) -> None:
-            path = Path(self.files[indices[at]])
-            images[rows[at]] = decode_image(path, framing=self._framing).transpose(2, 0, 1)
-
+    def _decode(self, indices: IntArray) -> AnyArray:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            list(pool.map(decode_one, range(len(indices))))
-
-    def _open_cache(self) -> Path | None:
-        """Return the folder of the decoded pixels, made if needed; None if it cannot be written."""
-        root = cache_directory() / "images"
-        folder = root / self._fingerprint()
-        size = math.prod(self._shape)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            if not folder.is_dir() and shutil.disk_usage(root).free < size:
-                return None
-            folder.mkdir(exist_ok=True)
-            for name, length in (("pixels", size), ("decoded", len(self))):
-                with open(folder / name, "ab") as file:  # of two runs that start together, the second changes nothing
-                    file.truncate(length)
-        except OSError:
-            return None
-        return folder
-
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"v3 {self.framing}".encode())
-        for path in self.files:
-            try:
-                status = os.stat(path)
-            except OSError:
-                raise DataError(f"{path} is not there") from None
-            digest.update(f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        return digest.hexdigest()[:24]
+            images = pool.map(lambda at: decode_image(Path(self.files[at]), *self.framing), indices.tolist())
+            return np.stack([image.transpose(2, 0, 1) for image in images])
 
 
 class ImageSource(ImageContexts, RewardDomain):
     """Image files with labels (n,): the reward is 1 for the arm equal to the label, else 0."""
 
-    def __init__(
-        self, images: ImageList, framing: Framing, *, n_arms: int, cache: bool = True, passes: int = 1
-    ) -> None:
-        super().__init__(images.paths, framing, cache=cache, passes=passes)
+    def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1) -> None:
+        super().__init__(images.paths, framing, passes=passes)
         self._labels = images.labels
         self.n_arms = n_arms
 
@@ -193,7 +129,6 @@ def from_images(
     target_test: Any = None,
     source_test: Any = 0.1,
     framing: int | tuple[int, int] = 224,
-    cache: bool = True,
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -212,7 +147,6 @@ def from_images(
         source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
             out (a fixed split by class), or None.
         framing: the side of a context in pixels; or two, to resize both sides to the first and crop the centre.
-        cache: keep decoded images on disk.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -228,7 +162,7 @@ def from_images(
     ...     for folder in (Path("rendered", ["day", "night"][number % 2]), Path("photographs")):
     ...         folder.mkdir(parents=True, exist_ok=True)
     ...         Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
-    >>> pair = daband.domains.from_images(source="rendered", target="photographs", framing=8, cache=False)
+    >>> pair = daband.domains.from_images(source="rendered", target="photographs", framing=8)
     >>> pair.context_shape, pair.class_names, pair.target_test
     ((3, 8, 8), ('day', 'night'), None)
     """
@@ -264,8 +198,7 @@ def from_images(
         target_test=test,
         target_labelled=labelled,
         class_names=classes,
-        framing=Framing(*framing) if isinstance(framing, tuple) else Framing(framing, framing),
-        cache=cache,
+        framing=framing if isinstance(framing, tuple) else (framing, framing),
         passes=passes,
         target_passes=target_passes,
         shift=shift,
@@ -281,8 +214,7 @@ def pair_of_images(
     target_test: ImageList | None,
     target_labelled: ImageList | None,
     class_names: Sequence[str],
-    framing: Framing,
-    cache: bool = True,
+    framing: tuple[int, int],
     passes: int,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -294,32 +226,33 @@ def pair_of_images(
     require_classes(source.labels, class_names, where="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, where="the target's test")
-    options: dict[str, Any] = {"n_arms": len(class_names), "cache": cache}
+    options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
     # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
+    seen = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
     later = None
     if target_labelled is not None:
-        later = ImageSource(target_labelled.take(rows), framing, passes=target_passes, **options)
-    train: RewardDomain = ImageSource(source, framing, passes=passes, **options)
+        later = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
+    train: RewardDomain = ImageSource(source, passes=passes, **options)
     held: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held = EvaluatedRewards(ImageSource(source_test, framing, **options))
+        held = EvaluatedRewards(ImageSource(source_test, **options))
     else:
         train, held = hold_out_rewards(train, share=source_test, name=name)
-    test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, framing, **options))
+    test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, **options))
     return Pair(
         name=name,
-        context_shape=framing.shape,
+        context_shape=seen.context_shape,
         n_arms=len(class_names),
         class_names=tuple(class_names),
         source=train,
         source_test=held,
-        target=ImageContexts([target[row] for row in rows], framing, cache=cache, passes=target_passes),
+        target=seen,
         target_test=test,
         target_labelled=later,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
-        shift=as_shift(shift, context_shape=framing.shape),
+        shift=as_shift(shift, context_shape=seen.context_shape),
     )
 
 
