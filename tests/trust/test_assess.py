@@ -171,9 +171,10 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert bad.verdict == "keep the incumbent"
     unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)  # the source promised much more
     assert unrelated.verdict == "collect rewards"
-    few = assessment.with_rewards(Interval(assessment.advantage, -0.2, 0.9), value, 10)
+    few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
-    assert "with the source's rewards at least +" in few.sentence
+    assert "too few to change the verdict by the source: deploy" in few.sentence
+    assert assessment.with_rewards(Interval(-0.1, -0.6, 0.4), value, 10).verdict == "collect rewards"
     more = unrelated.with_rewards(Interval(-0.15, -0.25, -0.05), value, 100)
     assert (more.rewards, more.verdict) == (150, "keep the incumbent")
 

@@ -100,8 +100,13 @@ class Assessment:
         than = f"{self._unit}over {self.incumbent}"
         if self.rewards:
             limits = f"[{short(self.low)}, {short(self.high)}]"
+            also = (
+                "; too few to change the verdict by the source"
+                if self.verdict == DEPLOY and self.cautious <= 0.0
+                else ""
+            )
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
-            return f"{rewards}: {short(self.advantage, sign=True)} {limits} {than}: {self._action}."
+            return f"{rewards}: {short(self.advantage, sign=True)} {limits} {than}{also}: {self._action}."
         expected = f"{short(self.advantage, sign=True)} {than} is expected in the target"
         return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {short(self.low, sign=True)}."
 
@@ -173,12 +178,15 @@ class Assessment:
         """Return the assessment with the verdict that follows from its other fields.
 
         A policy is deployed if the one-sided 90% lower limit of its advantage is above 0. Target rewards replace the
-        reference class and its doubts: a target that is unlike the source shows in them.
+        reference class and its doubts: a target that is unlike the source shows in them. Fewer than 50 rewards that
+        agree with the source and are not clear change no verdict.
         """
+        few = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
-            return replace(self, verdict=KEEP)
-        doubtful = bool(self.doubts) and not self.rewards
-        return replace(self, verdict=DEPLOY if self.cautious > 0.0 and not doubtful else COLLECT)
+            return replace(self, verdict=COLLECT if few and self.high is not None and self.high > 0.0 else KEEP)
+        if self.cautious > 0.0 and (self.rewards or not self.doubts):
+            return replace(self, verdict=DEPLOY)
+        return self if few and self.verdict else replace(self, verdict=COLLECT)
 
     @property
     def _unit(self) -> str:
