@@ -28,6 +28,9 @@ def export_command(
         Literal["ucb", "thompson", "greedy"] | None,
         typer.Option(help="The exploration rule; by default greedy with --epsilon, or else the policy's."),
     ] = None,
+    incumbent: Annotated[
+        str | None, typer.Option(help="The arm that is always played today; default: the assessment's.")
+    ] = None,
     least_rounds: Annotated[
         int, typer.Option(min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds.")
     ] = 0,
@@ -62,6 +65,7 @@ def export_command(
         domain=domain,
         arm_names=policy.arm_names or place.arm_names,
         assessment=assessment,
+        incumbent=incumbent,
         epsilon=epsilon,
         explore=explore,
         least_rounds=least_rounds,
@@ -70,9 +74,8 @@ def export_command(
     say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
     say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
-    if assessment is not None and assessment.get("verdict") not in ("deploy", "hand over"):
-        why = assessment.get("why", "no reason is given")
-        say(f"Its assessment without target rewards: {assessment.get('verdict')} ({why}).", style="yellow")
+    if assessment is not None and assessment.get("verdict") != "deploy":
+        say(f"Its assessment: {assessment.get('verdict')} (daband assess has the reasons).", style="yellow")
     if deployed.columns is not None:
         say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
     exploration = deployed.frozen.exploration
@@ -209,7 +212,15 @@ def serve_command(
         float | None, typer.Option(help="Seconds after which an event without a reward gets the default reward.")
     ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward of events that get none in time.")] = 0.0,
-    incumbent: Annotated[str | None, typer.Option(help="The arm that was played before, to compare with.")] = None,
+    incumbent: Annotated[
+        str | None, typer.Option(help="The arm that was played before, to compare with; default: the file's.")
+    ] = None,
+    control: Annotated[
+        float, typer.Option(help="Fraction of events that keep the incumbent; all of them if the policy is worse.")
+    ] = 0.0,
+    widen: Annotated[
+        float | None, typer.Option(help="The fraction that keeps it once the policy is proven to be better.")
+    ] = None,
     contexts: Annotated[Literal["keep", "drop"], typer.Option(help="Store contexts in the log, or not.")] = "keep",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
@@ -255,6 +266,8 @@ def serve_command(
         wait=wait,
         default_reward=default_reward,
         incumbent=incumbent,
+        control=control,
+        widen=widen,
         hosts=tuple(allow_host or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes),

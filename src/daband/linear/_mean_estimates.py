@@ -16,6 +16,10 @@ import numpy as np
 from daband._arrays import FloatArray
 
 _NEGLIGIBLE_SKEWNESS = 1e-6
+#: Rewards that each group needs before a lift has an interval.
+_MIN_GROUP = 50
+#: The number of rounds at which the interval of a lift is narrowest, relative to that of a single look.
+_TIGHT_AT = 2000
 
 
 class MeanEstimate(NamedTuple):
@@ -81,3 +85,66 @@ def effective_sample_size(weights: FloatArray) -> float:
     """Return how many rounds of equal weight have the variance of these (Kish): (sum w)^2 / sum w^2."""
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
+class LiftSequence:
+    """The mean reward of a policy less that of a control group, with an interval that holds at all times at once.
+
+    A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
+    -(r - m) / c for the control group, where m is computed from earlier rewards only: its expectation is the lift,
+    whatever the choice of c and however rewards change over time. Limits are an asymptotic confidence sequence
+    (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central limit theory and asymptotic confidence
+    sequences", 2024). The probability that the interval ever misses the mean lift is at most ``1 - confidence``,
+    however often it is read, up to an error that vanishes as the groups grow. It takes the larger of two variances:
+    that of the terms, and the one that they have if both groups have the same rewards. Otherwise a control group that
+    happens to have none of the rare rewards would seem to be certain.
+    """
+
+    def __init__(self, confidence: float = 0.95) -> None:
+        self._alpha = 1.0 - confidence
+        peak = -2.0 * math.log(self._alpha)
+        self._rho = (peak + math.log(peak + 1.0)) / _TIGHT_AT
+        self._groups = {True: [0, 0.0], False: [0, 0.0]}  # rewards of the control group and of the policy: number, sum
+        self._n = 0
+        self._sum = self._squares = self._pooled = 0.0
+        #: True once the upper limit was below 0.
+        self.worse = False
+        #: True once the lower limit was above 0.
+        self.better = False
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of rewards of the policy and of the control group."""
+        return int(self._groups[False][0]), int(self._groups[True][0])
+
+    def add(self, reward: float, control: float, *, in_control: bool) -> None:
+        """Count a round that was in the control group with probability ``control``."""
+        sums = self._groups[True], self._groups[False]
+        if any(number for number, _ in sums):  # the first round only gives a first mean
+            overall = (sums[0][1] + sums[1][1]) / (sums[0][0] + sums[1][0])
+            of_control, of_policy = (total / number if number else overall for number, total in sums)
+            centre = (1.0 - control) * of_control + control * of_policy
+            term = (reward - centre) * (-1.0 / control if in_control else 1.0 / (1.0 - control))
+            self._n += 1
+            self._sum += term
+            self._squares += term * term
+            self._pooled += (reward - centre) ** 2 / (control * (1.0 - control))
+        group = self._groups[in_control]
+        group[0] += 1
+        group[1] += reward
+        _, low, high = self.interval()
+        self.worse |= high < 0.0
+        self.better |= low > 0.0
+
+    def interval(self) -> tuple[float, float, float]:
+        """Return the estimated lift and its limits, which are infinite while a group is small."""
+        n = self._n
+        if not n:
+            return math.nan, -math.inf, math.inf
+        value = self._sum / n
+        if min(self.counts) < _MIN_GROUP:
+            return value, -math.inf, math.inf
+        variance = max(self._squares / n - value * value, self._pooled / n)
+        scale = n * self._rho + 1.0
+        half = math.sqrt(2.0 * variance * scale / (n * n * self._rho) * math.log(math.sqrt(scale) / self._alpha))
+        return value, value - half, value + half

@@ -83,6 +83,7 @@ class Service:
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
         self._decider = Decider(model_from(store.model_content(current), current), settings)
         self._taking = threading.Lock()
+        self._follow_verdict()
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
@@ -102,6 +103,7 @@ class Service:
                 route("/models", self._list_models, "GET", "watch"),
                 route("/models", self._upload_model, "POST", "admin"),
                 route("/models/{number}/activate", self._activate_model, "POST", "admin"),
+                route("/lift", self._lift, "GET", "watch"),
                 route("/watch/reset", self._reset_watch, "POST", "admin"),
                 route("/health", self._health, "GET", None),
                 route("/metrics", self._metrics, "GET", "watch"),
@@ -141,6 +143,24 @@ class Service:
             if number is not None and number != self._decider.model.number:
                 self._decider.model = model_from(self.store.model_content(number), number)
                 _log.info("model %d decides", number)
+            self._follow_verdict()
+
+    def _follow_verdict(self) -> None:
+        """Keep the incumbent for all events once the policy is proven to be worse; widen it once it is better."""
+        settings = self.settings
+        control = settings.control
+        if control and (verdict := self._verdict()):
+            widened = control if settings.widen is None else settings.widen
+            control = 1.0 if verdict == "worse" else widened
+        if control != self._decider.control:
+            _log.warning("the incumbent is now kept for %.1f%% of the events", 100 * control)
+            self._decider.control = control
+
+    def _verdict(self) -> str:
+        """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
+        watch_from, number, verdict = (self.store.note("verdict") or "//").split("/")
+        current = (self.store.note("watch_from") or "0", str(self.store.newest_file()))
+        return verdict if (watch_from, number) == current else ""
 
     # Checks of every request.
 
@@ -322,11 +342,16 @@ class Service:
         text = self.store.note("snapshot")
         return {} if text is None else dict(orjson.loads(text))
 
+    async def _lift(self, request: Request) -> Response:
+        snapshot = await asyncio.to_thread(self._snapshot)
+        return _json({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control})
+
     async def _page(self, request: Request) -> Response:
         snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
         deployed = self._decider.model.deployed
         health = {"log": self._writer.failure, "clock": self._clock.warning}
-        page = pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now())
+        control = self._decider.control
+        page = pages.watch_page(snapshot, models, deployed, self.settings, health, control, self._clock.now())
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _openapi(self, request: Request) -> Response:

@@ -61,34 +61,41 @@ class Decider:
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
         self._settings = settings
-        self._incumbent: int | None = None
+        self._incumbent = model.deployed.incumbent
         if settings.incumbent is not None:
             self._incumbent = model.deployed.arm_number(settings.incumbent, "incumbent")
+        if settings.control and self._incumbent is None:
+            raise InvalidInput("control needs an incumbent: give --incumbent, or export the policy with one")
+        #: The fraction of events that keep the incumbent.
+        self.control = settings.control
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
         """Return the events of a request as the log keeps them, and the warnings on each row."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
-        choices, warnings = self._choose(model.deployed, requests)
+        choices, warnings = self._choose(model.deployed, requests, self.control)
         events = []
-        for one, choice in zip(requests, choices, strict=True):
-            if settings.mode == "online":
-                arm, propensity = choice
-            elif one.incumbent is None:
-                raise InvalidInput(f"mode {settings.mode}: incumbent is missing, the arm that is played")
-            else:
-                arm, propensity = one.incumbent, one.incumbent_propensity
+        for one, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
+            mode: str = settings.mode
+            played = arm, propensity
+            if in_control:
+                mode = "control" if control < 1.0 else "fallback"
+            elif mode == "apprentice":
+                if one.incumbent is None:
+                    raise InvalidInput(f"mode {mode}: incumbent is missing, the arm that is played")
+                played = one.incumbent, one.incumbent_propensity
             events.append(
                 Event(
                     event_id=one.event_id,
                     time=now,
-                    mode=settings.mode,
+                    mode=mode,
                     domain=model.deployed.domain,
                     model=model.number,
-                    arm=arm,
-                    propensity=propensity,
-                    own_arm=choice[0],
+                    arm=played[0],
+                    propensity=played[1],
+                    own_arm=None if in_control else arm,
                     incumbent_arm=one.incumbent,
+                    control=control if 0.0 < control < 1.0 else None,
                     **self._kept(one),
                 )
             )
@@ -106,12 +113,15 @@ class Decider:
         return {"context": text.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
-        self, deployed: DeployedPolicy, requests: list[_Request]
-    ) -> tuple[list[tuple[int, float]], list[tuple[Any, ...]]]:
+        self, deployed: DeployedPolicy, requests: list[_Request], control: float
+    ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]]]:
+        """Return arm, propensity, probability of the control group and group for each request, and the warnings."""
+        incumbents = np.array([-1 if one.incumbent is None else one.incumbent for one in requests])
         if len(requests) == 1:
             one = requests[0]
-            decision = deployed.decide(one.row, among=one.eligible)
-            return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
+            decision = deployed.decide_with(one.row, None, one.eligible, control=control, incumbents=incumbents)[0]
+            arm, propensity = int(decision.arm), float(decision.propensity)
+            return [(arm, propensity, float(decision.control), bool(decision.in_control))], [decision.warnings]
         batch: Any = [one.row for one in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
@@ -120,9 +130,10 @@ class Decider:
             available = np.zeros((len(requests), deployed.n_arms), np.bool_)
             for row, one in zip(available, requests, strict=True):
                 row[slice(None) if one.eligible is None else one.eligible] = True
-        decision = deployed.decide(batch, available)
-        pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
-        return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
+        decision = deployed.decide_with(batch, available, control=control, incumbents=incumbents)[0]
+        parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
+        columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
+        return list(zip(*columns, strict=True)), list(decision.warnings)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_Request]:
         if not isinstance(body, dict):

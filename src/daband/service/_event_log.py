@@ -39,14 +39,17 @@ class Event:
     """One decision in the log.
 
     Attributes:
+        mode: "online", "apprentice", "control" (the incumbent's arm was played, drawn at random), or "fallback" (it was
+            played because the policy is proven to be worse).
         model: the number of the model that decided.
         arm: the arm that was played.
         propensity: the probability with which this arm was chosen, by the model or by the incumbent.
-        own_arm: the model's choice; None if the model did not decide.
+        own_arm: the model's choice; None if the incumbent was played in its place.
         incumbent_arm: the incumbent's choice, if the caller gave it.
         context: the raw row as JSON; None if the log does not keep contexts.
         eligible: the arms that could be chosen, as a JSON list of numbers; None for all.
         digest: a hash of the request, which differs for another request with the same id.
+        control: the probability of the control group; None if the event is not part of that comparison.
     """
 
     event_id: str
@@ -61,6 +64,7 @@ class Event:
     context: str | None
     eligible: str | None
     digest: str | None
+    control: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def watch_page(
     deployed: DeployedPolicy,
     settings: Settings,
     health: Mapping[str, str],
+    control: float,
     now: float,
 ) -> str:
     """Return the page with traffic, values, alarms and models."""
@@ -66,6 +67,7 @@ def watch_page(
         deployed=deployed,
         settings=settings,
         health=health,
+        control=control,
         now=now,
         stale=bool(snapshot) and now - snapshot["time"] > _STALE,
     )

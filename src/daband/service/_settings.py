@@ -70,7 +70,11 @@ class Settings:
         contexts: "keep" stores contexts in the log, "drop" does not.
         wait: seconds after which an event without a reward gets ``default_reward``; None waits for ever.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
-        incumbent: the arm, by name or number, that was always played before there was a policy.
+        incumbent: the arm, by name or number, that was always played before there was a policy; by default the one
+            that the exported file names.
+        control: the fraction of events that keep the incumbent, drawn at random. If the policy is proven to be worse,
+            all events keep it.
+        widen: the fraction that keeps the incumbent once the policy is proven to be better; None for ``control``.
         false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
         hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
         tokens: the tokens of each role.
@@ -82,6 +86,8 @@ class Settings:
     wait: float | None = None
     default_reward: float = 0.0
     incumbent: str | None = None
+    control: float = 0.0
+    widen: float | None = None
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
@@ -94,6 +100,11 @@ class Settings:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)
         between_0_and_1("false_alarms", self.false_alarms)
+        for name in ("control", "widen"):
+            if not 0.0 <= finite(name, getattr(self, name) or 0.0) < 1.0:
+                raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+        if self.control and self.mode != "online":
+            raise InvalidInput(f"control needs mode 'online': with mode {self.mode!r} all events keep the incumbent")
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")
 

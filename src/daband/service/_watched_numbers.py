@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import FloatArray
-from daband.linear._mean_estimates import MeanEstimate
+from daband.linear._mean_estimates import LiftSequence, MeanEstimate
 from daband.service._event_log import Event, LoggedReward
 from daband.service._logged_rows import can_read, read_rows
 from daband.service._settings import Settings
@@ -99,6 +99,9 @@ class Watch:
         self._compared, self._all = ValueSums(), ValueSums()
         self._models: dict[int, ValueSums] = {}
         self._shifted_at: int | None = None
+        #: The policy compared with the control group.
+        self.lift = LiftSequence(_CONFIDENCE)
+        self._open: dict[str, LoggedReward | None] = {}  # events of that comparison in their order, with their reward
 
     def see_events(self, events: Sequence[Event]) -> None:
         """Count the next events of the log."""
@@ -113,6 +116,8 @@ class Watch:
                     self._n["compared"] += 1
                     self._n["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
+            if self.settings.wait is not None and self._is_compared(event):
+                self._open[event.event_id] = None
             if self._monitor is None or event.model < self._first_model or index % every:
                 continue
             if event.context is not None and can_read(event.context, self.deployed):
@@ -136,6 +141,31 @@ class Watch:
             weight = self._weight(row.event)
             if weight is not None:
                 self._compared.add(weight, row.reward)
+            if self._is_compared(row.event):
+                self._open[row.event.event_id] = row
+                self._count_lift()
+
+    def _is_compared(self, event: Event) -> bool:
+        """True if an event is part of the comparison of the newest file with the control group."""
+        return event.control is not None and event.model >= self._first_model
+
+    def _count_lift(self) -> None:
+        """Count rewards in the order of their events, as far as all of them have come.
+
+        Purchases come sooner than the default reward of visitors who buy nothing, so the rewards that have come by now
+        are not those of all events. Without a wait some never come; rewards are then counted as they come.
+        """
+        while self._open and (row := self._open[first := next(iter(self._open))]) is not None:
+            del self._open[first]
+            assert row.event.control is not None
+            self.lift.add(row.reward, row.event.control, in_control=row.event.mode == "control")
+
+    def lift_numbers(self) -> dict[str, Any]:
+        """Return the lift with its interval and the proven verdict: "worse", "better" or ""."""
+        value, low, high = (number if math.isfinite(number) else None for number in self.lift.interval())
+        verdict = "worse" if self.lift.worse else "better" if self.lift.better else ""
+        policy, control = self.lift.counts
+        return {"value": value, "low": low, "high": high, "policy": policy, "control": control, "verdict": verdict}
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return all numbers as JSON can hold them."""
@@ -155,6 +185,7 @@ class Watch:
             "played": _interval(self._all.mean()),
             "other": _interval(self._compared.mean(1)),
             "uplift": _interval(uplift),
+            "lift": self.lift_numbers(),
             "compared_rounds": self._compared.n,
             "effective_sample_size": self._compared.effective_sample_size,
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
@@ -181,7 +212,7 @@ class Watch:
     def _weight(self, event: Event) -> float | None:
         """Return the weight of the policy that is compared with the arms played; None if there is no other policy."""
         other = event.incumbent_arm if event.mode == "online" else event.own_arm
-        if other is None or event.mode != self.settings.mode:
+        if other is None or event.mode != self.settings.mode or event.control is not None:
             return None
         return 1.0 / event.propensity if other == event.arm else 0.0
 

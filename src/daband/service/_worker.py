@@ -162,6 +162,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
             arm_names=deployed.arm_names,
             reference=deployed,
             assessment=deployed.assessment,
+            incumbent=deployed.incumbent,
             epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
         )
@@ -225,7 +226,7 @@ class Worker:
         self._published = -publish_seconds
         self._started = self._clock.now()
         self._defaulted_until = 0.0
-        self._watch_from = ""
+        self._watch_from = self._verdict = ""
         self._snapshot, self._snapshot_at = b"", 0.0
         self._restart_watch()
 
@@ -249,6 +250,10 @@ class Worker:
         if self._clock.now() - self._snapshot_at < self._snapshot_seconds:
             return
         snapshot = self._watch.snapshot(0.0)
+        if snapshot["lift"]["verdict"] != self._verdict:
+            self._verdict = snapshot["lift"]["verdict"]
+            _log.warning("the policy is %s than the incumbent: lift %s", self._verdict, snapshot["lift"])
+            self.store.write_note("verdict", f"{self._watch_from}/{self._file.number}/{self._verdict}")
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
@@ -261,6 +266,7 @@ class Worker:
         self._watch_from = self.store.note("watch_from") or "0"
         self._watch = Watch(self._file.deployed, self.settings, first_model=self._file.number)
         self._event_seq = self._reward_seq = 0
+        self._verdict = ""
 
     def _read_log(self) -> bool:
         """Count the next events and rewards. Return True if there are more."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arguments import check_available, whole
+from daband._arguments import check_available, finite, whole
 from daband._arrays import BoolArray, FloatArray, IntArray, below
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -17,15 +17,18 @@ from daband.serving._frozen_policy import FrozenPolicy, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-EXPORT_VERSION = 5  # the version of the format that is written and read
+EXPORT_VERSION = 6  # the version of the format that is written and read
 _MAX_ROUND = (1 << 63) - 1
+_REQUIRED = (
+    "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
+)  # fmt: skip
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
     version=EXPORT_VERSION,
     oldest=EXPORT_VERSION,
     remedy="export it again",
-    required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_unit", "table", "versions"),
+    required=_REQUIRED,
 )
 
 
@@ -44,6 +47,10 @@ class DeployedDecision(NamedTuple):
     bonus: FloatArray
     #: A ``RowWarning`` for each unusual value of the row.
     warnings: tuple[Any, ...]
+    #: The probability with which a row is in the control group.
+    control: float | FloatArray = 0.0
+    #: True for a row in the control group, whose arm is the incumbent's.
+    in_control: bool | BoolArray = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +67,8 @@ class DeployedPolicy:
     versions: Mapping[str, str]
     #: Digests of the parts of logs that the policy had learned (``Policy.log_parts``).
     log_parts: frozenset[str]
+    #: The arm that was always played before there was a policy; None if it is not known.
+    incumbent: int | None
     reader: RowReader = field(compare=False)
     reference: Reference | None = field(compare=False)
 
@@ -111,6 +120,7 @@ class DeployedPolicy:
         among: Any = None,
         round_number: int | None = None,
         strict: bool = False,
+        control: float = 0.0,
     ) -> DeployedDecision:
         """Choose an arm for one row, or for each row of a batch.
 
@@ -122,16 +132,27 @@ class DeployedPolicy:
             round_number: use the random draws of exploration and of ties that the exported policy has in this round,
                 in a batch for the first row. By default they are random.
             strict: True to raise an error for a row with warnings.
+            control: the fraction of rows that keep the incumbent, which the file names. Propensities include it.
 
         A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
         damaged images are errors in any case.
         """
-        return self.decide_with(row, available, among, round_number, strict)[0]
+        return self.decide_with(row, available, among, round_number, strict, control)[0]
 
     def decide_with(
-        self, row: Any, available: Any = None, among: Any = None, round_number: int | None = None, strict: bool = False
+        self,
+        row: Any,
+        available: Any = None,
+        among: Any = None,
+        round_number: int | None = None,
+        strict: bool = False,
+        control: float = 0.0,
+        incumbents: IntArray | None = None,
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
-        """``decide``; besides, what was read, and means and widths (n, K), or (K,), on the policy's own scale."""
+        """Decide, and return also the rows as read, and means and bonuses (n, K), or (K,), on the policy's own scale.
+
+        ``incumbents`` (n,) names the incumbent of each row in place of the file's, -1 for none.
+        """
         read = self.reader.read(row)
         if strict:
             _refuse_warnings(read)
@@ -142,16 +163,31 @@ class DeployedPolicy:
         if available is not None or among is not None:
             mask = self.arm_mask(available, among, len(read.contexts))
         mean, width = frozen.score(read.contexts)
-        chosen = frozen.choose(mean, width, mask, round_number)
+        groups: list[Any] = []
+        if control:
+            if not 0.0 < finite("control", control) <= 1.0:
+                raise InvalidInput(f"control must lie in [0, 1], got {control!r}")
+            if incumbents is None:
+                incumbents = np.full(len(mean), self._known_incumbent())
+            chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents)
+        else:
+            chosen = frozen.choose(mean, width, mask, round_number)
         if not read.single:
             names = tuple(self.arm_names[arm] for arm, _ in chosen)
             arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
             in_units = frozen.in_units(mean, width)
-            return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings)), read, mean, width
+            several = DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings), *groups)
+            return several, read, mean, width
         mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
         means, widths = frozen.in_units(mean, width)
-        decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0])
+        group = (part[0].item() for part in groups)
+        decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0], *group)
         return decision, read, mean, width
+
+    def _known_incumbent(self) -> int:
+        if self.incumbent is None:
+            raise InvalidInput("control needs an incumbent: daband.export(policy, path, incumbent=arm) names it")
+        return self.incumbent
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """Return a monitor that decides through this policy and detects when contexts or arms differ from training.
@@ -178,12 +214,7 @@ class DeployedPolicy:
 
     def arm_number(self, arm: Any, what: str) -> int:
         """Return the number of an arm that is given by name or number. ``what`` names the argument in errors."""
-        if isinstance(arm, str) and arm in self.arm_names:
-            return self.arm_names.index(arm)
-        if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < self.n_arms:
-            return int(arm)
-        hint = did_you_mean(arm, self.arm_names) if isinstance(arm, str) else ""
-        raise InvalidInput(f"{what}: {arm!r} is no arm{hint} (0..{self.n_arms - 1}, or {', '.join(self.arm_names)})")
+        return arm_number(arm, self.arm_names, what)
 
     def __repr__(self) -> str:
         takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
@@ -221,6 +252,16 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
 
 
+def arm_number(arm: Any, arm_names: Sequence[str], what: str) -> int:
+    """Return the number of an arm that is given by name or number. ``what`` names the argument in errors."""
+    if isinstance(arm, str) and arm in arm_names:
+        return arm_names.index(arm)
+    if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < len(arm_names):
+        return int(arm)
+    hint = did_you_mean(arm, arm_names) if isinstance(arm, str) else ""
+    raise InvalidInput(f"{what}: {arm!r} is no arm{hint} (0..{len(arm_names) - 1}, or {', '.join(arm_names)})")
+
+
 def is_deployed_file(path: str | Path) -> bool:
     """Return True if a file starts as those that ``daband.export`` writes."""
     with open(path, "rb") as file:
@@ -242,6 +283,9 @@ def deployed_of_parts(
     if len(names) != frozen.n_arms or len(set(names)) != len(names):
         raise ValueError(f"{frozen.n_arms} arms have the names {names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
+    incumbent = header["incumbent"]
+    if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
+        raise ValueError(f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms")
     if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
         raise ValueError(f"the reference counts {reference.arms.shape} arms")
     return DeployedPolicy(
@@ -251,6 +295,7 @@ def deployed_of_parts(
         assessment=header["assessment"],
         versions=dict(header["versions"]),
         log_parts=frozenset(header["log_parts"]),
+        incumbent=incumbent,
         reader=RowReader(
             shape=frozen.row_shape,
             table=None if frozen.table is None else frozen.table.rows,

@@ -22,7 +22,7 @@ from daband._table_transform import TableTransform
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import FORMAT, DeployedPolicy, deployed_of_parts, load_deployed
+from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_number, deployed_of_parts, load_deployed
 from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy, Member
 from daband.serving._monitor import MOST_CONTEXTS, build_reference
 
@@ -47,6 +47,7 @@ def export(
     images: Any = None,
     reference: ArrayLike | DeployedPolicy | None = None,
     assessment: Any = None,
+    incumbent: str | int | None = None,
     epsilon: float | None = None,
     explore: str | None = None,
     least_rounds: int = 0,
@@ -73,6 +74,8 @@ def export(
             else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts,
             which include what that policy predicted.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
+        incumbent: the arm, by name or number, that is always played today; by default the one that the assessment
+            compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` keep it for some rows.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
         explore: "ucb", "thompson" or "greedy"; by default "greedy" where an ``epsilon`` is given, else the policy's
@@ -107,10 +110,14 @@ def export(
     header: dict[str, Any] = {
         **frozen.header(), "arm_names": list(checked_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _image_rule(frozen, images, framing, layout), "assessment": _as_json(assessment),
+        "images": _image_rule(frozen, images, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
         "log_parts": sorted(getattr(policy, "log_parts", ())),
     }  # fmt: skip
+    if incumbent is None and header["assessment"] is not None:
+        incumbent = header["assessment"].get("incumbent_arm")
+    if incumbent is not None:
+        header["incumbent"] = arm_number(incumbent, header["arm_names"], "incumbent")
     arrays = frozen.arrays()
     ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, below, unit_scale
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
@@ -227,6 +227,32 @@ class FrozenPolicy:
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         return self.exploration.choose_rows(mean, width, draws, available=available)
+
+    def choose_with_control(
+        self,
+        mean: FloatArray,
+        width: FloatArray,
+        available: Mask,
+        round_number: int | None,
+        control: float,
+        incumbents: IntArray,
+    ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
+        """Choose as ``choose`` does, but play the row's incumbent with probability ``control``.
+
+        Propensities are those of both groups together. Also returned are the probabilities of the control group, (n,),
+        which are 0 for a row whose incumbent is -1 or not available, and the rows that are in it, (n,).
+        """
+        chosen = self.choose(mean, width, available, round_number)
+        draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
+        n, n_arms = mean.shape
+        rows = np.arange(n)
+        allowed = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
+        chances = control * allowed.astype(np.float64)
+        in_control = draws(n, 3 + 2 * n_arms)[:, -1] < chances
+        arms = np.where(in_control, incumbents, [arm for arm, _ in chosen])
+        own = self.exploration.probabilities(mean, width, available=available)[rows, arms]
+        propensities = (1.0 - chances) * own + chances * (arms == incumbents)
+        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), chances, in_control
 
     def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and widths in the user's units."""
