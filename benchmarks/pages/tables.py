@@ -87,7 +87,8 @@ def trust(questions: Record) -> str:
         row for row in questions["rows"]
         if row["half"] == "report" and row["way"] == "questions" and row["rewards"] == 50
     )  # fmt: skip
-    return fill("trust", limits=limits, rows=rows, fifty=fifty, commit=questions["commit"])
+    verdicts = {row["target"]: row for row in questions["verdicts"]}
+    return fill("trust", limits=limits, rows=rows, fifty=fifty, verdicts=verdicts, commit=questions["commit"])
 
 
 def baselines(record: Record) -> str:
