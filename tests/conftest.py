@@ -28,6 +28,14 @@ def pytest_configure(config):
         rounding.without_mkldnn()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests on real data are slow ones."""
+    for item in items:
+        if "real_data" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """The folder with the real data sets, where there is one: DABAND_DATA, as it was when the tests began."""

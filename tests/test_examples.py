@@ -36,6 +36,7 @@ def test_hand_over_in_thirty_lines(name):
     assert len(path.read_text().splitlines()) <= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem in PROMISES], ids=lambda path: path.stem)
 def test_example(path, tmp_path):
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False)

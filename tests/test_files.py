@@ -60,6 +60,7 @@ def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_pa
             read_npz(path)
 
 
+@pytest.mark.slow
 def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(tmp_path):
     code = (
         "import os, sys, time; from daband import _files as files; "

@@ -88,6 +88,7 @@ def test_every_public_thing_is_documented():
         assert getattr(daband, name).__doc__, name
 
 
+@pytest.mark.slow
 def test_the_lower_rooms_run_on_a_bare_machine():
     """A GPU machine has numpy, torch and safetensors only. There a run must work from end to end."""
     script = """
@@ -114,6 +115,7 @@ print(daband.evaluate(policy, pair.target_test).contexts)
     assert int(done.stdout) > 0
 
 
+@pytest.mark.slow
 def test_linear_policies_do_not_import_torch():
     """Importing torch takes seconds; a linear policy has no need of it."""
     script = "import sys, daband; daband.LinUCB(context_shape=(2,), n_arms=2); print('torch' in sys.modules)"
@@ -145,6 +147,7 @@ def test_typing_and_running_know_the_same_names():
         _ = daband.sing
 
 
+@pytest.mark.slow
 def test_serving_loads_numpy_and_safetensors_alone(tmp_path):
     """A serving image has nothing else, and a process that serves starts within moments."""
     policy = daband.LinUCB(context_shape=(2,), n_arms=3, explore="thompson", epsilon=0.1)

@@ -60,6 +60,7 @@ def daband_command(folder, *arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_named_plugin_is_imported(tmp_path):
     (tmp_path / "my_plugin.py").write_text(PLUGIN.format(name="named_pair"))
     told = daband_command(tmp_path, "--plugin", "my_plugin", "data", "list")
@@ -70,6 +71,7 @@ def test_a_named_plugin_is_imported(tmp_path):
     assert "plugin 'no_such_plugin' cannot be imported: ModuleNotFoundError" in broken.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["here_plugin", "here_plugin.py", "./here_plugin.py"])
 def test_a_plugin_of_the_current_folder_is_imported_by_name_or_path(tmp_path, named):
     # A script that pip installed does not search the current folder; tutorials keep their module there.
@@ -81,6 +83,7 @@ def test_a_plugin_of_the_current_folder_is_imported_by_name_or_path(tmp_path, na
     assert "here_pair" in told.stdout, told.stderr
 
 
+@pytest.mark.slow
 def test_a_plugin_that_is_no_file_and_one_that_fails_are_named(tmp_path):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     missing = daband_command(tmp_path, "--plugin", str(tmp_path / "gone.py"), "data", "list")
@@ -92,6 +95,7 @@ def test_a_plugin_that_is_no_file_and_one_that_fails_are_named(tmp_path):
     assert "Traceback" not in failed.stderr
 
 
+@pytest.mark.slow
 def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
     (tmp_path / "their_plugin.py").write_text(PLUGIN.format(name="installed_pair"))
     info = tmp_path / "theirs-1.0.dist-info"
@@ -101,6 +105,7 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
     assert "installed_pair" in daband_command(tmp_path, "data", "list").stdout
 
 
+@pytest.mark.slow
 def test_processes_that_are_started_know_named_plugins(tmp_path, monkeypatch):
     (tmp_path / "spread_plugin.py").write_text(PLUGIN.format(name="spread_pair"))
     monkeypatch.setenv("DABAND_PLUGINS", "spread_plugin")

@@ -73,6 +73,7 @@ def run_unprivileged(folder, script):
     return done
 
 
+@pytest.mark.slow
 def test_a_policy_learns_where_numba_cannot_write_its_cache_and_says_so_once(read_only_package):
     done = run_unprivileged(
         read_only_package,
@@ -93,6 +94,7 @@ def test_a_policy_learns_where_numba_cannot_write_its_cache_and_says_so_once(rea
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_deployed_policy_decides_for_an_unprivileged_user(read_only_package, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
     policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)

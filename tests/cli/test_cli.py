@@ -15,6 +15,7 @@ from daband.cli._output import report_table
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 
 
+@pytest.mark.slow
 def test_help_names_every_command_and_where_to_start_without_importing_what_is_slow():
     script = (
         "import atexit, sys\n"

@@ -16,6 +16,7 @@ print("torch is imported:", "torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

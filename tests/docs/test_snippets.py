@@ -189,6 +189,7 @@ def test_every_preparation_and_replacement_has_its_page():
         assert number < len(snippets(page)), page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)])
 @pytest.mark.filterwarnings("ignore")
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):

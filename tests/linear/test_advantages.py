@@ -54,6 +54,7 @@ def test_an_effect_in_the_middle_needs_pieces():
     assert choices(found, there).tolist() == [0, 2, 0]
 
 
+@pytest.mark.slow
 def test_noise_is_seldom_taken_for_evidence():
     """Without any effect the limit is above 0 in at most 2.5% of the logs; arms are equal, which is hardest."""
     used = [learn_advantages(*log(400, best=0.0, seed=seed), K).evidence.personalises for seed in range(40)]

@@ -194,6 +194,7 @@ def test_the_normal_distribution_function_without_scipy(monkeypatch):
     np.testing.assert_allclose(_normal_cdf(x), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_everything_works_without_numba():
     """On a machine without numba the same choices are made; here numba is hidden from a fresh interpreter."""
     script = """

@@ -361,6 +361,7 @@ class TestWhereAFileGoes:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """The real thing, where a file's size can be limited: the old file stays, and the error names it."""
     script = """

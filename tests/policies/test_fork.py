@@ -9,7 +9,7 @@ import pytest
 
 import daband
 
-CHILDREN, SECONDS = 50, 20.0  # of each policy
+CHILDREN, SECONDS = 15, 20.0  # of each policy
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),

@@ -106,7 +106,7 @@ def postgres_server(tmp_path_factory):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def log(request, tmp_path):
     """The address of an empty log."""
     if request.param == "sqlite":

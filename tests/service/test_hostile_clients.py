@@ -164,6 +164,7 @@ def test_connections_above_the_limit_are_refused_and_the_service_stays_reachable
             assert httpx.get(f"{address}/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_half_sent_requests_do_not_use_up_file_descriptors(exported, tmp_path):
     """Before, 260 of them made a service with 256 file descriptors unreachable."""
     port = free_port()

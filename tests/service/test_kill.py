@@ -18,6 +18,7 @@ def service_kill():
     return service_kill
 
 
+@pytest.mark.slow
 def test_five_kills_lose_nothing(service_kill, log):
     found = service_kill.run(log, kills=5, between=(0.05, 0.6))
     assert found["acknowledged_events"] >= 50

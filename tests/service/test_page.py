@@ -51,6 +51,7 @@ def send(client, n, *, shift=0.0, seed=0, paid=0.65):
                 api.reward(decision.event_id, float(rng.random() < paid))
 
 
+@pytest.mark.slow
 def test_a_drift_half_way_shows_on_the_page_within_two_thousand_events(exported, chromium, sqlite_log, tmp_path):
     with served(exported, sqlite_log, Settings(incumbent="call")) as client:
         store = Store(sqlite_log)

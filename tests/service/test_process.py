@@ -27,6 +27,7 @@ def children(pid):
     return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
 
 
+@pytest.mark.slow
 def test_the_deciding_process_does_not_import_torch(exported, tmp_path):
     code = f"""
 import sys
@@ -39,6 +40,7 @@ print(heavy)
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_command_says_what_to_install(exported, tmp_path):
     code = """
 import sys
@@ -52,6 +54,7 @@ main()
     assert "pip install 'daband[serve]'" in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
     done = run("serve", str(tmp_path / "market.daband"), "--log", f"sqlite:///{tmp_path}/events.db")
     assert done.returncode == 2
@@ -60,6 +63,7 @@ def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -76,6 +80,7 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
     assert message in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a_log(policy_files, tmp_path):
     bad = tmp_path / "policy.safetensors"
     bad.write_bytes(policy_files[0].read_bytes()[:-100])
@@ -85,6 +90,7 @@ def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a
     assert list(tmp_path.iterdir()) == [bad]
 
 
+@pytest.mark.slow
 def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
     port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
     policy, file = policy_files
@@ -119,6 +125,7 @@ def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
     assert (tmp_path / "week.parquet").is_file()
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
     tries, stopping = [], threading.Event()
 

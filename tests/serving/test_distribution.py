@@ -39,6 +39,7 @@ def project():
     return tomllib.loads((FOLDER / "pyproject.toml").read_text())
 
 
+@pytest.mark.slow
 def test_its_files_decide_alone(project, tmp_path):
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for source, place in included.items():

@@ -254,6 +254,7 @@ def test_equal_policies_give_equal_files(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+@pytest.mark.slow
 def test_files_load_without_numba_and_without_torch(tmp_path):
     """On numpy and safetensors alone; only networks that have no plain form need torch."""
     files = []

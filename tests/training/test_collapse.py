@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import daband
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
@@ -12,6 +13,7 @@ from daband.neural.encoders._encoder import LatentSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe
 from daband.neural.objectives._objective import Weight
 
+pytestmark = pytest.mark.slow
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
     encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),

@@ -455,7 +455,7 @@ def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
 @POLICY_CHECKS.add
 def check_threads_count_every_round_once(make: MakePolicy) -> None:
     """Threads that share a policy lose no round, learn no id twice, and end with what one thread would have learned."""
-    threads, rounds = 8, 40
+    threads, rounds = 4, 20
     rng = np.random.default_rng(17)
     contexts = random_contexts(rng, threads * rounds, "disjoint")
     chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))

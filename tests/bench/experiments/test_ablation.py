@@ -77,24 +77,25 @@ def test_none_is_neural_linucb_to_the_bit(small, tmp_path):
 
 
 def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
-    specs = ablation_runs(small, bases=["paper"])
+    kept = ("none", "R", "RPD")
+    specs = [spec for spec in ablation_runs(small, bases=["paper"]) if spec.variant.partition(":")[2] in kept]
     records = bench(specs, tmp_path)
     events = []
     assert bench(specs, tmp_path, on_event=events.append) == records
     assert {event.kind for event in events} == {"found"}
     rows = {row.letters: row for row in ablation_rows(read_results(tmp_path))}
-    assert tuple(rows) == COMBINATIONS
+    assert tuple(rows) == kept
     assert rows["RPD"].paired is None
     assert rows["RPD"].summary.metric.field == "target_value"  # the pair pays real numbers
     score = {(record["variant"].partition(":")[2], record["seed"]): record["target_value"] for record in records}
     tests = []
-    for letters in COMBINATIONS[:-1]:
+    for letters in kept[:-1]:
         expected = compare_paired(*([score[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
         assert rows[letters].paired == expected
         tests.append(expected.p_value)
-    assert [rows[letters].p_holm for letters in COMBINATIONS[:-1]] == holm(tests)
+    assert [rows[letters].p_holm for letters in kept[:-1]] == holm(tests)
     content = json.loads(write_ablation(tmp_path, list(rows.values())).read_text())
-    assert [row["variant"] for row in content["rows"]] == [f"paper:{letters}" for letters in COMBINATIONS]
+    assert [row["variant"] for row in content["rows"]] == [f"paper:{letters}" for letters in kept]
     assert content["letters"] == {"paper": {letter: list(names) for letter, names in BASES["paper"].items()}}
 
 

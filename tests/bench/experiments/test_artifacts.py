@@ -164,6 +164,7 @@ def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
     assert record["target_contexts"] > 0
 
 
+@pytest.mark.slow
 def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):
     package = Path(daband.__file__).parent
     shutil.copytree(package, tmp_path / "src" / "daband", ignore=shutil.ignore_patterns("embedded", "__pycache__"))

@@ -21,6 +21,7 @@ from daband.bench._settings import load_experiment
 from daband.errors import DabandError, InvalidInput
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
+slow = pytest.mark.slow
 SETTINGS = ["episodes=150", "episode_length=100"]
 PATIENCE = 240.0
 PLUGIN = """
@@ -79,6 +80,7 @@ def kill_a_worker_at_its_run(driver, out, deadline):
     raise AssertionError("no worker was found at a run")
 
 
+@slow
 @needs_ray
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
 def test_a_killed_workers_run_is_done_again_and_results_are_those_without_ray(tmp_path):
@@ -126,6 +128,7 @@ def alive(pid):
         return False
 
 
+@slow
 @needs_ray
 def test_a_lost_node_loses_no_run(tmp_path):
     """Two nodes with a worker each, one of which is taken away as soon as both are at work."""
@@ -159,6 +162,7 @@ pathlib.Path(sys.argv[1], "told.json").write_text(json.dumps([[event.kind, event
     assert [record["seed"] for record in read_results(tmp_path / "out")] == [0, 1, 2, 3]
 
 
+@slow
 @needs_ray
 def test_workers_that_do_not_see_the_folder_send_their_runs_back_and_errors_arrive_whole(tmp_path):
     (tmp_path / "ray_plugin.py").write_text(PLUGIN)
@@ -202,6 +206,7 @@ except BenchError as error:
     assert names >= {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
 
 
+@slow
 @needs_ray
 def test_an_address_where_nobody_listens_is_told(tmp_path):
     command = [sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "random", "--seeds", "0"]

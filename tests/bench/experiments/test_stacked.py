@@ -32,7 +32,7 @@ def test_groups_hold_the_seeds_of_a_method(specs, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypatch, jobs):
     events = []
     plain = bench(specs, tmp_path / "plain")

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from daband.bench.report import _page
 from daband.bench.report._method_summaries import summarise
 from daband.bench.report._page import write_report
 from daband.bench.report._run_files import read_records
@@ -70,6 +71,12 @@ def page(images):
     return write_report(images).read_text()
 
 
+@pytest.fixture(autouse=True)
+def quick_figures(monkeypatch):
+    """Figures are built but not drawn, which takes most of the time; the fixture ``page`` draws them before."""
+    monkeypatch.setattr(_page, "_figure_bytes", lambda *_: b"<svg/>")
+
+
 def test_summary_is_mean_and_sample_deviation(vectors):
     rows = summarise(read_records(vectors))
     assert [row.method for row in rows] == ["random", "linucb", "linucb-p"]
@@ -106,7 +113,8 @@ def test_the_page_has_its_sections_and_figures(images, page):
         ET.parse(figures / f"{name}.svg")
 
 
-def test_the_same_runs_give_the_same_report(images, page, tmp_path):
+def test_the_same_runs_give_the_same_report(images, page, tmp_path, monkeypatch):
+    monkeypatch.undo()
     copy = tmp_path / images.name
     shutil.copytree(images, copy)
     assert write_report(copy, formats=()).read_text() == page

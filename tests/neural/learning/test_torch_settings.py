@@ -64,6 +64,7 @@ print(hashlib.sha256(policy.learner.vector.detach().numpy().tobytes()).hexdigest
 """
 
 
+@pytest.mark.slow
 def test_fresh_processes_of_one_seed_give_the_same_bits():
     outputs = {subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) for _ in range(2)}
     assert len(outputs) == 1
