@@ -59,7 +59,7 @@ def load_pair(kind: str, name: str) -> Any:
 
         return load(kind, name)
     if kind == "synthetic":
-        return daband.domains.load("synthetic", view={"rotation": float(name.rsplit("-", 1)[1])}, n_contexts=4000)
+        return daband.domains.load("synthetic", rotation=float(name.rsplit("-", 1)[1]), n_contexts=4000)
     if kind == "markets":
         what, number = name.rsplit("-", 1)
         return daband.domains.load("market", kind=what, data_seed=int(number))

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from daband.domains._registry import load
-from daband.domains.datasets._synthetic import SyntheticView
 from daband.errors import InvalidInput
 
 
@@ -18,17 +17,6 @@ def test_linear_rewards_are_linear_in_the_context():
     np.testing.assert_allclose(contexts @ theta, expected, atol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(theta, axis=0), 1.0)
     np.testing.assert_allclose(np.linalg.norm(contexts, axis=1), 1.0)
-
-
-def test_quadratic_rewards_are_not_linear_but_their_roots_are():
-    pair = load("synthetic", n_contexts=2000, rewards="quadratic")
-    contexts, _, expected = everything(pair.source)
-    theta, *_ = np.linalg.lstsq(contexts, expected, rcond=None)
-    assert np.abs(contexts @ theta - expected).max() > 0.5
-    best = np.linalg.eigh((contexts * expected[:, :1]).T @ contexts)[1][:, -1]
-    np.testing.assert_allclose(
-        np.square(contexts @ best)[expected[:, 0] > 0.5], expected[expected[:, 0] > 0.5, 0], atol=0.1
-    )
 
 
 def test_labels_pay_one_arm():
@@ -51,7 +39,7 @@ def test_realised_rewards_have_the_expected_mean(noise):
 
 
 def test_no_shift_means_one_domain():
-    still = load("synthetic", n_contexts=20_000, view={"rotation": 0, "translation": 0, "frequency": 0})
+    still = load("synthetic", n_contexts=20_000, rotation=0, translation=0, frequency=0)
     source, target = still.source.read(np.arange(20_000)), still.target.read(np.arange(20_000))
     np.testing.assert_allclose(source.mean(axis=0), target.mean(axis=0), atol=0.02)
     np.testing.assert_allclose(source.T @ source / 20_000, target.T @ target / 20_000, atol=0.02)
@@ -60,7 +48,7 @@ def test_no_shift_means_one_domain():
 def test_each_dial_does_what_it_says():
     def target(**shift):
         fields = {"rotation": 0, "translation": 0, "frequency": 0} | shift
-        return load("synthetic", n_contexts=4000, view=fields).target.read(np.arange(4000))
+        return load("synthetic", n_contexts=4000, **fields).target.read(np.arange(4000))
 
     still = target()
     turned = target(rotation=60)
@@ -72,7 +60,7 @@ def test_each_dial_does_what_it_says():
 
 
 def test_frequency_makes_arms_uneven_on_the_target_only():
-    pair = load("synthetic", n_contexts=20_000, view=SyntheticView(frequency=2.0))
+    pair = load("synthetic", n_contexts=20_000, frequency=2.0)
     best = pair.target_test.read_expected(0, len(pair.target_test)).argmax(axis=1)
     counts = np.bincount(best, minlength=5)
     assert counts[4] / counts[0] == pytest.approx(np.exp(-2.0), rel=0.2)
@@ -120,7 +108,7 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rewards": "cubic"}, "'linear', 'quadratic' or 'labels'"),
+        ({"rewards": "cubic"}, "'linear' or 'labels'"),
         ({"arms": "some"}, "'disjoint' or 'shared'"),
         ({"n_arms": 1}, "n_arms must be a whole number >= 2"),
         ({"n_arms": "x"}, "n_arms must be a whole number >= [0-9], got 'x'"),
@@ -129,16 +117,13 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
         ({"n_contexts": 99.5}, "n_contexts must be a whole number"),
         ({"data_seed": "x"}, "data_seed must be a whole number"),
         ({"data_seed": -1}, "data_seed must be a whole number >= 0"),
-        ({"dimension": 3}, "at least n_arms"),
+        ({"dimension": 3}, "dimension must be a whole number >= 5"),
         ({"noise": "x"}, "noise must be a finite number, got 'x'"),
         ({"noise": 1.5}, "between 0 and 1"),
-        ({"view": {"rotate": 3}}, "rotation, translation, scale, frequency"),
-        ({"view": {"scale": 0}}, "positive"),
-        ({"view": {"rotation": float("nan")}}, "finite"),
-        ({"view": {"rotation": "x"}}, r"view\.rotation must be a finite number, got 'x'"),
-        ({"view": {"scale": None}}, r"view\.scale must be a finite number, got None"),
-        ({"view": {3: 4}}, "rotation, translation, scale, frequency, got 3"),
-        ({"view": 60}, "view must be a SyntheticView or a mapping, got 60"),
+        ({"scale": 0}, "positive"),
+        ({"rotation": float("nan")}, "finite"),
+        ({"rotation": "x"}, "rotation must be a finite number, got 'x'"),
+        ({"scale": None}, "scale must be a finite number, got None"),
         ({"colour": 1}, "no option 'colour'"),
     ],
 )

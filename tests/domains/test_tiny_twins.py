@@ -12,9 +12,7 @@ def test_every_pair_conforms(name):
     check_registered_pair(name)
 
 
-@pytest.mark.parametrize(
-    "options", [{"arms": "shared"}, {"rewards": "quadratic"}, {"rewards": "labels", "arms": "shared"}]
-)
+@pytest.mark.parametrize("options", [{"arms": "shared"}, {"rewards": "labels", "arms": "shared"}])
 def test_other_kinds_of_the_synthetic_pair_conform(options):
     check_pair(load("synthetic", tiny=True, **options))
 

@@ -17,7 +17,7 @@ from daband.trust._questions import Interval
 @pytest.fixture(scope="module")
 def pair():
     view = {"rotation": 10.0, "translation": 0.0, "frequency": 0.0}
-    return daband.domains.load("synthetic", n_contexts=1500, dimension=8, n_arms=4, view=view, rewards="labels")
+    return daband.domains.load("synthetic", n_contexts=1500, dimension=8, n_arms=4, **view, rewards="labels")
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,6 @@ exactly ``context . theta`` with a ``theta`` of unit norm, the assumptions under
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
 from daband._arguments import finite, one_of, whole
@@ -26,28 +23,6 @@ from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, Array
 from daband.errors import InvalidInput
 
 _SPREAD = 0.6  # norm of the noise around a prototype; a prototype has norm 1
-_KINDS = ("linear", "quadratic", "labels")
-
-
-@dataclass(frozen=True)
-class SyntheticView:
-    """How the target's view of a round differs from the source's; all zeros and a scale of 1 is no shift.
-
-    ``rotation`` turns the hidden vector by so many degrees in each of d // 2 fixed random planes, ``scale`` multiplies
-    it, ``translation`` is the length of a fixed random vector added to it. ``frequency`` makes the arms that are best
-    unevenly frequent on the target: the rarest is exp(-frequency) times as frequent as the commonest.
-    """
-
-    rotation: float = 60.0
-    translation: float = 0.4
-    scale: float = 1.0
-    frequency: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("rotation", "translation", "scale", "frequency"):
-            finite(f"view.{name}", getattr(self, name))
-        if self.scale <= 0:
-            raise InvalidInput(f"view.scale must be positive, got {self.scale}")
 
 
 @register_pair("synthetic", about=About(summary="known rewards, a shift one can dial, exact regret"))
@@ -59,7 +34,10 @@ def synthetic(
     n_arms: int = 5,
     dimension: int = 16,
     n_contexts: int = 20_000,
-    view: SyntheticView | Mapping[str, float] | None = None,
+    rotation: float = 60.0,
+    translation: float = 0.4,
+    scale: float = 1.0,
+    frequency: float = 1.0,
     shift: ShiftLike = "style",
     noise: float = 0.2,
     data_seed: int = 0,
@@ -68,14 +46,17 @@ def synthetic(
 
     Args:
         tiny: a twin of 160 contexts, 3 arms and 8 dimensions; the other options keep their meaning.
-        rewards: "linear" (the expected reward is linear in the context), "quadratic" (its square: every arm has
-            two opposite clusters, of which a linear policy gets one) or "labels" (one arm pays 1, the others 0, no
+        rewards: "linear" (the expected reward is linear in the context) or "labels" (one arm pays 1, the others 0, no
             noise).
         arms: "disjoint": one context (d,) a round; "shared": one context per arm, (K, d).
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
         n_contexts: how many contexts the source has, and the target for training; the tests hold a fifth as many.
-        view: the difference between the domains, as ``SyntheticView`` or as a mapping of some of its fields.
+        rotation: degrees by which the target turns the hidden vector in each of d // 2 fixed random planes.
+        translation: the length of a fixed random vector that the target adds to it.
+        scale: the factor by which the target multiplies it.
+        frequency: makes the arms that are best unevenly frequent in the target: the rarest is exp(-frequency) times as
+            frequent as the commonest.
         shift: what a policy may assume of it: each domain has a view of its own, so "style" by default.
         noise: the share of rewards that are drawn as 0 or 1 with the expected reward as probability, the others being
             paid exactly; the expectation is the same for every share. Not used with "labels".
@@ -83,15 +64,24 @@ def synthetic(
     """
     if tiny:
         n_arms, dimension, n_contexts = 3, 8, 160
-    _check(rewards=rewards, arms=arms, n_arms=n_arms, dimension=dimension, n_contexts=n_contexts, noise=noise)
+    one_of("rewards", rewards, ("linear", "labels"))
+    one_of("arms", arms, ("disjoint", "shared"))
+    whole("n_arms", n_arms, least=2)
+    whole("dimension", dimension, least=n_arms)
+    whole("n_contexts", n_contexts, least=1)
     whole("data_seed", data_seed, least=0)
-    dial = view if isinstance(view, SyntheticView) else _view_of({} if view is None else view)
+    for name, value in (("rotation", rotation), ("translation", translation), ("frequency", frequency)):
+        finite(name, value)
+    if not finite("scale", scale) > 0:
+        raise InvalidInput(f"scale must be positive, got {scale}")
+    if not 0.0 <= finite("noise", noise) <= 1.0:
+        raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
     # Each part has a generator of its own, so that changing one option leaves what the others draw as it was.
     keys = ("world", "source", "target", "test", "source_test")
     draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
     world = _World(draw["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
     even = np.full(n_arms, 1.0 / n_arms)
-    uneven = np.exp(-dial.frequency * np.linspace(0.0, 1.0, n_arms))
+    uneven = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
     uneven /= uneven.sum()
 
     per_arm = arms == "shared"
@@ -100,13 +90,13 @@ def synthetic(
     source = ArraySource(hidden, paid, n_arms=n_arms, expected=expected, per_arm=per_arm)
 
     hidden, expected = world.rounds(draw["target"], n_contexts, uneven)
-    contexts = world.view(hidden, dial)
+    contexts = world.view(hidden, rotation, translation, scale)
     paid = _realise(draw["target"], expected, 0.0 if rewards == "labels" else noise)
     target = ArrayContexts(contexts, per_arm=per_arm)
     later = ArraySource(contexts, paid, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled")
 
     hidden, expected = world.rounds(draw["test"], max(n_contexts // 5, 50), uneven)
-    test = ArrayEvaluation(world.view(hidden, dial), expected, n_arms=n_arms, per_arm=per_arm)
+    test = ArrayEvaluation(world.view(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm)
     held = ArrayEvaluation(
         *world.rounds(draw["source_test"], max(n_contexts // 5, 50), even),
         n_arms=n_arms,
@@ -125,7 +115,7 @@ def synthetic(
         target_labelled=later,
         arms=arms,
         feedback="one_hot" if rewards == "labels" else "bandit",
-        about=About(summary=f"{rewards} rewards, {dial}"),
+        about=About(summary=f"{rewards} rewards, rotated by {rotation:g} degrees and moved by {translation:g}"),
         shift=as_shift(shift, context_shape=source.context_shape),
     )
 
@@ -153,28 +143,25 @@ class _World:
         leaning = noise @ self.prototypes.T
         noise -= np.minimum(leaning, 0.0) @ self.prototypes  # away from no prototype, so that no reward is negative
         hidden = _unit(around + noise)
-        if self.rewards == "quadratic":  # clusters at both ends of each prototype: no half space holds an arm
-            hidden = hidden * generator.choice([-1.0, 1.0], size=hidden.shape[:-1])[..., None]
         return hidden, self._expected(hidden, best)
 
     def _expected(self, hidden: FloatArray, best: IntArray) -> FloatArray:
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best]
         products = hidden @ (self.prototypes[0] if self.shared else self.prototypes.T)
-        paid: FloatArray = np.square(products) if self.rewards == "quadratic" else products
-        return np.clip(paid, 0.0, 1.0)  # rounding may leave -1e-17
+        return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
-    def view(self, hidden: FloatArray, view: SyntheticView) -> FloatArray:
-        """How the target shows hidden vectors: rotated, scaled, moved."""
-        angle = np.deg2rad(view.rotation)
+    def view(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
+        """Return hidden vectors as the target shows them: rotated, scaled, moved."""
+        angle = np.deg2rad(rotation)
         turn = np.eye(self.basis.shape[0])
         for first in range(0, len(turn) - 1, 2):
             turn[first : first + 2, first : first + 2] = [
                 [np.cos(angle), -np.sin(angle)],
                 [np.sin(angle), np.cos(angle)],
             ]
-        rotation = self.basis @ turn @ self.basis.T
-        return view.scale * hidden @ rotation.T + view.translation * self.direction
+        rotated = hidden @ (self.basis @ turn @ self.basis.T).T
+        return scale * rotated + translation * self.direction
 
 
 def _unit(vectors: FloatArray) -> FloatArray:
@@ -184,24 +171,3 @@ def _unit(vectors: FloatArray) -> FloatArray:
 def _realise(generator: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:
     coin = (generator.random(expected.shape) < expected).astype(np.float64)
     return np.where(generator.random(expected.shape) < noise, coin, expected)
-
-
-def _view_of(fields: Mapping[str, float]) -> SyntheticView:
-    if not isinstance(fields, Mapping):
-        raise InvalidInput(f"view must be a SyntheticView or a mapping, got {fields!r}")
-    try:
-        return SyntheticView(**fields)
-    except TypeError:
-        names = ", ".join(SyntheticView.__dataclass_fields__)
-        raise InvalidInput(f"view has the fields {names}, got {', '.join(map(str, fields))}") from None
-
-
-def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: int, noise: float) -> None:
-    one_of("rewards", rewards, _KINDS)
-    one_of("arms", arms, ("disjoint", "shared"))
-    for name, value, least in (("n_arms", n_arms, 2), ("dimension", dimension, 2), ("n_contexts", n_contexts, 1)):
-        whole(name, value, least=least)
-    if dimension < n_arms:
-        raise InvalidInput(f"dimension must be at least n_arms={n_arms}, got {dimension}")
-    if not 0.0 <= finite("noise", noise) <= 1.0:
-        raise InvalidInput(f"noise is a share between 0 and 1, got {noise}")
