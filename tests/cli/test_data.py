@@ -1,7 +1,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from daband.cli._data import data_app
+from daband.cli._main import data_app
 from daband.domains._registry import pairs
 
 

@@ -152,7 +152,7 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
-    assert "240 rounds: contexts as in training" in told
+    assert "240 rounds: contexts and arms as in training" in told
     log = pl.read_csv(market / "log.csv")
     assert log.columns[-4:] == ["arm", "propensity", "reward", "version"]
     assert set(log["arm"]) <= {"call", "mail", "none"}

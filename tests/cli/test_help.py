@@ -3,8 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from daband.cli._data import data_app
-from daband.cli._main import app
+from daband.cli._main import app, data_app
 
 NO_FILE = {"demo", "presets", "methods"}
 

@@ -8,7 +8,7 @@ import daband
 from daband.errors import DataError, InvalidInput
 from daband.service._client import Client
 from daband.service._event_log import Store
-from daband.service._logged_rows import export_events
+from daband.service._log_readers import export_events
 from daband.service._settings import Settings
 from tests.service.conftest import DIM, served
 

@@ -7,8 +7,8 @@ import pytest
 
 from daband.linear._mean_estimates import effective_sample_size, mean_estimate, self_normalised
 from daband.service._event_log import Event, LoggedReward
+from daband.service._log_readers import ValueSums, Watch
 from daband.service._settings import Settings
-from daband.service._watched_numbers import ValueSums, Watch
 from daband.serving._deployed_policy import load_deployed
 from tests.service.conftest import DIM
 

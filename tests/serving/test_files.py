@@ -142,7 +142,6 @@ def written(path, header, arrays):
         {"arm_names": ["a", "a", "b"]},
         {"reward_unit": [0, 0]},
         {"reward_unit": [0, 1e400]},
-        {"observed_rewards": [1, 0]},
         {"largest_norm": -1},
         {"members": []},
         {"members": [{"share": -1, "width_share": 1, "constant": False, "transform": None, "network": None}]},

@@ -71,8 +71,6 @@ def test_a_change_is_found_and_named(deployed, change, reason):
     (score,) = [score for score in report.scores if score.name == reason]
     assert 200 < score.since <= 600
     assert score.left
-    assert score.expected.sum() == pytest.approx(1.0)
-    assert score.observed.sum() == pytest.approx(1.0)
     assert report.rounds == 600
 
 
@@ -96,8 +94,6 @@ def test_arm_shares(deployed):
     assert report.arms_left
     assert report.arm_counts["high"] == max(report.arm_counts.values())
     assert sum(report.arm_counts.values()) == report.rounds == len(rows)
-    shares = next(score for score in report.scores if score.name == "arm")
-    assert shares.observed[2] > shares.expected[2] + 0.2
 
 
 def test_what_is_available_does_not_count_as_a_change(deployed):

@@ -1,4 +1,4 @@
-"""``daband``: the command line. It parses, calls and prints; what it does lives in the rooms below."""
+"""``daband``: the command line. It parses, calls and prints; other packages do the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from daband.bench._variants import (
     write_sweep,
 )
 from daband.bench.report._method_summaries import ABLATION_BASES
-from daband.cli import _data as data
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, error_text, seed_numbers, spans, stem
@@ -52,8 +51,10 @@ from daband.cli._output import (
 )
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._trust import assess_command, audit_command, choose_command
+from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError, InvalidInput
 
+_STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 # Columns of a report's tables that take the room of others on a terminal; the report has them.
 _NARROW = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
@@ -65,7 +66,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.data_app, name="data")
+data_app = typer.Typer(
+    name="data",
+    help="List pairs of domains, and check their data.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data_app, name="data")
 
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
@@ -314,6 +321,63 @@ def methods() -> None:
     """
     for name in method_names():
         console.print(name)
+
+
+@data_app.command("list")
+def list_command(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
+    ] = False,
+) -> None:
+    """Show every pair, and whether its data are there.
+
+    Example: daband --plugin mine.py data list --all
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("pair", no_wrap=True)
+    for heading in ("what", "data", "options"):
+        table.add_column(heading, overflow="fold")
+    hidden = 0
+    for name in pairs.names():
+        if "/" in name and not everything:
+            hidden += 1
+            continue
+        entry = pairs.get(name)
+        state = "[green]ready[/green]" if entry.ready else "[yellow]missing[/yellow]"
+        table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
+    console.print(table)
+    if hidden:
+        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
+    say(f"data directory: {data_directory()}", style="dim")
+
+
+@data_app.command("check")
+def check_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
+) -> None:
+    """Say what is there, what is missing or damaged, where to get it and under which licence.
+
+    Example: daband data check amazon/books-dvd
+    """
+    wanted = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
+    damaged = False
+    say(f"data directory: {data_directory()}", style="dim")
+    for name in wanted:
+        statuses = list(check_data(name))
+        console.print(f"[bold]{name}[/bold]")
+        if not statuses:
+            console.print("  needs nothing from outside")
+        for status in statuses:
+            colour = _STATE_COLOURS[status.state]
+            damaged |= status.state == "damaged"
+            optional = " (only for some forms)" if status.resource.optional else ""
+            licence = f"licence: {status.resource.licence}"
+            say(f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; {licence}", markup=True)
+            say(f"           {status.path}", style="dim")
+            if status.state != "there":
+                say(f"           {status.resource.by_hand}")
+    if damaged:
+        raise typer.Exit(1)
 
 
 def _compare(

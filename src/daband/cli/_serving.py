@@ -302,7 +302,7 @@ def export_events_command(
     Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until 2026-11-09
     """
     try:
-        from daband.service._logged_rows import export_events
+        from daband.service._log_readers import export_events
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)

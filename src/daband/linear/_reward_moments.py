@@ -50,13 +50,6 @@ class RewardMoments:
         """The smallest and the largest reward, (0, 1) where rewards are not standardised or do not differ."""
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
 
-    @property
-    def rounded_bounds(self) -> tuple[float, float]:
-        """``observed``, rounded outwards to about a sixteenth of the range: an exported file holds no single reward."""
-        low, high = self.observed
-        step = 2.0 ** math.floor(math.log2((high - low) / 16.0))
-        return step * math.floor(low / step), step * math.ceil(high / step)
-
     def add(self, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rewards (B,), each counted by its weight (B,); None: each once."""
         if len(rewards) == 1:

@@ -545,7 +545,6 @@ class Policy(ABC):
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_unit=(moments.centre, moments.scale),
-                observed_rewards=moments.rounded_bounds,
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 exploration=self.exploration,

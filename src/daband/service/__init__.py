@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from daband.service._app import create_app
-from daband.service._logged_rows import export_events
+from daband.service._log_readers import export_events
 from daband.service._server import serve
 from daband.service._settings import Limits, Settings, Tokens
 

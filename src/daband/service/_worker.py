@@ -26,9 +26,8 @@ from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.service._decider import model_from
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
-from daband.service._logged_rows import can_read, read_rows
+from daband.service._log_readers import Watch, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
-from daband.service._watched_numbers import Watch
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 from daband.weights import importance

@@ -57,8 +57,8 @@ def export(
     The file is loaded, and compared with the policy on a few contexts, before this function returns.
 
     The file holds what decisions need: no context, no round id. But statistics of few rounds can reveal individual
-    rounds: those of an arm that was chosen once give its context and its reward back to the last digit. The header has
-    rounded bounds of the learned rewards. If rounds are confidential, ask for ``least_rounds``.
+    rounds: those of an arm that was chosen once give its context and its reward back to the last digit. If rounds are
+    confidential, ask for ``least_rounds``.
 
     Args:
         policy: a trained policy: any with a method ``frozen``, as all of daband's own have.

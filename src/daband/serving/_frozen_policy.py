@@ -140,8 +140,6 @@ class FrozenPolicy:
     n_arms: int
     #: Members predict rewards less the first number, divided by the second.
     reward_unit: tuple[float, float]
-    #: Rounded bounds of the learned rewards; (0, 1) for labels.
-    observed_rewards: tuple[float, float]
     #: Contexts of a larger norm are refused.
     largest_norm: float
     rounds_learned: int
@@ -167,9 +165,6 @@ class FrozenPolicy:
             raise ValueError(f"arms are {self.arms!r}")
         if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
             raise ValueError(f"reward_unit is {self.reward_unit}")
-        low, high = self.observed_rewards
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"observed_rewards is {self.observed_rewards}")
         if not self.largest_norm > 0 or math.isinf(self.largest_norm) or self.rounds_learned < 0:
             raise ValueError(f"largest_norm is {self.largest_norm}, rounds_learned {self.rounds_learned}")
         shape = self.context_shape
@@ -267,7 +262,6 @@ class FrozenPolicy:
             **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
             "context_shape": list(self.context_shape),
             "reward_unit": list(self.reward_unit),
-            "observed_rewards": list(self.observed_rewards),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
             "transform": None if self.transform is None else self.transform.settings(),
@@ -323,12 +317,10 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
     if encoder is not None:
         raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
     centre, scale = header["reward_unit"]
-    low, high = header["observed_rewards"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_unit=(float(centre), float(scale)),
-        observed_rewards=(float(low), float(high)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),

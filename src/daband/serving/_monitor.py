@@ -147,25 +147,17 @@ _ARMS = "arm"
 _MOST_SHOWN = 5  # scores, arms and kinds of warnings that a report prints
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ScoreReport:
     """The result of the monitor for one summary score, or for the arms."""
 
     name: str
-    #: Whether it has left what training saw.
+    #: True if it differs from training.
     left: bool
-    #: The round in which the test told so, counted from 1; None before.
+    #: The round in which the test found that, counted from 1; None before.
     since: int | None
     #: The logarithm of the test's capital now, in units of the threshold: 1 or more is an alarm.
     evidence: float
-    #: The share of each bin in training.
-    expected: FloatArray
-    #: The share of each bin in the rounds since.
-    observed: FloatArray
-
-    def __repr__(self) -> str:
-        state = f"left what training saw, told in round {self.since:,}" if self.left else "as in training"
-        return f"<{self.name}: {state}, evidence {self.evidence:.2g}>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,11 +165,11 @@ class MonitorReport:
     """The counts of a monitor, and its alarms."""
 
     rounds: int
-    #: Whether arriving contexts have left what training saw.
+    #: True if arriving contexts differ from training.
     contexts_left: bool
-    #: Whether the shares of preferred arms have.
+    #: True if the frequencies of preferred arms differ.
     arms_left: bool
-    #: The names of the scores that have left, those with the strongest evidence first.
+    #: The names of the scores that differ, those with the strongest evidence first.
     reasons: tuple[str, ...]
     scores: tuple[ScoreReport, ...]
     #: How often each arm was chosen.
@@ -187,27 +179,19 @@ class MonitorReport:
 
     @property
     def alarm(self) -> bool:
-        """Whether anything has left what training saw."""
+        """True if anything differs from training."""
         return self.contexts_left or self.arms_left
 
     def __repr__(self) -> str:
         def listed(counts: dict[str, int]) -> str:
-            most = sorted(counts.items(), key=lambda one: -one[1])
-            text = ", ".join(f"{name} {count:,}" for name, count in most[:_MOST_SHOWN])
-            return f"{text}, ..." if len(most) > _MOST_SHOWN else text or "none"
+            most = Counter(counts).most_common(_MOST_SHOWN)
+            return ", ".join(f"{name} {count:,}" for name, count in most) or "none"
 
-        by_name = {score.name: score for score in self.scores}
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds:,} rounds"
-        lines = [f"{rounds}: contexts {_describe(self.contexts_left)}, arms {_describe(self.arms_left)}"]
-        lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
-        if len(self.reasons) > _MOST_SHOWN:
-            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: {', '.join(self.reasons[_MOST_SHOWN:])}")
-        lines += [f"arms chosen: {listed(self.arm_counts)}", f"rows with warnings: {listed(self.warnings)}"]
-        return "\n".join(lines)
-
-
-def _describe(left: bool) -> str:
-    return "have left what training saw" if left else "as in training"
+        state = f"differ from training ({', '.join(self.reasons[:_MOST_SHOWN])})" if self.alarm else "as in training"
+        return (
+            f"{self.rounds:,} rounds: contexts and arms {state}\narms chosen: {listed(self.arm_counts)}\n"
+            f"rows with warnings: {listed(self.warnings)}"
+        )
 
 
 class Monitor:
@@ -239,8 +223,7 @@ class Monitor:
             levels = [2 * level for level in levels]
         self._names = tuple(names)
         self._threshold = -np.log(levels)
-        self._reference: IntArray = np.concatenate(watched)
-        self._pool = self._reference.copy()
+        self._pool: IntArray = np.concatenate(watched)
         self._rounds = 0
         self._since: IntArray = np.zeros(len(names), np.int64)
         self._every = np.arange(len(names))
@@ -273,7 +256,6 @@ class Monitor:
         """Return the counts so far."""
         with self._lock:
             evidence = self._evidence() / self._threshold
-            before, now = self._reference, self._pool - self._reference
             left: BoolArray = self._since > 0
             scores = tuple(
                 ScoreReport(
@@ -281,8 +263,6 @@ class Monitor:
                     left=bool(left[at]),
                     since=int(self._since[at]) or None,
                     evidence=float(evidence[at]),
-                    expected=before[at] / max(before[at].sum(), 1),
-                    observed=now[at] / max(now[at].sum(), 1),
                 )
                 for at, name in enumerate(self._names)
             )
