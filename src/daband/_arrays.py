@@ -182,3 +182,56 @@ def one_blas_thread() -> Iterator[None]:
         return
     with threadpool_limits(limits=1, user_api="blas"):
         yield
+
+
+#: Rewards of a larger size are rejected: their squares would overflow in sums.
+LARGEST_REWARD = 1e100
+#: Weights of rounds are at most this large: more would leave nothing of the ridge penalty in double precision.
+LARGEST_WEIGHT = 1e9
+
+
+def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
+    """Arms (n,) of 0..n_arms - 1."""
+    array = as_numpy(arm, "arm")
+    if array.shape != (n,):
+        raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"arm must hold integers, got {array.dtype}")
+    arms: IntArray = array.astype(np.int64, copy=False)
+    if n == 1 and 0 <= arms.item() < n_arms:  # a loop of single rounds should not pay for reductions
+        return arms
+    if arms.min() < 0 or arms.max() >= n_arms:
+        row = int(np.argmax((arms < 0) | (arms >= n_arms)))
+        raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{n_arms - 1}")
+    return arms
+
+
+def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """Rewards of this shape, finite and at most 1e100 in size."""
+    rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
+    if rewards.shape != shape:
+        raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
+    if rewards.size == 1 and abs(rewards.item()) <= LARGEST_REWARD:  # a loop of single rounds needs no reductions
+        return rewards
+    wrong = ~(np.abs(rewards) <= LARGEST_REWARD)  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argwhere(wrong)[0, 0])
+        raise InvalidInput(
+            f"reward has a value that is NaN, infinite or above {LARGEST_REWARD:g} in size, first in row {row}; leave "
+            "out rounds without a reward"
+        )
+    return rewards
+
+
+def check_weights(weights: ArrayLike | None, n: int) -> Weights:
+    """Weights (n,) of rounds, finite, at least 0 and at most 1e9; None stays None."""
+    if weights is None:
+        return None
+    array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)
+    if array.shape != (n,):
+        raise InvalidInput(f"weights must have shape ({n},), got {array.shape}")
+    wrong = ~((array >= 0.0) & (array <= LARGEST_WEIGHT))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(f"weights must lie in [0, {LARGEST_WEIGHT:g}], row {row} has {array[row]:g}")
+    return array

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import between_0_and_1, one_of, whole
-from daband._arrays import AnyArray, ArrayLike, FloatArray, one_blas_thread
+from daband._arrays import AnyArray, ArrayLike, FloatArray, check_arms, one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
@@ -34,7 +34,6 @@ from daband.evaluation._weighted_log import (
 )
 from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
 from daband.linear._propensities import estimate_propensities
-from daband.policies._incoming_rounds import check_arms
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_arms, check_rewards
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
-from daband.policies._incoming_rounds import check_arms, check_rewards
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy

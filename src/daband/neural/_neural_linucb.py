@@ -167,6 +167,7 @@ class NeuralLinUCB(Policy):
         self.steps = self.recipe.learning.steps
         #: The replay buffers that steps draw from.
         self.buffers = self._empty_buffers(self.n_arms)
+        self._first_target = self.domains.first_target
         self._warned: set[str] = set()
 
     @classmethod
@@ -268,7 +269,7 @@ class NeuralLinUCB(Policy):
 
     def _gates(self, domain: int) -> bool:
         """Return True if rounds of this domain count for the gate of the target terms."""
-        return self.learner.gated and not self.domains.is_target(domain)
+        return self.learner.gated and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         contexts = self._laid_out(contexts)

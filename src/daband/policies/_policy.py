@@ -46,7 +46,10 @@ from daband._arrays import (
     IntArray,
     Mask,
     Weights,
+    check_arms,
     check_memory,
+    check_rewards,
+    check_weights,
     checked_number,
 )
 from daband._domain_names import DomainNames
@@ -62,12 +65,9 @@ from daband.policies._incoming_rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
     RoundIds,
-    check_arms,
     check_contexts,
-    check_rewards,
     check_seed,
     check_shape,
-    check_weights,
 )
 from daband.policies._pair_defaults import policy_for_pair, setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
@@ -407,8 +407,8 @@ class Policy(ABC):
         if on_duplicate != "refuse":
             one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
-            checked = _check_contexts(self, contexts)
-            n, where = len(checked), _domain_index(self, domain)
+            where, checked = _domain_index(self, domain), _check_contexts(self, contexts)
+            n = len(checked)
             arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
             counted = None if weights is None else check_weights(weights, n)
             if ids is None:

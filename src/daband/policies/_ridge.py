@@ -18,7 +18,18 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, Mask, Weights, checked_number
+from daband._arrays import (
+    AnyArray,
+    ArrayLike,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    check_arms,
+    check_rewards,
+    check_weights,
+    checked_number,
+)
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.linear._exploration import Decision, Exploration, seeded_draws
@@ -28,9 +39,6 @@ from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.policies._incoming_rounds import (
     LARGEST_RAW_NORM,
     RoundIds,
-    check_arms,
-    check_rewards,
-    check_weights,
 )
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies

@@ -15,14 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import FloatArray, one_blas_thread
+from daband._arrays import FloatArray, check_weights, one_blas_thread
 from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
-from daband.policies._incoming_rounds import check_weights
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 from daband.weights import importance
