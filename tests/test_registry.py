@@ -28,22 +28,6 @@ def test_a_name_is_taken_once():
         registry.add("one", object())
 
 
-class Mine:
-    """Something to register."""
-
-
-def test_a_member_for_the_length_of_a_test():
-    registry: Registry[type] = Registry("thing", "daband.neural.objectives")
-    with registry.temporarily("mine", Mine):
-        assert registry.get("mine") is Mine
-        with pytest.raises(InvalidInput, match="already registered"), registry.temporarily("mine", Mine):
-            pass
-    assert "mine" not in registry
-    with pytest.raises(KeyError), registry.temporarily("mine", Mine):
-        raise KeyError
-    assert "mine" not in registry
-
-
 PLUGIN = """
 from daband.domains import About, from_arrays, register_pair
 import numpy as np

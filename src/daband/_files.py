@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -292,20 +293,7 @@ def _acquired(path: Path) -> int | None:
 
 
 def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Whether the lock of an open file is ours now; ``without_locks`` is the answer where the file system has none."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            # A byte far behind the text, so that others can read who holds the lock.
-            os.lseek(handle, 1 << 20, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-            os.lseek(handle, 0, os.SEEK_SET)
-        except OSError:
-            return False
-        return True
+    """Lock an open file, and return True if that worked; ``without_locks`` if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -13,7 +13,6 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -139,18 +138,6 @@ class Registry(Generic[Member]):
         if present is not None and present is not member:
             raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {present!r}")
         self._members[name] = member
-
-    @contextmanager
-    def temporarily(self, name: str, member: Member) -> Iterator[Member]:
-        """Enter ``member`` under ``name`` for the length of a ``with`` block, e.g. a test; a taken name is an error."""
-        self._discover()
-        if name in self._members:
-            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {self._members[name]!r}")
-        self.add(name, member)
-        try:
-            yield member
-        finally:
-            del self._members[name]
 
     def names(self) -> list[str]:
         """Every registered name, sorted."""

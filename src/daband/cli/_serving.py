@@ -78,6 +78,9 @@ def export_command(
         say(f"Its assessment: {assessment.get('verdict')} (daband assess has the reasons).", style="yellow")
     if deployed.columns is not None:
         say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+    if deployed.incumbent is not None:
+        name = deployed.arm_names[deployed.incumbent]
+        say(f"A service that keeps {name} for a tenth of the events: daband serve {quoted} --control 0.1")
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
         tries = {"ucb": "It tries uncertain arms (ucb), the same one for the same row"}.get(exploration.rule)

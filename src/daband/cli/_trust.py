@@ -267,47 +267,28 @@ def _next_steps(choice: Choice, place: Path, budget: int, contexts: int) -> None
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Show a bar on a terminal, a line now and then in a log; both with the time left."""
     printed, printed_at, note, timed = 0.0, time.monotonic(), "", False
+    columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("candidates", total=1.0)
 
-    def say_note(now: CandidateProgress) -> None:
-        nonlocal note
-        if now.note != note:
-            note = now.note
-            say(f"Note: {note}.")
-
-    def line(now: CandidateProgress) -> None:
-        nonlocal printed, printed_at, timed
-        say_note(now)
-        due = now.share - printed >= _QUIET_FRACTION or time.monotonic() - printed_at >= _QUIET_SECONDS
-        trained = now.policies_done == now.policies
-        if due or trained or (now.seconds_left is not None and not timed):
-            printed, printed_at, timed = now.share, time.monotonic(), now.seconds_left is not None
+        def show(now: CandidateProgress) -> None:
+            nonlocal printed, printed_at, note, timed
+            if now.note != note:
+                note = now.note
+                say(f"Note: {note}.")
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
-            say(f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
+            text = f"{now.policies_done} of {now.policies} policies, {now.candidate}{left}"
+            trained = now.policies_done == now.policies
+            bar.update(task, completed=now.share, description=_SCORING if trained else escape(text))
+            due = now.share - printed >= _QUIET_FRACTION or time.monotonic() - printed_at >= _QUIET_SECONDS
+            if console.is_terminal or not (due or trained or timed < (now.seconds_left is not None)):
+                return
+            printed, printed_at, timed = now.share, time.monotonic(), now.seconds_left is not None
+            say(f"training  {text}")
             if trained:
                 say(_SCORING)
 
-    if not console.is_terminal:
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", style="dim"),
-    )
-    with Progress(*columns, console=console, transient=True) as drawing:
-        task = drawing.add_task("candidates", total=1.0, count="", left="")
-
-        def draw(now: CandidateProgress) -> None:
-            say_note(now)
-            left = "measuring the candidates" if now.seconds_left is None else f"ETA {_duration(now.seconds_left)}"
-            left = _SCORING if now.policies_done == now.policies else left
-            count = f"{now.policies_done}/{now.policies} policies"
-            name = f"{escape(now.candidate)}, episode {now.episode}/{now.episodes}"
-            drawing.update(task, completed=now.share, description=name, count=count, left=left)
-
-        yield draw
+        yield show
 
 
 def _duration(seconds: float) -> str:
