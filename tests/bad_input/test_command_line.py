@@ -41,8 +41,9 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("command", ["bench", "run"])
+@pytest.mark.parametrize(
+    ("command", "setting"), [*(("bench", setting) for setting in SETTINGS), ("run", SETTINGS[0]), ("run", SETTINGS[-1])]
+)
 def test_settings(command, setting, refused):
     refused([command, "synthetic", *SMALL, "--set", setting])
 
@@ -152,12 +153,11 @@ def test_where_runs_go(place, refused, tmp_path):
     refused(["bench", "synthetic", "--methods", "random", *SMALL, "--out", place], leaves=["file", "link"])
 
 
-@pytest.mark.parametrize("name", ["results.json", "continued.json"])
 @pytest.mark.parametrize("content", ["", "{", "3", "[3]", '[{"folder": 3}]', "null", '"text"'])
 @pytest.mark.parametrize("command", ["report", "continue"])
-def test_folders_with_damaged_results(command, name, content, refused, tmp_path):
-    (tmp_path / name).write_text(content)
-    refused([command, "."], leaves=[name])
+def test_folders_with_damaged_results(command, content, refused, tmp_path):
+    (tmp_path / "results.json").write_text(content)
+    refused([command, "."], leaves=["results.json"])
 
 
 @pytest.mark.parametrize("adversarial", ["3", "0", "{value=2.0}"])
