@@ -1,17 +1,16 @@
-"""What may differ between source and target: the user's knowledge, by name.
+"""What may differ between source and target: the user states it by name.
 
-No unlabelled context can tell whether a warm city and a cold one are measured alike ("warm for here" is not warm) or in
-other units (a price in another currency): the two need opposite treatment. So the user says which it is.
+Unlabelled contexts cannot tell whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
+different units (a price in another currency). The two cases need opposite treatment, so the user says which it is.
 
-* ``"covariate"``: contexts are distributed differently, a number means the same in both. Every method uses the
+* ``"covariate"``: the distribution of contexts differs, a number means the same in both domains. Every method uses the
   source's statistics in both domains, and aligns nothing.
-* ``"units"``: the numbers of some columns (of all, where none is named) are measured in other units. Every method
-  standardises those columns by each domain's own statistics.
-* ``"style"``: the same things look different (rendered and photographed, dark on light and light on dark). Each
-  domain's own statistics, and alignment as the recipe has it.
-* ``"labels"``: the arms that are best are differently frequent. Their frequencies in the target are estimated anew, and
-  a neural policy's predictions there follow them where exactly one arm pays. Other policies ignore it, and
-  ``policy.alignment`` says so.
+* ``"units"``: some columns (all, if none is named) are measured in other units. Every method standardises those columns
+  by each domain's own statistics.
+* ``"style"``: the same objects look different (rendered and photographed, dark on light and light on dark). Each domain
+  has its own statistics, and the recipe's terms align the features.
+* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, terms are left out that assume equally
+  frequent arms in the target.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _FEATURES = 512
 class Shift:
     """What may differ between the domains.
 
-    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the positions, in a flat context, of
-    the numbers whose units differ; None means all of them. ``stated`` is whether the user said so, or the shape of a
-    context did.
+    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the indices, in a flat context, of
+    the numbers whose units differ; None means all of them. ``stated`` is True if the user stated the shift, False if
+    it follows from the shape of a context.
 
     >>> daband.Shift.of("units", "labels")
     Shift(kinds=('units', 'labels'), units=None, stated=True)
@@ -62,28 +61,28 @@ class Shift:
 
     @classmethod
     def of(cls, *kinds: str, units: Iterable[int] | None = None) -> Shift:
-        """A shift that the user states."""
+        """Return a shift that the user states."""
         return cls(tuple(kinds), None if units is None else tuple(units), stated=True)
 
     @property
     def aligns(self) -> bool:
-        """Whether features of the domains are aligned."""
+        """True if the features of the domains are aligned."""
         return "style" in self.kinds
 
     @property
     def moves_labels(self) -> bool:
-        """Whether the frequencies of the best arms are estimated anew in the target."""
+        """True if the frequencies of the best arms may differ."""
         return "labels" in self.kinds
 
     def own_statistics(self, n_features: int) -> tuple[bool, ...]:
-        """For each number of a flat context, whether it is standardised by each domain's own statistics."""
+        """Return for each number of a flat context True if each domain's own statistics standardise it."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
         places = set(self.units or ())
         return tuple(place in places for place in range(n_features))
 
     def state(self) -> dict[str, Any]:
-        """The shift as JSON can hold it; ``as_shift`` makes the same one of it."""
+        """Return the shift as JSON can hold it; ``as_shift`` reads it."""
         units = None if self.units is None else list(self.units)
         return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
 
@@ -96,11 +95,11 @@ ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 
 def default_shift(context_shape: Sequence[int], *, table: bool = False) -> Shift:
-    """What is assumed where nobody says: "style" for images and for their like, "covariate" for other vectors.
+    """Return the default: "style" for images and features, "covariate" for other vectors.
 
-    A vector of 512 numbers or more that is no ``table`` is what a network or a bag of words made of a picture or a
-    text, and those differ in style. On the nine pairs of such features in the development half alignment is worth .04
-    on average; on tables it costs more than it gains.
+    A vector of 512 numbers or more that is not a ``table`` usually holds features of an image or a text, and those
+    differ in style. On the nine development pairs of such features alignment gains .04 on average; on tables it costs
+    more than it gains.
     """
     features = not table and math.prod(context_shape) >= _FEATURES
     return Shift(("style",) if len(context_shape) > 1 or features else ("covariate",))
@@ -113,12 +112,12 @@ def as_shift(
     units: Sequence[str | int] | str | int | None = None,
     feature_names: Sequence[str] = (),
 ) -> Shift:
-    """The shift that is meant by what a user gave.
+    """Return the shift that a user describes.
 
     Args:
         value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None: by the shape.
         context_shape: the shape of a context.
-        units: the columns measured in other units, by name or position; they imply "units".
+        units: the columns measured in other units, by name or index; they imply "units".
         feature_names: the name of each number of a context.
     """
     if isinstance(value, Mapping):
