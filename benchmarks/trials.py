@@ -6,7 +6,8 @@
 
 Every experiment is split into two domains: a policy learns from the log of one, and the randomised log of the other
 values it. Data: ``$DABAND_DATA/trials``. Methods of other packages run if these are installed (``pip install econml
-causalml obp vowpalwabbit``). A part replaces its rows in the record and keeps the others.
+causalml obp vowpalwabbit``). A part replaces its rows in the record and keeps the others. With ``--methods`` it
+replaces the results of these methods, on the same logs.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def plant(contexts: np.ndarray, n: int, n_arms: int, effect: float, rate: float,
     return log, rows[n:], (chances[n:] - rate) / np.sqrt(rate * (1 - rate))
 
 
-def run_planted(methods: list[str], seconds: float, **_: Any) -> list[dict[str, Any]]:
+def run_planted(methods: list[str], seconds: float, before: list[dict[str, Any]], **_: Any) -> list[dict[str, Any]]:
     """The value above the reward without effects, in standard deviations of the reward."""
     pools = {name: np.concatenate([log.contexts for log in read_experiment(name).values()]) for name in PLANTED}
     settings = itertools.product(
@@ -263,12 +264,12 @@ def run_planted(methods: list[str], seconds: float, **_: Any) -> list[dict[str, 
     )
     base = list(settings)
     order = [(seed, i) for seed in range(20) for i in np.random.default_rng(seed).permutation(len(base))]
-    rows, end = [], time.perf_counter() + seconds
-    for seed, i in order:
+    rows, end = [], time.perf_counter() + (np.inf if before else seconds)
+    for number, (seed, i) in enumerate(order[: len(before) or None]):
         name, n, n_arms, effect, rate, rule = base[i]
         log, tested, means = plant(pools[name], n, n_arms, effect, rate, rule, seed)
         row = {"contexts": name, "n": n, "arms": n_arms, "effect": effect, "rate": rate, "rule": rule, "seed": seed}
-        row |= {"best possible": float(means.max(axis=1).mean())}
+        row |= {"best possible": float(means.max(axis=1).mean())} | (before[number] if before else {})
         for method in ("best arm", *methods):
             chosen = (best_arm if method == "best arm" else METHODS[method])(log, tested, seed)
             row[method] = float(means[np.arange(TESTED), chosen].mean())
@@ -354,10 +355,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3000.0)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = PARTS[arguments.part](
-        methods=arguments.methods, seeds=arguments.seeds, logs=arguments.logs, seconds=arguments.seconds
-    )
     record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    before = record.get(arguments.part, []) if arguments.methods != list(METHODS) else []
+    rows = PARTS[arguments.part](
+        methods=arguments.methods, seeds=arguments.seeds, logs=arguments.logs, seconds=arguments.seconds, before=before
+    )
+    if arguments.part == "experiments":
+        rows += [row for row in before if row["method"] not in arguments.methods]
     record |= {arguments.part: rows, "commit": commit()}
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 

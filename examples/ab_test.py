@@ -82,15 +82,13 @@ for product, test in tests.items():
 # What is it worth?
 # -----------------
 #
-# A tenth of each test was held out. It values the policy in Norway, and with weights in a market with the customers
-# of Sweden. That assumes that a customer of some age and city buys alike in both markets, which no test in Norway can
-# show. The assessment allows for that, by how much policies lost in other shifts between real domains.
+# A tenth of each test was held out and judged the policy, before it was learned too. Sweden's customers may buy
+# otherwise than Norway's of the same age and city, which no test in Norway can show. The assessment allows for that, by
+# how much policies lost in other shifts between real domains.
 
 for product, choice in choices.items():
-    for market, contexts in (("Norway", None), ("Sweden", pairs[product].target)):
-        value = daband.evaluate_log(choice.policy, pairs[product].source_test, target=contexts)
-        print(f"{product}, {market}: {value.value:.2f} euros per customer ({value.low:.2f} to {value.high:.2f})")
     print(f"{product}: {choice.assessment.sentence}")
+print(choices["tents"].assessment)
 
 # %%
 # The truth

@@ -107,3 +107,18 @@ def test_no_rounds_and_long_contexts():
         _ = policy.evidence
     with pytest.raises(daband.InvalidInput, match=r"transform=daband\.PCA"):
         daband.LogPolicy(context_shape=(40, 40), n_arms=K)
+
+
+def test_rare_arms_keep_their_propensities():
+    """Training cut weights off at 10, so that an arm chosen in 1 of 100 rounds counted as one of 20."""
+    x, _, _, _ = rounds(4_000)
+    rng = np.random.default_rng(3)
+    arms = rng.choice(2, 4_000, p=[0.99, 0.01])
+    rewards = np.where(arms == 1, 1.0, 0.0) + 3.0 * (x[:, 0] > 0) + 0.1 * rng.normal(size=4_000)
+    chances = np.array([0.99, 0.01])[arms]
+    pair = daband.domains.from_log(source=(x, arms, rewards, chances), target=x, n_arms=2, source_test=None)
+    trained, exact = daband.LogPolicy.for_pair(pair), daband.LogPolicy.for_pair(pair)
+    daband.train(trained, source=pair.source, episodes=1, episode_length=4_000)
+    exact.prepare(x, x)
+    exact.update(x, arms, rewards, weights=1 / (2 * chances))
+    assert trained.evidence.value == pytest.approx(exact.evidence.value, rel=1e-9)

@@ -6,20 +6,22 @@ that arm, and its own predictions do not show it. So personalising is a hypothes
 1. Doubly robust scores (``_doubly_robust.py``) give the best arm by their means.
 2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
    advantages towards their means, at which the best arm is chosen everywhere.
-3. Ten-fold cross-fitting values both: the gain of a round is the score of the arm chosen by regressions that have not
-   seen its fold, less the score of the best arm. Nothing in the regressions, the scores they are fitted to or their
-   penalties depends on the fold that they are valued on.
+3. Cross-fitting values both: the gain of a round is the score of the arm chosen by regressions that have not seen its
+   fold, less the score of the best arm. Nothing in the regressions, the scores they are fitted to or their penalties
+   depends on the fold that they are valued on. A gain depends on how rounds are split into five folds; so it is the
+   mean over three such splits.
 4. A regression is used if the lower limit of its gain is above 0; of two, the one with the higher limit.
 
-Limits hold for both regressions at once with probability 97.5%, by the largest of correlated studentised means
+Limits hold for both regressions at once with probability 99%, by the largest of correlated studentised means
 (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for cross-validation (Bayle, Bayle, Janson, Mackey
-2020). So the probability to use a regression that loses to the best arm, in the domain of the log, is at most 2.5%.
-The gain is that of regressions from nine tenths of the log; the final ones use all of it.
+2020). So the probability to use a regression that loses to the best arm, in the domain of the log, is at most 1%.
+The gain is that of regressions from four fifths of the log; the final ones use all of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -30,11 +32,15 @@ from daband.linear._doubly_robust import RewardSums, RidgePath, doubly_robust_sc
 from daband.linear._mean_estimates import MeanEstimate, mean_estimate
 from daband.linear._piecewise import PiecewiseStep, ramps_step
 
-_FOLDS = 10
+_FOLDS = 5
+#: Splits of the rounds into folds over which gains and scores are averaged.
+_SPLITS = 3
+#: Rounds that a log needs for choices by context.
+_MIN_LOG = 100
 #: Rounds that an arm needs to be chosen by context.
 _MIN_ROUNDS = 10
 #: The probability with which no regression is used that loses to the best arm.
-_CONFIDENCE = 0.975
+_CONFIDENCE = 0.99
 #: Draws of the largest of correlated normal variables, from which its quantile is taken.
 _DRAWS = 20_000
 #: Numbers of a context are cut off at this quantile, and at one minus this, for the linear regression.
@@ -56,7 +62,7 @@ class LogEvidence:
     gain: float
     #: The standard error of the gain.
     error: float
-    #: The lower limit of the gain: it holds with probability 97.5%.
+    #: The lower limit of the gain: it holds with probability 99%.
     low: float
     #: Rounds of the log.
     rounds: int
@@ -95,26 +101,20 @@ def learn_advantages(
     Without ``by_context`` the best arm is always chosen, and there is no estimated gain.
     """
     n = len(arms)
-    if n < 10 * _FOLDS:
+    if n < _MIN_LOG:
         return _best_mean(contexts.shape[1], arms, rewards, propensities, n_arms)
     steps = [ramps_step(contexts, 1, trim=_TRIM), ramps_step(contexts, _PIECES)]
     designs = [step(contexts) for step in steps]
-    folds = fold_numbers(0, n, _FOLDS, seed)
     supported = np.bincount(arms, minlength=n_arms) >= min(_MIN_ROUNDS, max(1, n // (2 * n_arms)))
-    nested = _NestedScores(designs[1][:, 1:], arms, rewards, propensities, folds, n_arms)
-    scores = nested.scores()
-    means = np.where(supported, scores.mean(axis=0), -np.inf)
-    best = int(means.argmax())
+    splits = [
+        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, fold_numbers(0, n, _FOLDS, key), n_arms)
+        for key in range(_SPLITS * seed, _SPLITS * (seed + 1))
+    ]
+    scores = np.mean([nested.scores() for nested in splits], axis=0)
+    best = int(np.where(supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and supported.sum() > 1:
-        for fold in range(_FOLDS):
-            held, fit = folds == fold, folds != fold
-            inside = nested.scores(without=fold)[fit]
-            for which, design in enumerate(designs):
-                theta = _fit_contrasts(design[fit], inside, supported)
-                chosen = _choices(design[held] @ theta.T, supported, best)
-                of_fold = scores[held]
-                gains[held, which] = of_fold[np.arange(len(chosen)), chosen] - of_fold[:, best]
+        gains = np.mean([_cross_fitted_gains(nested, designs, supported, best) for nested in splits], axis=0)
     estimates = [mean_estimate(column) for column in gains.T]
     quantile = _largest_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
@@ -128,6 +128,23 @@ def learn_advantages(
     theta[~supported] = theta[best]
     theta[~supported, 0] -= _GAP * (float(rewards.std()) or 1.0)
     return Advantages(steps[used], theta, evidence)
+
+
+def _cross_fitted_gains(
+    nested: _NestedScores, designs: Sequence[FloatArray], supported: BoolArray, best: int
+) -> FloatArray:
+    """Return the gain of each round (n, regressions), by regressions that have not seen its fold."""
+    scores = nested.scores()
+    gains = np.zeros((len(scores), len(designs)))
+    for fold in range(_FOLDS):
+        held, fit = nested.folds == fold, nested.folds != fold
+        inside = nested.scores(without=fold)[fit]
+        for which, design in enumerate(designs):
+            theta = _fit_contrasts(design[fit], inside, supported)
+            chosen = _choices(design[held] @ theta.T, supported, best)
+            of_fold = scores[held]
+            gains[held, which] = of_fold[np.arange(len(chosen)), chosen] - of_fold[:, best]
+    return gains
 
 
 def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int) -> Advantages:
@@ -157,7 +174,7 @@ class _NestedScores:
         n_arms: int,
     ) -> None:
         self._features, self._arms, self._rewards = features, arms, rewards
-        self._propensities, self._folds, self._n_arms = propensities, folds, n_arms
+        self._propensities, self.folds, self._n_arms = propensities, folds, n_arms
         self._sums = RewardSums(_FOLDS, n_arms, features, float(rewards.mean()))
         self._sums.add(features, folds, arms, rewards)
 
@@ -167,7 +184,7 @@ class _NestedScores:
         penalties = None if without is None else self._sums.penalties([without])
         for fold in range(self._sums.folds):
             if fold != without:
-                held = self._folds == fold
+                held = self.folds == fold
                 model = self._sums.fit({fold} if without is None else {fold, without}, penalties)
                 predicted[held] = model.predict(self._features[held])
         return doubly_robust_scores(predicted, self._arms, self._rewards, self._propensities)

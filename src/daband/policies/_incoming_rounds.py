@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from daband._arguments import whole
-from daband._arrays import AnyArray, ArrayLike, BoolArray, IntArray, as_numpy
+from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
+from daband.weights import importance
 
 #: Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row.
 LARGEST_NORM = 1e7
@@ -148,3 +150,8 @@ class RoundIds:
         """Restore what ``state`` returned."""
         text, numbers = state["json"].tobytes(), state["integers"]
         self._ids = dict.fromkeys(json.loads(text) if text else numbers.tolist())
+
+
+def log_weights(policy: Any, propensities: ArrayLike) -> FloatArray:
+    """Return the weights with which a policy learns rounds of a log."""
+    return importance(propensities, policy.n_arms, power=policy.propensity_power, largest=policy.largest_weight)

@@ -65,6 +65,7 @@ class LogPolicy(Policy):
 
     scale_matters = True  # not to the regressions; but each domain may have its own units
     propensity_power = 1.0
+    largest_weight = 1e9  # propensities follow from weights, so that these are not cut off
     weights_are_importance = True
     explore = exploration_setting("rule")
     alpha = exploration_setting("alpha")

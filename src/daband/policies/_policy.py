@@ -166,6 +166,8 @@ class Policy(ABC):
     id_window: ClassVar[int] = 1 << 18
     #: The power of importance weights by which training on a log weights rounds (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
+    #: The largest of these weights.
+    largest_weight: ClassVar[float] = 10.0
     #: True if a weight states a logging propensity, and a round of weight 2 does not count as two rounds.
     weights_are_importance: ClassVar[bool] = False
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")

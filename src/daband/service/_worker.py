@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
+from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy
 from daband.service._decider import model_from
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
@@ -30,7 +31,6 @@ from daband.service._log_readers import Watch, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
-from daband.weights import importance
 
 _log = logging.getLogger("daband.service")
 _PAUSE = 0.5  # seconds between two looks at a log without news
@@ -129,7 +129,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
             [row.event.arm for row in group],
             [row.reward for row in group],
             deployed.domain,
-            weights=None if online else importance(chances, policy.n_arms, power=policy.propensity_power),
+            weights=None if online else log_weights(policy, chances),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)

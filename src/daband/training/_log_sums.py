@@ -22,9 +22,9 @@ from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
+from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.weights import importance
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ def weighted_batches(
     values = log.values(part, column)
     for batch in log.batches(part, rows):
         if column is None:
-            yield batch, importance(batch.propensities, policy.n_arms, power=policy.propensity_power)
+            yield batch, log_weights(policy, batch.propensities)
             continue
         try:
             weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))

@@ -32,9 +32,9 @@ from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._regret_bound import LiveBound
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
+from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy, RewardedDecision
 from daband.training._work_folder import Folder
-from daband.weights import importance
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
@@ -393,7 +393,7 @@ def _play_episode(phase: Phase, episode: ByDomain, history: History) -> Rewarded
     for name, rounds in episode:
         domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            weights = importance(rounds.propensities, policy.n_arms, power=policy.propensity_power)
+            weights = log_weights(policy, rounds.propensities)
             policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain, weights)
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:

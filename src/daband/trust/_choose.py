@@ -13,13 +13,15 @@ import numpy as np
 
 from daband._arguments import whole
 from daband._arrays import AnyArray
-from daband.domains._contract import LoggedDomain, Pair
+from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.linear._advantages import LogEvidence
+from daband.policies._incoming_rounds import log_weights
 from daband.policies._log_policy import MAX_NUMBERS, LogPolicy
 from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.policies._trees import KEPT_ROUNDS
 from daband.training._loop import CandidateProgress, train_candidates
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
@@ -134,7 +136,8 @@ class Choice:
     ('linucb', 0)
     """
 
-    #: The chosen policy, trained, deployed in the target. It has learned the target rewards.
+    #: The chosen policy, trained, deployed in the target. It has learned the target rewards, and a ``LogPolicy`` also
+    #: the held-out source rounds, after they judged it.
     policy: Policy
     #: Its advantage over the incumbent, by the source and by all target rewards that were paid for.
     assessment: Assessment
@@ -292,7 +295,15 @@ class _Comparison:
         assert pair.source_test is not None
         rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
         shown = TargetContexts.read(pair.target, _CONTEXTS, seed=seed)
-        choices = [Choices(*rounds.decide(one), *decide(one, shown.contexts, "target")) for one in trained]
+        judged = [rounds.decide(one) for one in trained]
+        for one in {id(one): one for one in trained if isinstance(one, LogPolicy)}.values():
+            _learn_held_out(one, pair.source_test, seed)
+        for place, one in enumerate(trained):
+            if isinstance(one, LogPolicy) and not one.evidence.personalises:
+                judged[place] = rounds.decide(one)  # the best arm of all rounds
+        choices = [
+            Choices(*own, *decide(one, shown.contexts, "target")) for own, one in zip(judged, trained, strict=True)
+        ]
         if incumbent is None:  # the arm that training found best, else the best one on held-out rounds
             constant = [own for own, option in zip(choices, options, strict=True) if _is_constant(option)]
             arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm()
@@ -373,6 +384,15 @@ class _Comparison:
         return rows
 
 
+def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
+    """Let a policy learn the held-out rounds of a log after they judged it: rewards of logs are noisy."""
+    if not isinstance(held_out, LoggedDomain):
+        return
+    for name, rounds in held_out.by_domain(0, min(len(held_out), KEPT_ROUNDS), seed=seed):
+        weights = log_weights(policy, rounds.propensities)
+        policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
+
+
 def _is_constant(option: Candidate) -> bool:
     return not option.uses_contexts and option.method != "random"
 
@@ -420,7 +440,11 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
         source.passes = max(source.passes, min(_MAX_PASSES, math.ceil(_ROUNDS / len(source))))
     rounds = max(len(source), min(source.rounds_available, _ROUNDS))
     length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
-    return replace(pair, source=source), max(1, rounds // length), length
+    number = max(1, rounds // length)
+    if isinstance(source, LoggedDomain):  # episodes are equally long: leave out as few rounds of the log as possible
+        number = min(range(number, number // 2, -1), key=lambda episodes: rounds % episodes)
+        length = rounds // number
+    return replace(pair, source=source), number, length
 
 
 def _checked(
