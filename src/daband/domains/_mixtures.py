@@ -7,7 +7,7 @@ proportion to the rest of each, and every part is shown in its own order, so tha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec
@@ -142,15 +142,11 @@ class MixedEvaluation(EvaluationDomain):
     def read_expected(self, start: int, stop: int) -> FloatArray:
         return np.concatenate([part.read_expected(*rows) for part, rows in self._overlaps(start, stop)])
 
-    def _overlaps(self, start: int, stop: int) -> list[tuple[EvaluationDomain, tuple[int, int]]]:
-        overlaps: list[tuple[EvaluationDomain, tuple[int, int]]] = []
+    def _overlaps(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
         first = 0
         for part in self.named.values():
-            rows = max(0, start - first), min(len(part), stop - first)
-            if rows[0] < rows[1]:
-                overlaps.append((part, rows))
+            yield part, [min(max(0, row - first), len(part)) for row in (start, stop)]
             first += len(part)
-        return overlaps or [(next(iter(self.named.values())), (0, 0))]
 
 
 def origins(domain: Any, positions: IntArray) -> AnyArray:

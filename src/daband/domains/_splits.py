@@ -138,23 +138,19 @@ class EvaluatedRewards(EvaluationDomain):
         return rewards if expected is None else expected
 
 
-def hold_out_rewards(
-    whole: RewardDomain, *, share: float | None, name: str
-) -> tuple[RewardDomain, EvaluatedRewards | None]:
-    """A reward domain without about ``share`` of each class of it, and that share; the split depends on ``name``."""
-    best = [
-        whole.read_rewards(np.arange(start, min(start + _BLOCK, len(whole))))[0].argmax(axis=1)
-        for start in range(0, len(whole), _BLOCK)
-    ]
-    kept, held = split_share(np.concatenate(best), share=share, name=name)
+def hold_out(whole: RewardDomain | LoggedDomain, *, share: float | None, name: str) -> tuple[Any, Any]:
+    """Return a domain without about ``share`` of each class, or of each arm of a log, and that part, or None.
+
+    The split depends on ``name``. The held part of a reward domain is an evaluation domain.
+    """
+    blocks = [np.arange(start, min(start + _BLOCK, len(whole))) for start in range(0, len(whole), _BLOCK)]
+    if isinstance(whole, LoggedDomain):
+        classes = [whole.read_log(rows)[0] for rows in blocks]
+    else:
+        classes = [whole.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
+    kept, held = split_share(np.concatenate(classes), share=share, name=name)
     if not len(held):
         return whole, None
+    if isinstance(whole, LoggedDomain):
+        return PartOfLog(whole, kept), PartOfLog(whole, held)
     return PartOfRewards(whole, kept), EvaluatedRewards(whole, held)
-
-
-def hold_out_log(whole: LoggedDomain, *, share: float | None, name: str) -> tuple[LoggedDomain, PartOfLog | None]:
-    """A log without about ``share`` of each arm's rounds, and that share; the split depends on ``name``."""
-    kept, held = split_share(whole.read_log(np.arange(len(whole)))[0], share=share, name=name)
-    if not len(held):
-        return whole, None
-    return PartOfLog(whole, kept), PartOfLog(whole, held)

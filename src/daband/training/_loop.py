@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 from daband._arguments import whole
 from daband.domains._contract import Contexts, Pair
@@ -319,15 +319,6 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
 # Candidates: one policy of each per seed.
 
 
-class Trainable(Protocol):
-    """What can be trained: a name, and a policy for a pair."""
-
-    @property
-    def name(self) -> str: ...
-
-    def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy: ...
-
-
 @dataclass(frozen=True)
 class CandidateProgress:
     """How far the training of all candidates has come."""
@@ -348,7 +339,7 @@ class CandidateProgress:
 
 def train_candidates(
     pair: Pair,
-    candidates: Sequence[Trainable],
+    candidates: Sequence[Any],
     *,
     seeds: Sequence[int],
     episodes: int | None = None,

@@ -14,7 +14,7 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, 
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
-from daband.domains._splits import EvaluatedRewards, hold_out_rewards
+from daband.domains._splits import EvaluatedRewards, hold_out
 from daband.errors import InvalidInput
 
 
@@ -190,7 +190,7 @@ def from_arrays(
     parts = {"source": everything, **of_target, "source_test": held}
     check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
     if held is None:
-        train, held = hold_out_rewards(everything, share=source_test, name=name)
+        train, held = hold_out(everything, share=source_test, name=name)
     labelled = of_target["target_labelled"]
     only_labels = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(

@@ -24,7 +24,7 @@ from daband._shift import ShiftLike, as_shift
 from daband._table_transform import row_number
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
-from daband.domains._splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
+from daband.domains._splits import EvaluatedRewards, hold_out, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.serving._row_reader import ImageRule, RowReader
 
@@ -47,6 +47,13 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
         raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
 
 
+def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
+    resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
+    if whole("framing", crop, least=1) > whole("framing", resize, least=1):
+        raise InvalidInput(f"framing must be a side or (resize, crop) with crop <= resize, got {framing}")
+    return resize, crop
+
+
 class ImageContexts(Contexts):
     """Image files as contexts (3, H, W) of uint8.
 
@@ -59,13 +66,10 @@ class ImageContexts(Contexts):
     def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
         if not paths:
             raise DataError("contexts of images need at least one file")
-        resize, crop = (whole("framing", side, least=1) for side in framing)
-        if crop > resize:
-            raise InvalidInput(f"framing must be a side or (resize, crop) with crop <= resize, got {framing}")
         #: The file of each context.
         self.files = tuple(str(path) for path in paths)
-        self.framing = (resize, crop)
-        self.context_shape = (3, crop, crop)
+        self.framing = _checked_framing(framing)
+        self.context_shape = (3, self.framing[1], self.framing[1])
         self.passes = passes
         shape = (len(paths), *self.context_shape)
         self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_BYTES else None
@@ -169,6 +173,7 @@ def from_images(
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
+    framing = _checked_framing(framing)
     classes = _class_folders(source)
     source_images = scan_classes(source, classes)
     labelled: ImageList | None = None
@@ -176,10 +181,6 @@ def from_images(
     contexts = tuple(_images_below(target))
     if target_test is not None:
         test = scan_classes(checked_path(target_test, "target_test"), classes)
-        if all((target / label).is_dir() for label in classes):
-            labelled = scan_classes(target, classes)
-            if labelled.paths != contexts:
-                labelled = None  # some images lie outside the class folders: nobody could say what they pay
     elif any((target / label).is_dir() for label in classes):
         others = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
         if others:
@@ -198,7 +199,7 @@ def from_images(
         target_test=test,
         target_labelled=labelled,
         class_names=classes,
-        framing=framing if isinstance(framing, tuple) else (framing, framing),
+        framing=framing,
         passes=passes,
         target_passes=target_passes,
         shift=shift,
@@ -238,7 +239,7 @@ def pair_of_images(
     if isinstance(source_test, ImageList):
         held = EvaluatedRewards(ImageSource(source_test, **options))
     else:
-        train, held = hold_out_rewards(train, share=source_test, name=name)
+        train, held = hold_out(train, share=source_test, name=name)
     test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, **options))
     return Pair(
         name=name,

@@ -15,7 +15,7 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
-from daband.domains._splits import hold_out_log
+from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import ArrayContexts, check_agreement, checked_n_arms, target_parts
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
@@ -120,8 +120,8 @@ def from_log(
         if held.context_shape != log.context_shape:
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
-        hold_out = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out_log, log)
-        train, held = hold_out(share=source_test, name=name)
+        split = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
+        train, held = split(share=source_test, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
     of_target = target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -442,38 +442,16 @@ def _cut(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
     return [LogPart(path, first, min(first + rows, stop)) for first in range(start, stop, rows)]
 
 
-class ReadsLogs(Protocol):
-    """The facts about a policy that are needed to read a log for it."""
-
-    @property
-    def n_arms(self) -> int: ...
-
-    @property
-    def context_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def arms(self) -> str: ...
-
-    @property
-    def table(self) -> TableTransform | None: ...
-
-    @property
-    def arm_names(self) -> Sequence[str] | None: ...
-
-    @property
-    def framing(self) -> tuple[int, int] | None: ...
-
-
 def open_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
-    policy: ReadsLogs | DeployedPolicy,
+    policy: Any,
     *,
     columns: Columns | None = None,
     on_damaged: str = "refuse",
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
-    """Open the log for a policy: files by their names, or a log that is open.
+    """Open the log for a policy or an exported one: files by their names, or a log that is open.
 
     The policy's table reads the rows. A policy for images reads the files that the column "file" names,
     resized and cropped as in training.
@@ -506,7 +484,7 @@ def open_log(
     return log
 
 
-def _image_paths(log: str | Path | Sequence[str | Path], policy: ReadsLogs | DeployedPolicy) -> ImagePaths | None:
+def _image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
     """Return what reads the images of a log with a column of paths, if the policy takes images; else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
