@@ -93,8 +93,9 @@ class ImageContexts(Contexts):
         return self._pixels[indices]
 
     def _decode(self, indices: IntArray) -> AnyArray:
+        resize, crop = self.framing or (None, None)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            images = pool.map(lambda at: decode_image(Path(self.files[at]), *self.framing), indices.tolist())
+            images = pool.map(lambda at: decode_image(Path(self.files[at]), resize, crop), indices.tolist())
             return np.stack([image.transpose(2, 0, 1) for image in images])
 
 

@@ -396,7 +396,7 @@ def _resolve_columns(
     context = transform.names if transform is not None else tuple(name for name in schema if name not in others)
     if not context:
         raise UnusableFile(f"{path} has no column besides {', '.join(named.values())}: what was the context?")
-    return Columns(context, **named)
+    return Columns(context, arm=named["arm"], reward=named["reward"], propensity=named["propensity"])
 
 
 def _kind(dtype: Any) -> str:
