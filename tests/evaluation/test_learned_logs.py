@@ -130,3 +130,17 @@ def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):
         daband.evaluate_log(policy, tmp_path / "log.csv", id="event", before=before)
     with pytest.raises(InvalidInput, match="id names the column 'evnt'"):
         daband.evaluate_log(policy, tmp_path / "log.csv", id="evnt")
+
+
+def test_rounds_whose_reward_has_not_come_are_left_out_with_a_warning(tmp_path):
+    """Before: an error from Python, and a warning on the command line."""
+    frame = pl.read_parquet(write(tmp_path / "week1.parquet"))
+    late = frame.with_columns(reward=pl.when(pl.int_range(N) % 4 > 0).then("reward"))
+    late.write_csv(tmp_path / "late.csv")
+    frame.filter(pl.int_range(N) % 4 > 0).write_parquet(tmp_path / "rest.parquet")
+    policy = blank()
+    policy.prepare(rounds(0)[0])
+    found = daband.evaluate_log(policy, tmp_path / "late.csv")
+    assert found.rounds == 300
+    assert "late.csv: 100 rounds have no reward and are left out" in found.warnings[0]
+    assert found.value == pytest.approx(daband.evaluate_log(policy, tmp_path / "rest.parquet").value, rel=1e-9)

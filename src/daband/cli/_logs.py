@@ -230,8 +230,6 @@ def evaluate_log_command(
         roles=named if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **named},
         skip_unrewarded=True,
     )
-    for path, rounds in opened.unrewarded.items():
-        say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
     with rows_bar("pass 1") as show:
         given: dict[str, Any] = {
             "confidence": confidence, "rule": rule, "progress": show, "id": id_column,

@@ -183,8 +183,11 @@ def compare_estimators(
     if before is not None and target is not None:
         raise InvalidInput("before is for the domain of the log; leave target out")
     with_models = "dr" in estimators
+    notes = []
     if _is_files(log):
         opened = _open_files(policy, log, columns, on_damaged, id)
+        missing = opened.unrewarded.items()
+        notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in missing]
         if before is None:
             check_unlearned(policy, opened, id)
         else:
@@ -198,7 +201,7 @@ def compare_estimators(
             with one_blas_thread():
                 models = FoldModels(stream, seed) if with_models else None
                 weighted = weigh_log(stream, of_batch, models, seed)
-            return _estimate_each(weighted, estimators, where, confidence, stream.left_out)
+            return _estimate_each(weighted, estimators, where, confidence, [*notes, *stream.left_out])
         _check_fits(opened, "target" if target is not None else "before")
         log = opened
     elif columns is not None:
@@ -207,12 +210,13 @@ def compare_estimators(
     if id is not None and before is None and not isinstance(log, ParquetLog):
         check_unlearned_ids(policy, id, len(checked.arms))
     other = None if target is None else read_target(target, checked.contexts)
-    notes = []
     if before is None:
         chances = probabilities(policy, checked.contexts, where, rule, "log")
     else:
         chances = refitted_probabilities(before, checked, domain=where, rule=rule, seed=seed)
-        notes = [f"the policy has learned this log: policies that learned {FOLDS - 1} of {FOLDS} folds are evaluated"]
+        notes.append(
+            f"the policy has learned this log: policies that learned {FOLDS - 1} of {FOLDS} folds are evaluated"
+        )
     n_arms = chances.shape[1]
     check_arms(checked.arms, len(checked.arms), n_arms)
     propensities = checked.propensities
@@ -248,7 +252,7 @@ def _open_files(
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
     roles = {} if id_column is None else {"id": id_column}
-    return open_log(log, policy, columns=columns, on_damaged=on_damaged, roles=roles)
+    return open_log(log, policy, columns=columns, on_damaged=on_damaged, roles=roles, skip_unrewarded=True)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:
