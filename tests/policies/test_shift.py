@@ -65,7 +65,7 @@ def test_only_a_difference_of_style_is_aligned():
 def test_a_candidate_of_other_units_is_another_policy():
     pair = market(None)
     built = {one.name: one.build(pair, seed=0, device="cpu") for one in default_candidates(pair)}
-    for name in ("linucb", "daband"):
+    for name in ("linucb", "mixture"):
         assert not built[name].transform.by_domain
         assert list(built[f"{name}, other units"].transform.by_domain) == [0, 1, 2]
     components = Candidate("p", "linucb-p", {"shift": "units"}, components=2).build(pair, seed=0)

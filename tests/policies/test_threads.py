@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.policies import _policy as policy_module
 from daband.policies._policy import Policy
 from tests.policies.thread_stress import stress
 
@@ -115,20 +116,20 @@ def test_copies_taken_while_another_thread_learns_are_whole():
 
 
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
-def test_an_arm_added_between_check_and_decision_is_not_offered(arms):
+def test_an_arm_added_between_check_and_decision_is_not_offered(arms, monkeypatch):
     """``add_arm`` of another thread, at the worst moment: after the contexts were checked."""
     policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, arms=arms, recipe="small")
-    transformed = policy._images
+    transformed = policy_module._transformed
     contexts = np.ones((4, 3, 3) if arms == "shared" else (4, 3))
 
-    def grow_first(given):
-        policy._images = transformed
+    def grow_first(*given):
+        monkeypatch.setattr(policy_module, "_transformed", transformed)
         thread = threading.Thread(target=policy.add_arm)
         thread.start()
         thread.join(60)
-        return transformed(given)
+        return transformed(*given)
 
-    policy._images = grow_first
+    monkeypatch.setattr(policy_module, "_transformed", grow_first)
     decision = policy.select(contexts, available=[True, True, False])
     assert policy.n_arms == 4
     assert decision.arm.shape == (4,)

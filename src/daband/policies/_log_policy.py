@@ -212,7 +212,7 @@ class LogPolicy(Policy):
         if kept.shape[1:] != (self._inputs + 3,) or plays.shape != (self.n_arms,):
             raise InvalidInput(f"the file has rounds of shape {kept.shape} and {len(plays)} arms")
         advantages = None
-        if "theta" in state:
+        if state.keys() - {"kept", "plays", "fitted"}:
             arrays = [np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS]
             step = PiecewiseStep(*arrays, self._inputs)
             theta = np.array(state["theta"])
