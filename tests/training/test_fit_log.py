@@ -507,7 +507,7 @@ for _ in range(2):
     fits.append(policy._head.statistics.theta.tolist())
     if len(fits) == 1:
         print(json.dumps("numba" in sys.modules))
-        kernels.gather_columns
+        kernels.learn_rounds
 print(json.dumps(fits[0] == fits[1]))
 """
     done = subprocess.run([sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=True)
