@@ -201,8 +201,8 @@ def test_without_target_labels_rules_pick_and_the_oracle_does_not():
 
 def test_a_rule_without_values_cannot_choose(tmp_path):
     points = [point("a", 0.5, entropy=1.0)]
-    with pytest.raises(DataError, match="'dev' has no value"):
-        write_sweep(tmp_path, rule="dev", grid={}, points=points, picked=choices(points))
+    with pytest.raises(DataError, match="'mutual-information' has no value"):
+        write_sweep(tmp_path, rule="mutual-information", grid={}, points=points, picked=choices(points))
 
 
 def test_the_seeds_of_a_point_are_averaged():
@@ -219,8 +219,8 @@ def test_the_seeds_of_a_point_are_averaged():
         }
         for seed in (1, 2)
     ]
-    values = {f"{seed}": {**dict.fromkeys(CRITERIA, float(seed)), "dev": None} for seed in (1, 2)}
+    values = {f"{seed}": {**dict.fromkeys(CRITERIA, float(seed)), "entropy": None} for seed in (1, 2)}
     (only,) = sweep_points(records, values)
-    assert only.criteria == {**dict.fromkeys(CRITERIA, 1.5), "dev": None}
+    assert only.criteria == {**dict.fromkeys(CRITERIA, 1.5), "entropy": None}
     assert only.summary.score.value == pytest.approx(0.15)
     assert only.summary.score.deviation == pytest.approx(np.std([0.1, 0.2], ddof=1))
