@@ -5,6 +5,7 @@ import pytest
 import daband
 from daband.checks._policies import check_policy
 from daband.policies._registered import policies
+from tests.registries import temporarily
 
 
 class LowestArm(daband.Constant):
@@ -47,5 +48,5 @@ OFFERED = ("context_shape", "n_arms", "transform", "seed")
 
 def test_a_policy_without_shared_arms_is_checked_with_disjoint_ones():
     DisjointArms.name = "disjoint-arms"
-    with policies.temporarily("disjoint-arms", DisjointArms):
+    with temporarily(policies, "disjoint-arms", DisjointArms):
         check_policy(DisjointArms)

@@ -7,6 +7,7 @@ import pytest
 from daband.neural._encoder_checks import ENCODER_CHECKS, check_encoder
 from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
 from daband.neural.encoders._mlp import MlpFeatures
+from tests.registries import temporarily
 
 SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18, 17))]
 
@@ -17,7 +18,7 @@ def registered():
     with ExitStack() as until_the_test_ends:
 
         def register(name, build):
-            until_the_test_ends.enter_context(encoders.temporarily(name, build))
+            until_the_test_ends.enter_context(temporarily(encoders, name, build))
             return name
 
         yield register

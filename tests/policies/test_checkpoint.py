@@ -18,6 +18,7 @@ import daband
 from daband.errors import CheckpointError
 from daband.policies._checkpoints import CHECKPOINT_VERSION, read_checkpoint, read_notes, write_checkpoint
 from daband.policies._registered import policies
+from tests.registries import temporarily
 
 
 @pytest.fixture
@@ -406,7 +407,7 @@ class OneSetting(daband.LinUCB):
 
 
 def test_a_policy_that_takes_few_settings_is_saved_and_loaded(tmp_path):
-    with policies.temporarily("one-setting", OneSetting):
+    with temporarily(policies, "one-setting", OneSetting):
         OneSetting.name = "one-setting"
         policy = OneSetting(context_shape=(2,), n_arms=2)
         policy.update([[1.0, 2.0]], [0], [1.0])

@@ -9,6 +9,7 @@ from daband.neural._stacking import adapt_stacked
 from daband.neural.objectives._term import Term, terms
 from tests.neural.learning.test_learner import with_terms
 from tests.policies.test_neural import make, problem, small, trained
+from tests.registries import temporarily
 
 
 class Blocking(Term):
@@ -26,7 +27,7 @@ class Blocking(Term):
 @pytest.fixture
 def blocking():
     Blocking.may_end.set()
-    with terms.temporarily("blocking", Blocking):
+    with temporarily(terms, "blocking", Blocking):
         yield Blocking
     Blocking.may_end.set()
 

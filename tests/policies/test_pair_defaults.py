@@ -11,6 +11,7 @@ from daband.domains._registry import load
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
 from daband.policies._registered import policies
+from tests.registries import temporarily
 
 PAIR = load("amazon", tiny=True)
 
@@ -109,7 +110,7 @@ def test_a_class_whose_constructor_hands_settings_on():
     assert "epsilon=" not in repr(made)  # it is the default
     with pytest.raises(InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"):
         Bold.for_pair(PAIR, boldnes=1.0)
-    with policies.temporarily("bold", Bold):
+    with temporarily(policies, "bold", Bold):
         assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
         by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)

@@ -16,6 +16,7 @@ from daband.neural._recipes import recipe_for, recipe_names, resolve_recipe
 from daband.neural.encoders._encoder import Features, encoders
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
+from tests.registries import temporarily
 
 SHAPE = (3, 28, 28)
 
@@ -124,7 +125,7 @@ class Tanh(Features):
 
 
 def test_another_network_begins_without_the_options_of_the_one_before():
-    with encoders.temporarily("tanh", Tanh):
+    with temporarily(encoders, "tanh", Tanh):
         for base in ("default", "small", "paper"):
             changed = resolve_recipe({"base": base, "encoder": {"name": "tanh"}}, context_shape=(6,))
             assert changed.encoder.options == {}

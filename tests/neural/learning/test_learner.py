@@ -16,6 +16,7 @@ from daband.neural.learning._step_runners import StepRunner
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
+from tests.registries import temporarily
 
 
 def with_terms(**weights):
@@ -44,7 +45,7 @@ def registered():
     def centred(*, context_shape):
         return CustomFeatures(module=Centred(), context_shape=context_shape)
 
-    with encoders.temporarily("centred", centred):
+    with temporarily(encoders, "centred", centred):
         yield
 
 
@@ -176,7 +177,7 @@ def test_policies_that_are_given_one_network_do_not_share_it(registered):
     def given(*, context_shape):
         return CustomFeatures(module=network, context_shape=context_shape)
 
-    with encoders.temporarily("given", given):
+    with temporarily(encoders, "given", given):
         recipe = small(encoder=EncoderSettings(name="given"))
         alone = fingerprint(trained(make(recipe=recipe)))
         first, second = make(recipe=recipe), make(recipe=recipe, seed=1)

@@ -17,6 +17,7 @@ from tests.neural.learning.one_step import assert_same_step, copies
 from tests.neural.learning.test_learner import with_terms
 from tests.policies.test_neural import ARMS, problem, small, trained
 from tests.policies.test_neural import make as make_policy
+from tests.registries import temporarily
 
 
 def make(seed, **weights):
@@ -110,7 +111,7 @@ class OwnBuffer(MlpFeatures):
 
 @pytest.fixture
 def registered():
-    with terms.temporarily("counting", Counting), encoders.temporarily("own_buffer", OwnBuffer):
+    with temporarily(terms, "counting", Counting), temporarily(encoders, "own_buffer", OwnBuffer):
         yield
 
 

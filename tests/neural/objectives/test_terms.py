@@ -13,6 +13,7 @@ from daband.neural.objectives._source_losses import cross_entropy_regret, known_
 from daband.neural.objectives._target_predictions import pseudo_label_loss, target_diversity, target_entropy
 from daband.neural.objectives._term import Batch, Term, terms
 from tests.neural.objectives.batches import B, K, T, W, make_batch, shape, weights_at
+from tests.registries import temporarily
 
 
 def test_revealed_arms_by_both_rules():
@@ -259,7 +260,7 @@ def test_a_term_of_ones_own_is_one_class():
         def forward(self, batch):
             return batch.predicted.mean()
 
-    with terms.temporarily("test_own_term", Own):
+    with temporarily(terms, "test_own_term", Own):
         objective = Objective(weights={"test_own_term": Weight(2.0)}, shape=shape())
         batch = make_batch()
         loss, _ = objective(batch, weights_at(objective))
