@@ -75,7 +75,10 @@ class _DenseNetwork:
                 np.maximum(hidden, _ZERO, out=hidden)
             hidden = hidden.dot(weight)
             hidden += bias
-        latent: FloatArray = hidden.reshape(len(rows), -1).astype(np.float64)
+        latent: FloatArray = hidden.astype(np.float64)
+        if len(rows) == 1:
+            latent /= max(math.sqrt(latent.dot(latent)), 1e-12)
+            return latent[None]
         latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
         return latent
 
