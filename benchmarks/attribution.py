@@ -139,7 +139,7 @@ def _paper(letters: str) -> dict[str, Any]:
 
 def with_labels(pair: Pair, labels: str) -> Pair:
     """Return the pair with a source that reveals every label (a log of the best arm), or with the target as source."""
-    domain = pair.source if labels == "source" else pair.require_target_labelled()
+    domain = pair.source if labels == "source" else pair.target_labelled
     assert isinstance(domain, RewardDomain)
     every = np.arange(len(domain))
     contexts, best = domain.read(every), domain.read_rewards(every)[0].argmax(axis=1)

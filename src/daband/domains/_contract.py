@@ -84,9 +84,6 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
-    #: Whether a run may read the next episode in another thread while this one is played: worth it where files are
-    #: decoded, and right only where what is read depends on the positions alone.
-    prefetches: bool = False
     #: For contexts read from image files, the pixels a side to which files are resized, and of the centre cut out.
     framing: tuple[int, int] | None = None
     #: Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy.
@@ -155,7 +152,20 @@ class Contexts(ABC):
         return [(None, self.batch(start, stop, seed=seed))]
 
 
-class RewardDomain(Contexts):
+class PlayedDomain(Contexts):
+    """Contexts whose rounds have more than a context: ``read_rounds`` returns it."""
+
+    n_arms: int
+
+    def rounds(self, start: int, stop: int, *, seed: int) -> Any:
+        """Return rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read_rounds(self.order(start, stop, seed=seed))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
+
+
+class RewardDomain(PlayedDomain):
     """Contexts for which a chosen arm pays.
 
     >>> source = daband.domains.load("synthetic", tiny=True).source
@@ -164,7 +174,6 @@ class RewardDomain(Contexts):
     ((4, 8), (4,))
     """
 
-    n_arms: int
     _order_key = 1
 
     @abstractmethod
@@ -174,18 +183,10 @@ class RewardDomain(Contexts):
     def read_rounds(self, indices: IntArray) -> Rounds:
         return Rounds(self.read(indices), *self.read_rewards(indices))
 
-    def rounds(self, start: int, stop: int, *, seed: int) -> Rounds:
-        """Rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
-        return self.read_rounds(self.order(start, stop, seed=seed))
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        return [(None, self.rounds(start, stop, seed=seed))]
-
-
-class LoggedDomain(Contexts):
+class LoggedDomain(PlayedDomain):
     """Contexts with the arm that was chosen, its reward and its propensity: the log of another policy."""
 
-    n_arms: int
     _order_key = 2
 
     @abstractmethod
@@ -194,13 +195,6 @@ class LoggedDomain(Contexts):
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
         return LoggedRounds(self.read(indices), *self.read_log(indices))
-
-    def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
-        """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
-        return self.read_rounds(self.order(start, stop, seed=seed))
-
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        return [(None, self.rounds(start, stop, seed=seed))]
 
 
 class EvaluationDomain(ABC):
@@ -313,15 +307,6 @@ class Pair:
                 "not evaluated there; build the pair with target_test=(contexts, labels or expected rewards)"
             )
         return self.target_test
-
-    def require_target_labelled(self) -> RewardDomain:
-        """``target_labelled``, or an error that says what cannot be done without rewards of the target."""
-        if self.target_labelled is None:
-            raise InvalidInput(
-                f"the pair {self.name!r} has no target_labelled: to continue on the target's rewards, build the pair "
-                "with target_labelled=(contexts, labels or rewards)"
-            )
-        return self.target_labelled
 
 
 def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:

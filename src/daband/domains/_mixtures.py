@@ -56,7 +56,6 @@ class MixedContexts(Contexts):
         if isinstance(self, RewardDomain | LoggedDomain):
             self.n_arms = _common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
-        self.prefetches = any(part.prefetches for part in parts.values())
 
     def __len__(self) -> int:
         return sum(map(len, self.named.values()))

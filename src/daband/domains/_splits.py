@@ -93,7 +93,6 @@ class _Rows(Contexts):
     def __init__(self, whole: Any, rows: IntArray) -> None:
         self._whole, self._rows = whole, rows
         self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
-        self.prefetches = whole.prefetches
 
     def __len__(self) -> int:
         return len(self._rows)

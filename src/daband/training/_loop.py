@@ -265,7 +265,7 @@ class RunGroup:
             self._attempt(index, self._trainers[index].save)
 
     def stop(self) -> None:
-        """Cancel prefetching and release the folders; a later call resumes from them."""
+        """Release the folders; a later call resumes from them."""
         for trainer in self._trainers.values():
             trainer.stop()
 

@@ -16,10 +16,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,6 @@ LabelledDomain = RewardDomain | LoggedDomain
 Progress = Callable[[dict[str, float]], None]
 #: Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target.
 ByDomain = list[tuple[str | None, Any]]
-T = TypeVar("T")
 _PREVIEW_BYTES = 1 << 30
 _COLUMNS = ("arm", "reward", "regret", "propensity")
 _DEFAULT_EPISODES = 300
@@ -141,37 +139,6 @@ class History:
         return mark.hexdigest()
 
 
-class Prefetcher(Generic[T]):
-    """What ``read`` gives for episodes 0, 1, ..., each fetched by one thread while the one before is in use.
-
-    Only for reads that depend on the number alone. An error is raised where the episode is asked for. Without
-    ``wanted`` nothing is fetched early.
-    """
-
-    def __init__(self, read: Callable[[int], T], *, episodes: int, wanted: bool) -> None:
-        self._read = read
-        self._episodes = episodes
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
-        self._next: dict[int, Future[T]] = {}
-
-    def take(self, episode: int) -> T:
-        """What was read for this episode; the next one is begun."""
-        fetched = self._next.pop(episode, None)
-        material = self._read(episode) if fetched is None else fetched.result()
-        if self._pool is not None:
-            if episode + 1 < self._episodes:
-                self._next = {episode + 1: self._pool.submit(self._read, episode + 1)}
-            else:
-                self.close()
-        return material
-
-    def close(self) -> None:
-        """Shut the thread down and cancel pending reads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-
-
 @dataclass(frozen=True)
 class Phase:
     """Rounds that a policy plays in one domain, while contexts of the other may be unlabelled."""
@@ -195,11 +162,6 @@ class Phase:
         """The first round of an episode and the first behind it."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
-
-    @property
-    def prefetches(self) -> bool:
-        """Whether the next episode may be read while this one is played."""
-        return self.domain.prefetches or (self.unlabelled is not None and self.unlabelled.prefetches)
 
     def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
         """The rounds of an episode, and the unlabelled contexts that go with it, if any; domain by domain."""
@@ -255,7 +217,6 @@ class Trainer:
         self._watch = CollapseWatch()
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._watch.observe(record)
-        self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: RewardedDecision | None = None
         self._unlabelled: ByDomain = []
 
@@ -276,7 +237,7 @@ class Trainer:
         its part of the time, and saves as much more seldom.
         """
         self._since, self._beside = self._since if since is None else since, beside
-        rounds, self._unlabelled = self._material.take(self.episode)
+        rounds, self._unlabelled = self.phase.read(self.episode)
         self._played = _play_episode(self.phase, rounds, self.history)
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
@@ -349,8 +310,7 @@ class Trainer:
         return history
 
     def stop(self) -> None:
-        """Cancel prefetching and release the folder; a later call resumes from it."""
-        self._material.close()
+        """Release the folder; a later call resumes from it."""
         if self.folder is not None:
             self.folder.release()
 

@@ -61,8 +61,6 @@ class ImageContexts(Contexts):
     of the second cut out. Decoded images are kept, if all of them take at most a gigabyte.
     """
 
-    prefetches = True
-
     def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
         if not paths:
             raise DataError("contexts of images need at least one file")

@@ -88,8 +88,6 @@ class ParquetLog(LoggedDomain):
     the seed fixes, and within a block of 65,536 rows in an order that the seed fixes, so that memory holds a block.
     """
 
-    prefetches = True
-
     def __init__(
         self,
         log: str | Path | Sequence[str | Path],
