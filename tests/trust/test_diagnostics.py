@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._diagnostics import classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust._diagnostics import classifier_accuracy, collapse_signs, outside_support, projected
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
@@ -11,16 +11,14 @@ def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
 
 
 def test_one_domain_cannot_be_told_from_itself():
-    accuracy, p_value = classifier_two_sample(draws(400, seed=1), draws(400, seed=2))
+    accuracy = classifier_accuracy(draws(400, seed=1), draws(400, seed=2))
     assert abs(accuracy - 0.5) < 0.08
-    assert p_value > 0.01
 
 
 @pytest.mark.parametrize("change", [{"moved": 1.0}, {"stretched": 3.0}])
 def test_a_domain_that_moved_or_was_stretched_is_told_apart(change):
-    accuracy, p_value = classifier_two_sample(draws(400, seed=1), draws(400, seed=2, **change))
+    accuracy = classifier_accuracy(draws(400, seed=1), draws(400, seed=2, **change))
     assert accuracy > 0.7
-    assert p_value < 1e-6
 
 
 def test_long_contexts_are_projected_alike_in_both_domains():

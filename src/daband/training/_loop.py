@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from daband._arguments import whole
-from daband.domains._contract import Contexts, Pair
+from daband.domains._contract import Contexts, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.training._trainer import (
@@ -335,6 +336,35 @@ class CandidateProgress:
     share: float
     #: What ``Run.note`` says.
     note: str = ""
+
+
+#: Training rounds for vectors.
+_ROUNDS = 4000
+#: Times that a small source is shown, at most.
+_MAX_PASSES = 5
+_MAX_EPISODES = 125
+
+
+def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
+    """Return the pair with its passes over the source, and the number and length of episodes of every candidate.
+
+    Vectors have about 4,000 rounds: a smaller source is shown up to five times, a larger one or a log once, in longer
+    episodes with as many gradient steps. Images take longer to learn, and have the defaults of ``train``.
+    """
+    if episodes is not None:
+        return pair, whole("episodes", episodes, least=1), episode_length
+    if len(pair.context_shape) > 1:
+        return pair, None, episode_length
+    source = copy.copy(pair.source)
+    if not isinstance(source, LoggedDomain):
+        source.passes = max(source.passes, min(_MAX_PASSES, math.ceil(_ROUNDS / len(source))))
+    rounds = max(len(source), min(source.rounds_available, _ROUNDS))
+    length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
+    number = max(1, rounds // length)
+    if isinstance(source, LoggedDomain):  # episodes are equally long: leave out as few rounds of the log as possible
+        number = min(range(number, number // 2, -1), key=lambda episodes: rounds % episodes)
+        length = rounds // number
+    return replace(pair, source=source), number, length
 
 
 def train_candidates(

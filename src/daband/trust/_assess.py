@@ -22,7 +22,7 @@ from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
 from daband.trust._diagnostics import (
     MAX_CONTEXTS,
-    classifier_two_sample,
+    classifier_accuracy,
     collapse_signs,
     outside_support,
     projected,
@@ -260,8 +260,7 @@ def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tu
     origin = None if rounds.origin is None else rounds.origin[:n]
     source = projected(in_domains(seen, rounds.contexts[:n], origin)[0])
     target = projected(seen(shown.contexts[:n], "target")[0])
-    accuracy, _ = classifier_two_sample(source, target)
-    return accuracy, outside_support(source[:_SUPPORT], target[:_SUPPORT])
+    return classifier_accuracy(source, target), outside_support(source[:_SUPPORT], target[:_SUPPORT])
 
 
 def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:

@@ -91,6 +91,9 @@ class Audit:
         """The mean reward with its limits."""
         return Interval(self.value, self.value_low, self.value_high)
 
+    def __str__(self) -> str:
+        return self.sentence
+
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON can hold them: None for a limit that is infinite."""
         fields = asdict(self) | {"questions": None if self.questions is None else str(self.questions)}

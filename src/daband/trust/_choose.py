@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import KEPT_ROUNDS
-from daband.training._loop import CandidateProgress, train_candidates
+from daband.training._loop import CandidateProgress, train_candidates, training_budget
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
     Choices,
@@ -115,11 +114,6 @@ def _log_candidates(pair: Pair) -> Sequence[Candidate]:
 
 #: Contexts of each domain that candidates are compared on, at most.
 _CONTEXTS = 2000
-#: Training rounds for vectors.
-_ROUNDS = 4000
-#: Times that a small source is shown, at most.
-_MAX_PASSES = 5
-_MAX_EPISODES = 125
 _MIN_CONTEXTS = 2
 _CANDIDATES = "candidates"
 Progress = Callable[[CandidateProgress], None]
@@ -423,28 +417,6 @@ def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int],
         domain="target",
         ids=[f"choose-{context}-{arm}" for context, arm in answers],
     )
-
-
-def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
-    """The pair with its passes over the source, episodes and their length for every candidate.
-
-    Vectors: some 4,000 rounds, a smaller source being shown up to five times and a larger one, or a log, once, in
-    longer episodes: as many gradient steps are enough. Images take longer to learn: as ``train`` has it.
-    """
-    if episodes is not None:
-        return pair, whole("episodes", episodes, least=1), episode_length
-    if len(pair.context_shape) > 1:
-        return pair, None, episode_length
-    source = copy.copy(pair.source)
-    if not isinstance(source, LoggedDomain):
-        source.passes = max(source.passes, min(_MAX_PASSES, math.ceil(_ROUNDS / len(source))))
-    rounds = max(len(source), min(source.rounds_available, _ROUNDS))
-    length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
-    number = max(1, rounds // length)
-    if isinstance(source, LoggedDomain):  # episodes are equally long: leave out as few rounds of the log as possible
-        number = min(range(number, number // 2, -1), key=lambda episodes: rounds % episodes)
-        length = rounds // number
-    return replace(pair, source=source), number, length
 
 
 def _checked(
