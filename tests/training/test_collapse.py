@@ -41,7 +41,7 @@ def weighed(**weights):
 def test_healthy_training_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error", CollapseWarning)
-        record = run(weighed(coral=Weight(1.0))).episodes[-1]
+        record = run(weighed(regression_error=0.1)).episodes[-1]
     terms = [value for name, value in record.items() if name.startswith("bound_")]
     assert len(terms) == 7
     assert np.isfinite(terms).all()
@@ -67,8 +67,9 @@ def test_target_contexts_all_going_to_one_arm_are_reported():
 
 
 def test_latents_that_became_one_point_are_reported():
-    latent = replace(BASE.encoder, latent=LatentSettings(dimension=8, hidden=16, alignment="latent"))
-    assert "latent spread gone" in said_in(replace(weighed(mmd=2000.0), encoder=latent), shift=3.0)
+    watch = CollapseWatch(patience=2)
+    assert watch.observe({"latent_spread": 0.001}) == []
+    assert "latent spread gone" in watch.observe({"latent_spread": 0.001})[0]
 
 
 def test_every_sign_is_said_once():
