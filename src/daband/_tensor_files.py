@@ -31,16 +31,14 @@ _LONGEST_HEADER = 100 << 20  # safetensors' own limit
 
 @dataclass(frozen=True)
 class FileFormat:
-    """What a kind of file is called, which versions of it are read, and what its header must have."""
+    """The name of a kind of file, the version that is read, and what its header must have."""
 
     #: The name of the metadata entry, e.g. "daband-policy".
     name: str
     #: In errors: "a policy saved by daband".
     what: str
-    #: The version that is written; newer ones are refused.
+    #: The version that is written and read.
     version: int
-    #: The oldest version that is read.
-    oldest: int
     #: What to do about an older one.
     remedy: str
     #: The names that the header must have.
@@ -138,11 +136,9 @@ def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, A
         version = int(header["version"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # one nested too deeply, too
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
-    reads = f"version {kind.version}" if kind.oldest == kind.version else f"versions {kind.oldest} to {kind.version}"
-    if version > kind.version:
-        raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; a newer one reads it")
-    if version < kind.oldest:
-        raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; {kind.remedy}")
+    if version != kind.version:
+        remedy = "a newer one reads it" if version > kind.version else kind.remedy
+        raise CheckpointError(f"{path} has format version {version}, this daband reads {kind.version}; {remedy}")
     digest = raw[len(kind.beginning) :][: len(_NO_DIGEST)]
     text = digest.decode("latin-1")
     if not raw.startswith(kind.beginning) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:

@@ -82,7 +82,7 @@ def test_another_format_is_refused_by_name(exported, tmp_path):
     header = {name: value for name, value in header.items() if name not in ("digest", "version")}
     for step, remedy in ((1, "a newer one reads it"), (-1, "export it again")):
         version = EXPORT_VERSION + step
-        write_tensor_file(path, FileFormat("daband-deployed", "", version, 1, ""), header, arrays)
+        write_tensor_file(path, FileFormat("daband-deployed", "", version, ""), header, arrays)
         with pytest.raises(daband.CheckpointError, match=rf"p\.daband has format version {version}.*{remedy}"):
             daband.load_deployed(path)
 

@@ -26,7 +26,6 @@ _FORMAT = FileFormat(
     name="daband-policy",
     what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
     version=CHECKPOINT_VERSION,
-    oldest=CHECKPOINT_VERSION,
     remedy="train and save it again",
     required=("settings", "notes"),
 )

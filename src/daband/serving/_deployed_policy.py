@@ -26,7 +26,6 @@ FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
     version=EXPORT_VERSION,
-    oldest=EXPORT_VERSION,
     remedy="export it again",
     required=_REQUIRED,
 )
