@@ -28,8 +28,8 @@ def streams(n_streams, n, *, control=0.1, policy=0.5, incumbent=0.5, kind="binar
     [("binary", 0.5, 0.1), ("binary", 0.02, 0.1), ("binary", 0.5, 0.5), ("large", 0.0, 0.1), ("purchases", 0.05, 0.1)],
 )
 def test_an_equal_policy_is_seldom_called_better_or_worse_however_often_one_looks(kind, mean, control):
-    """The error of 5% is of both sides together; 200 streams with a look at every one of 1,500 rounds."""
-    found = list(streams(200, 1500, policy=mean, incumbent=mean, kind=kind, control=control))
+    """The error of 5% is of both sides together; 200 streams with a look at every one of 1,000 rounds."""
+    found = list(streams(200, 1000, policy=mean, incumbent=mean, kind=kind, control=control))
     assert np.mean([one.worse or one.better for one in found]) <= 0.05
 
 
