@@ -2,7 +2,6 @@ import gzip
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from daband.bench._settings import load_experiment
 from daband.domains._registry import load, pairs
@@ -10,7 +9,6 @@ from daband.domains.datasets import _digits as module
 from daband.domains.datasets._digits import (
     blend,
     packaged_photographs,
-    photographs_in,
     read_idx,
 )
 from daband.errors import DataError, InvalidInput
@@ -113,18 +111,6 @@ def test_the_target_shows_other_digits_at_each_position():
     assert same.mean() < 0.2
 
 
-def test_built_from_idx_and_photographs(places):
-    write_mnist(places / "mnist")
-    (places / "bsds500_train").mkdir()
-    Image.fromarray(np.full((40, 50, 3), (200, 20, 90), dtype=np.uint8)).save(places / "bsds500_train" / "1.jpg")
-    pair = load("digit")
-    assert "built" in pair.about.summary
-    assert (len(pair.source), len(pair.target_test)) == (40, 40)
-    assert (
-        np.median(np.abs(pair.target.read(np.arange(40))[:, 0].astype(int) - 55)) <= 4
-    )  # 255 - 200 where there is ink
-
-
 def test_experiments_write_down_which_form_was_found(places):
     experiment = load_experiment("digit")
     (before,) = experiment.runs(["random"], [0])
@@ -133,7 +119,7 @@ def test_experiments_write_down_which_form_was_found(places):
     (after,) = experiment.runs(["random"], [0])
     assert (before.pair_options, after.pair_options) == ({"form": "embedded"}, {"form": "released"})
     assert before.folder_name != after.folder_name  # a bench that is gone on with mixes no data
-    for told in ({"form": "built"}, {"tiny": True}):
+    for told in ({"form": "embedded"}, {"tiny": True}):
         assert pairs.get("digit").resolved(told) == told
     assert pairs.get("digit").resolved({"tiny": True, "form": "released"}) == {"tiny": True}
 
@@ -152,11 +138,6 @@ def test_released_as_an_npz(places, packed):
 def test_real_released_form(shared_data):
     pair = load("digit", form="released")
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (60_000, 20_000, 9_001)
-
-
-def test_real_built_form(shared_data):
-    pair = load("digit", form="built")
-    assert (len(pair.source), len(pair.target), len(pair.target_test)) == (60_000, 60_000, 10_000)
 
 
 def test_released_images_are_made_by_the_recipe(shared_data):
@@ -197,7 +178,7 @@ def test_a_damaged_idx_file_is_named(tmp_path, content, message):
 def test_images_and_labels_that_do_not_belong_together(places):
     write_mnist(places / "mnist", n_labels=39)
     with pytest.raises(DataError, match="do not belong together"):
-        load("digit", form="built")
+        load("digit", form="released")
 
 
 def test_a_damaged_packed_file_is_named(places):
@@ -212,8 +193,8 @@ def test_what_is_missing_is_said_with_the_remedy(places):
     with pytest.raises(DataError, match="daband data check digit"):
         load("digit", form="released")
     write_mnist(places / "mnist")
-    with pytest.raises(DataError, match="bsds500_train"):
-        load("digit", form="built")
+    with pytest.raises(DataError, match=r"mnist_m_28\.npz"):
+        load("digit", form="released")
 
 
 def test_a_class_without_examples_is_named(places):
@@ -224,10 +205,5 @@ def test_a_class_without_examples_is_named(places):
 
 
 def test_an_unknown_form():
-    with pytest.raises(InvalidInput, match="auto, embedded, built, released"):
+    with pytest.raises(InvalidInput, match="auto, embedded, released"):
         load("digit", form="printed")
-
-
-def test_a_folder_without_photographs(tmp_path):
-    with pytest.raises(DataError, match=r"no .jpg photographs"):
-        photographs_in(tmp_path)

@@ -109,8 +109,8 @@ class TestGrid:
 
 def test_forms_of_the_data_that_are_swept_are_written_down(monkeypatch, tmp_path):
     monkeypatch.setenv("DABAND_DATA", str(tmp_path))
-    specs = sweep_runs(load_experiment("digit"), grid={"pair_options.form": ("auto", "built")}, seeds=[0])
-    assert [spec.pair_options for spec in specs] == [{"form": "embedded"}, {"form": "built"}]
+    specs = sweep_runs(load_experiment("digit"), grid={"pair_options.form": ("auto", "released")}, seeds=[0])
+    assert [spec.pair_options for spec in specs] == [{"form": "embedded"}, {"form": "released"}]
 
 
 def test_a_sweep_from_runs_to_a_selection(small, tmp_path, monkeypatch):

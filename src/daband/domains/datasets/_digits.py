@@ -110,23 +110,10 @@ def packaged_photographs() -> list[AnyArray]:
     return photographs
 
 
-def photographs_in(folder: Path) -> list[AnyArray]:
-    """Every JPEG photograph of a folder in the order of their names, each (H, W, 3) of uint8."""
-    paths = sorted(folder.glob("*.jpg"))
-    if not paths:
-        raise DataError(f"{folder} has no .jpg photographs; `daband data check digit` says where to get BSDS500")
-    photographs = [decode_image(path) for path in paths]
-    for path, photograph in zip(paths, photographs, strict=True):
-        if min(photograph.shape[:2]) < _SIDE:
-            raise DataError(f"{path} is smaller than {_SIDE} pixels; it is not a photograph of BSDS500")
-    return [np.ascontiguousarray(photograph) for photograph in photographs]
-
-
-# DIGIT: MNIST to MNIST-M, embedded in the package, built from MNIST and BSDS500, or as released.
+# DIGIT: MNIST to MNIST-M, embedded in the package, or as released.
 
 
 _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
-_BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
 _RELEASED = ("mnist_m/mnist_m_28.npz",)
 # Of the generator alone; the data do not depend on a run's seed.
 _SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
@@ -147,19 +134,15 @@ def _read_digit(*, form: str = "auto") -> Parts:
     ``source_test`` is MNIST's test set, or its 3,000 embedded digits.
 
     Args:
-        form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "built" (MNIST's idx files and
-            BSDS500 of the data directory: 60,000 + 60,000, test 10,000), "released" (MNIST's idx files and the
-            released MNIST-M), or "auto": released if it is there, else built if it is, else embedded.
+        form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "released" (MNIST's idx files and
+            the released MNIST-M), or "auto": released if it is there, else embedded.
     """
     if form == "auto":
         form = _best_form()
     if form == "embedded":
         return _parts(form, *_embedded(None))
     source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
-    if form == "released":
-        return _parts(form, source, source_test, *_released())
-    photographs = photographs_in(need(_BSDS500, pair="digit"))
-    return _parts(form, source, source_test, *_blend_both(source, source_test, photographs))
+    return _parts(form, source, source_test, *_released())
 
 
 def _parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> Parts:
@@ -176,11 +159,7 @@ def _parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, targe
 
 
 def _best_form() -> str:
-    if find(MNIST_PLACES) is None:
-        return "embedded"
-    if find(_RELEASED) is not None:
-        return "released"
-    return "built" if find(_BSDS500) is not None else "embedded"
+    return "embedded" if find(MNIST_PLACES) is None or find(_RELEASED) is None else "released"
 
 
 @lru_cache(maxsize=1)
@@ -196,15 +175,12 @@ def _embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     (x, y), (x_test, y_test) = _packed_digits()
     n_test = None if n is None else n // 3
     train, held = (x[:n], y[:n].astype(np.int64)), (x_test[:n_test], y_test[:n_test].astype(np.int64))
-    return train, held, *_blend_both(train, held, packaged_photographs())
-
-
-def _blend_both(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arrays, Arrays]:
+    photographs = packaged_photographs()
     # As in the release, the target shows the source's digits. Shuffled: position i is another digit on each side, else
     # the source's labels would be the target's.
     order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
     target = (blend(train[0][order], photographs, seed=_SEED_TRAIN), train[1][order])
-    return target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
+    return train, held, target, (blend(held[0], photographs, seed=_SEED_TEST), held[1])
 
 
 def _released() -> tuple[Arrays, Arrays]:
