@@ -258,7 +258,7 @@ class RunGroup:
         from daband.neural._stacking import adapt_stacked
 
         for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
-            self._attempt(index, partial(_close, trainers[index], measured))
+            self._attempt(index, partial(trainers[index].close, measured))
 
     def save(self) -> None:
         """Write every run into its folder."""
@@ -285,12 +285,6 @@ class RunGroup:
             if index in self._trainers:
                 self._trainers.pop(index).stop()
         return index in self._trainers
-
-
-def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
-    if isinstance(measured, Exception):
-        raise measured
-    trainer.close(measured)
 
 
 def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:

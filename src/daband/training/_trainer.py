@@ -33,7 +33,7 @@ from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy, RewardedDecision
-from daband.training._work_folder import Folder
+from daband.training._work_folder import Folder, as_json
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
@@ -64,10 +64,7 @@ class TrainSettings:
         if self.config is not None:
             if not isinstance(self.config, Mapping):
                 raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
-            try:
-                json.dumps(dict(self.config))
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(f"config must hold texts, numbers, lists and mappings, for JSON ({error})") from None
+            as_json(self.config)
 
     def order_seed(self, policy: Policy) -> int:
         """The seed of the order in which contexts are seen: the policy's own by default."""
@@ -242,8 +239,10 @@ class Trainer:
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
 
-    def close(self, measured: dict[str, float]) -> None:
-        """Write down the episode with what ``adapt`` measured."""
+    def close(self, measured: dict[str, float] | Exception) -> None:
+        """Write down the episode with the numbers that ``adapt`` measured, or raise its exception."""
+        if isinstance(measured, Exception):
+            raise measured
         history = self.history
         if measured and self._played is not None and self._unlabelled:
             measured = {**measured, **_bound_so_far(self.policy, self._played, self._unlabelled, history, measured)}

@@ -74,7 +74,10 @@ class Folder:
 
 def as_json(settings: Mapping[str, Any]) -> Any:
     """What comes back when settings are written to a file and read."""
-    return json.loads(json.dumps(settings))
+    try:
+        return json.loads(json.dumps(dict(settings)))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"settings must hold texts, numbers, lists and mappings, for JSON ({error})") from None
 
 
 def difference(before: Any, now: Any, path: str = "") -> str:
