@@ -3,9 +3,8 @@ import polars as pl
 import pytest
 
 from daband._shift import Shift
-from daband.domains._contract import About
 from daband.domains._registry import PairEntry, load, pairs
-from daband.domains.datasets._builder import Parts, declare
+from daband.domains.datasets._builder import Parts, catalogue, declare
 from daband.errors import DataError, InvalidInput
 
 MARKETS = ("covariate", "units", "inverted", "moved", "labels")
@@ -118,14 +117,15 @@ def test_options_are_checked_by_the_builder(name, options, says):
         load(name, tiny=True, **options)
 
 
-def test_a_class_without_an_example_is_told():
+def test_a_class_without_an_example_is_told(monkeypatch):
     x = np.zeros((8, 2))
 
     def read(*, labels=2):
         y = np.arange(8) % labels
         return Parts({"source": (x, y), "target": x, "target_test": (x, y)})
 
-    declare("declared here", about=About(summary="of a test"), read=read, tiny=read, class_names=["a", "b", "c"])
+    monkeypatch.setitem(catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
+    declare("declared here", read=read, tiny=read)
     try:
         assert load("declared here", labels=3, passes=2).source.passes == 2
         assert isinstance(pairs.get("declared here"), PairEntry)

@@ -49,53 +49,37 @@ _COMMON = {
 }
 
 
-def declare(
-    family: str,
-    *,
-    about: About,
-    read: Read,
-    tiny: Read,
-    class_names: Sequence[str] | None = None,
-    name: str = "",
-    summary: str = "",
-    domains: Sequence[str] = (),
-    choices: Mapping[str, Sequence[str]] | None = None,
-    variants: Mapping[str, Mapping[str, Any]] | None = None,
-    resources: Sequence[Resource] = (),
-    without: Sequence[str] = (),
-    resolve: Resolve | None = None,
-) -> None:
-    """Register a data set as a pair, and each variant of it.
+def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = None) -> None:
+    """Register a data set of the catalogue as a pair, and each variant of it.
 
     Args:
-        family: the pair's name.
-        about: what to know of it.
+        family: the pair's name, and its table in ``catalogue.toml``, which has the rest: texts, arms, variants, files.
         read: a function of the data set's own options, every one with a default, that reads its files.
         tiny: the same for the twin that needs no file; it takes the same options.
-        class_names: a name per arm; where every part has labels, each class must have an example in each.
-        name: what a pair is called, with ``{option}`` in it, e.g. "amazon/{source}-{target}"; by default ``family``.
-        summary: one line about a variant, with ``{option}`` in it; by default that of ``about``.
-        domains: the names that ``source`` and ``target`` may take; every ordered pair of them is a variant.
-        choices: the values that an option may take.
-        variants: options by the names of variants, registered as ``family/variant`` without these options.
-        resources: the files; one with ``of`` is needed by the variants that have this value of an option.
-        without: options of every pair that this one does not take.
         resolve: see ``register_pair``.
     """
-    if domains:
-        choices = {"source": domains, "target": domains}
-        variants = ordered(domains) if variants is None else variants
-        name = name or f"{family}/{{source}}-{{target}}"
+    said = catalogue()[family]
+    about = About(**{name: said[name] for name in ("summary", "licence", "citation") if name in said})
+    summary, class_names, members = said.get("variant", about.summary), said.get("class_names"), _members(said)
+    name, choices, variants = family, said.get("choices", {}), {}
+    if option := said.get("variants_of"):
+        name, choices = f"{family}/{{{option}}}", {option: tuple(members)}
+        variants = {member: {option: member} for member in members}
+    elif members:
+        name, choices = f"{family}/{{source}}-{{target}}", dict.fromkeys(("source", "target"), tuple(members))
+        pairs = permutations(said.get("ordered", members), 2)
+        variants = {f"{one}-{other}": {"source": one, "target": other} for one, other in pairs}
+    resources = _resources_of(family)
     read_options = dict(inspect.signature(read).parameters)
-    common = {option: parameter for option, parameter in _COMMON.items() if option not in without}
+    common = {option: parameter for option, parameter in _COMMON.items() if option not in said.get("without", ())}
 
     def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
         def build(*, tiny: bool = False, **given: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
             options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
-            _check_choices(family, options, choices or {})
+            _check_choices(family, options, choices)
             parts = (read_tiny if tiny else read)(**options)
-            called = (name or family).format(**options)
+            called = name.format(**options)
             arguments = {**parts.arguments, "name": called}
             arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
             if class_names is not None:
@@ -104,7 +88,7 @@ def declare(
                 if parts.reader is from_arrays:
                     arguments["n_arms"] = len(class_names)
             pair = parts.reader(**arguments)
-            sentence = (summary or about.summary).format(**options) + parts.note
+            sentence = summary.format(**options) + parts.note
             names = parts.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
@@ -116,15 +100,10 @@ def declare(
 
     read_tiny = tiny
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
-    for variant, fixed in (variants or {}).items():
+    for variant, fixed in variants.items():
         mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
-        of_variant = replace(about, summary=(summary or about.summary).format(**fixed))
+        of_variant = replace(about, summary=summary.format(**fixed))
         register_pair(f"{family}/{variant}", about=of_variant, resolve=resolve, resources=mine)(build_with(fixed))
-
-
-def ordered(domains: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Variants of every two domains, in both orders: "source-target"."""
-    return {f"{one}-{other}": {"source": one, "target": other} for one, other in permutations(domains, 2)}
 
 
 @lru_cache(maxsize=1)
@@ -133,20 +112,15 @@ def catalogue() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def facts(family: str) -> dict[str, Any]:
-    """What the catalogue says of a data set, as arguments of ``declare``."""
-    said = dict(catalogue()[family])
-    members, option = said.pop("members", {}), said.pop("variants_of", "")
-    texts = members if isinstance(members, dict) else dict.fromkeys(members, "")
-    about = About(**{name: said.pop(name) for name in ("summary", "licence", "citation") if name in said})
-    arguments: dict[str, Any] = {name: said[name] for name in ("class_names", "choices", "without") if name in said}
-    if option:
-        variants = {member: {option: member} for member in texts}
-        arguments |= {"name": f"{family}/{{{option}}}", "choices": {option: tuple(texts)}, "variants": variants}
-    elif texts:
-        arguments |= {"domains": tuple(texts), "variants": ordered(said.get("ordered", tuple(texts)))}
-    resources = [resource for entry in said.get("resources", ()) for resource in _resources(entry, texts)]
-    return {**arguments, "about": about, "summary": said.get("variant", ""), "resources": resources}
+def _members(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return the domains, or the values of an option, that a table of the catalogue lists, with a text about each."""
+    members = said.get("members", {})
+    return members if isinstance(members, dict) else dict.fromkeys(members, "")
+
+
+def _resources_of(family: str) -> list[Resource]:
+    said = catalogue()[family]
+    return [resource for entry in said.get("resources", ()) for resource in _resources(entry, _members(said))]
 
 
 def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
@@ -166,7 +140,7 @@ def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resou
 
 def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
     """Return the file of a data set, or of one of its members; if it is not there, the error names the pair."""
-    places = next(resource.places for resource in facts(family)["resources"] if resource.of == of)
+    places = next(resource.places for resource in _resources_of(family) if resource.of == of)
     return need(places, pair=pair or family)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from daband._arrays import AnyArray, IntArray
 from daband.domains._registry import find, need
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, declare, facts, file_of, halved
+from daband.domains.datasets._builder import Parts, declare, file_of, halved
 from daband.domains.readers._images import decode_image
 from daband.errors import DataError
 
@@ -197,13 +197,7 @@ def _three_channels(digits: AnyArray) -> AnyArray:
     return np.repeat(digits[:, None], 3, axis=1)
 
 
-declare(
-    "digit",
-    read=_read_digit,
-    tiny=lambda **_: _parts("embedded", *_embedded(300)),
-    resolve=_resolve_form,
-    **facts("digit"),
-)
+declare("digit", read=_read_digit, tiny=lambda **_: _parts("embedded", *_embedded(300)), resolve=_resolve_form)
 
 
 # Handwritten digits: learned on one of MNIST, USPS and Semeion, applied to another.
@@ -260,5 +254,4 @@ declare(
     "handwritten",
     read=_read_handwritten,
     tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=20, side=_SIDE, seed=3, channels=1, n_test=100),
-    **facts("handwritten"),
 )

@@ -21,7 +21,7 @@ import numpy as np
 from daband._arguments import whole
 from daband._arrays import FloatArray, IntArray
 from daband._lazy_polars import pl
-from daband.domains.datasets._builder import Parts, declare, facts
+from daband.domains.datasets._builder import Parts, declare
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 
@@ -143,4 +143,4 @@ def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, exp
     )
 
 
-declare("market", read=_read, tiny=_tiny, **facts("market"))
+declare("market", read=_read, tiny=_tiny)

@@ -12,7 +12,7 @@ from daband._lazy_polars import pl
 from daband.domains._registry import find, need
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, catalogue, declare, facts, file_of, halved, load_packed
+from daband.domains.datasets._builder import Parts, catalogue, declare, file_of, halved, load_packed
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import ImageContexts, ImageList, pair_of_images, scan_classes
 from daband.domains.readers._reading import read_table
@@ -40,7 +40,6 @@ declare(
     "amazon",
     read=_read_amazon,
     tiny=lambda **_: builder.made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
-    **facts("amazon"),
 )
 
 
@@ -75,7 +74,7 @@ def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
-declare("office31_features", read=_read_office31, tiny=_tiny_office31, **facts("office31_features"))
+declare("office31_features", read=_read_office31, tiny=_tiny_office31)
 
 
 # Office-Caltech: ten kinds of objects in four collections of pictures, as counts of visual words.
@@ -109,7 +108,7 @@ def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntA
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
 
-declare("office_caltech", read=_read_office_caltech, tiny=_tiny_office_caltech, **facts("office_caltech"))
+declare("office_caltech", read=_read_office_caltech, tiny=_tiny_office_caltech)
 
 
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
@@ -140,10 +139,7 @@ def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -
 
 
 declare(
-    "visda17",
-    read=_read_visda17,
-    tiny=lambda **_: builder.made_up_images(n_arms=12, per_class=10, side=32, seed=5),
-    **facts("visda17"),
+    "visda17", read=_read_visda17, tiny=lambda **_: builder.made_up_images(n_arms=12, per_class=10, side=32, seed=5)
 )
 
 
@@ -193,10 +189,7 @@ def _read_split_list(path: Path, root: Path) -> ImageList:
 
 
 declare(
-    "s2rda49",
-    read=_read_s2rda49,
-    tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=10, side=32, seed=6),
-    **facts("s2rda49"),
+    "s2rda49", read=_read_s2rda49, tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=10, side=32, seed=6)
 )
 
 
@@ -228,12 +221,7 @@ def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
     return contexts.read(np.arange(len(contexts))), images.labels
 
 
-declare(
-    "signs",
-    read=_read_signs,
-    tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4),
-    **facts("signs"),
-)
+declare("signs", read=_read_signs, tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4))
 
 
 # Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).
@@ -280,7 +268,7 @@ def _tiny_natural(*, table: str = "wages-region") -> Parts:
     return _parts_natural(pl.DataFrame(columns).with_columns(pl.col("income").fill_nan(None)))
 
 
-declare("natural_tables", read=_read_natural, tiny=_tiny_natural, **facts("natural_tables"))
+declare("natural_tables", read=_read_natural, tiny=_tiny_natural)
 
 
 # Warfarin: which of three doses does a patient need? Learned on one population, applied to another.
@@ -370,7 +358,6 @@ declare(
     "warfarin",
     read=_read_warfarin,
     tiny=lambda *, source="white", target="asian": _parts_warfarin(_made_up(), source, target),
-    **facts("warfarin"),
 )
 
 
@@ -429,4 +416,4 @@ def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
     return Parts({"source": frames[0], "target": frames[1], "columns": meaning}, reader=from_table)
 
 
-declare("sat12", read=_read_sat12, tiny=_tiny_sat12, **facts("sat12"))
+declare("sat12", read=_read_sat12, tiny=_tiny_sat12)
