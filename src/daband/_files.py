@@ -33,6 +33,10 @@ _ORPHAN_SECONDS = 60.0
 _LARGEST_EXPANSION = 64 << 20
 
 
+#: What libraries read to know how many threads to use.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
 @contextlib.contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Within this block environment variables have these values."""

@@ -47,12 +47,11 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
         hear(RunEvent("found", specs[0], {"target_accuracy": 0.5}))
         hear(episode(specs[1], 3, of=10))
         hear(episode(specs[2], 2, regret=None, of=10))
-        hear(RunEvent("again", specs[2], {"reason": "its worker died"}))
         hear(RunEvent("failed", specs[3], {"error": "[bold]no[/bold] markup"}))
         hear(episode(specs[1], 7, regret=40.4, of=10))
     lines = last_frame(screen)
     text = " ".join(lines)
-    for word in ("2.9/4 runs", "failed    [2/4]", "random, seed 0", "7/10", "source regret 40", "ETA", "again"):
+    for word in ("2.9/4 runs", "failed    [2/4]", "random, seed 0", "7/10", "source regret 40", "ETA"):
         assert word in text, word
     assert "[bold]no[/bold] markup" in text
 
@@ -64,14 +63,12 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatc
     with watch(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, regret=None if number == 5 else 12.0, of=10))
-        hear(RunEvent("again", specs[0], {"reason": "its worker died"}))
         hear(RunEvent("finished", specs[0], {"target_accuracy": 0.25}))
         hear(RunEvent("found", specs[1], {"target_accuracy": 0.5}))
         hear(RunEvent("failed", specs[2], {"error": "out of luck"}))
     assert screen.file.getvalue().splitlines() == [
         "running   linucb, seed 0: episode 3/10, source regret 12",
         "running   linucb, seed 0: episode 5/10, source regret unknown",
-        "again     linucb, seed 0: its worker died",
         "finished  [1/4] linucb, seed 0: target accuracy 0.2500",
         "found     [2/4] random, seed 0: target accuracy 0.5000",
         "failed    [3/4] linucb, seed 1: out of luck",

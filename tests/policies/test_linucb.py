@@ -40,20 +40,6 @@ class TestDefectsSeenElsewhere:
         np.testing.assert_array_equal(first.select(contexts).arm, second.select(contexts).arm)
         assert (make(seed=0).select(contexts).arm != make(seed=1).select(contexts).arm).any()
 
-    def test_replaying_rounds_through_refit_counts_them_once(self):
-        """One library adds replayed rounds to A again, and grows overconfident."""
-        from daband.linear._ridge_head import RidgeHead
-
-        rng = np.random.default_rng(1)
-        head = RidgeHead(n_arms=4, dim=3, arms="disjoint", ridge=1.0, form="primal")
-        contexts, arms, rewards = rng.normal(size=(30, 3)), rng.integers(0, 4, 30), rng.random(30)
-        head.learn(contexts, arms, rewards)
-        before = head.score(contexts)[1]
-        for _ in range(3):
-            head.statistics = head.refitted(contexts, arms, rewards)
-        np.testing.assert_allclose(head.score(contexts)[1], before, rtol=1e-9)
-        assert head.statistics.counts.sum() == 30
-
     def test_reloading_does_not_change_decisions(self, tmp_path):
         """One library's saved models decide otherwise once reloaded."""
         rng = np.random.default_rng(2)

@@ -41,7 +41,7 @@ def bench(
         specs: the runs, for example ``load_experiment("digit").runs()``.
         out: the folder of the runs.
         jobs: number of processes.
-        executor: replaces ``jobs``; ``on_ray(address)`` executes the runs on a cluster.
+        executor: replaces ``jobs``: a function that executes runs elsewhere, for example on a cluster.
         on_event: called with a ``RunEvent`` when a run starts, finishes an episode, finishes or fails.
     """
     specs = list({spec.folder_name: spec for spec in specs}.values())

@@ -1,4 +1,4 @@
-"""Execute many runs: one after the other, in several processes, or on a Ray cluster (extra ``ray``).
+"""Execute many runs: one after the other, or in several processes.
 
 An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
 with the exception that ended it, as soon as it is over. ``bench`` takes any of them.
@@ -17,16 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
-import tempfile
 import threading
 import traceback
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -38,9 +34,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from daband._arrays import processors
-from daband._files import environment_variables, make_folder, write_bytes, write_text
-from daband._ray_cluster import THREAD_VARIABLES, cancel_tasks, connected, import_ray, task_result
-from daband._registry import name_plugins, named_plugins
+from daband._files import THREAD_VARIABLES, environment_variables
 from daband.bench._methods import policy_class
 from daband.bench._records import Record, group_by
 from daband.bench._run import Prepared, Progress, conclude, execute, prepare
@@ -52,13 +46,11 @@ from daband.training._trainer import Run
 
 #: Runs in one stack; beyond it nothing is gained, and every run's memory counts.
 _MAX_STACK = 10
-#: How often a run is submitted to a cluster before it counts as failed.
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something happened to a run: "found", "episode", "again", "finished" or "failed"."""
+    """Something happened to a run: "found", "episode", "finished" or "failed"."""
 
     kind: str
     spec: RunSpec
@@ -271,81 +263,3 @@ def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = before
-
-
-def on_ray(address: str, *, workers: int | None = None) -> Executor:
-    """Return an executor on the Ray cluster at ``address``.
-
-    "local" starts a cluster on this machine for as long as the runs take, with ``workers`` workers (one per core by
-    default). Any other address is one that Ray understands: "auto" or "HOST:6379".
-    """
-    ray = import_ray()  # raises before anything is done if Ray is not installed
-
-    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-        with connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
-            yield from _submit_all(ray, todo, out.resolve(), listener)
-
-    return executor
-
-
-def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-    with_gpus = bool(ray.cluster_resources().get("GPU"))
-    task = ray.remote(num_cpus=1, max_retries=0)(_on_worker)
-    sign = out / f".seen-by-workers-{uuid.uuid4().hex}"
-    #: Submitted runs, and how often each was submitted.
-    waiting: dict[Any, tuple[RunSpec, int]] = {}
-
-    def submit(spec: RunSpec, times: int) -> None:
-        gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
-        named = task.options(name=f"daband {spec.label}", num_gpus=gpus)
-        waiting[named.remote(spec, out, sign, named_plugins())] = spec, times
-
-    write_text(sign, "")
-    try:
-        for spec in todo:
-            submit(spec, 1)
-        while waiting:
-            for reference in ray.wait(list(waiting), num_returns=1, timeout=0.5)[0]:
-                spec, times = waiting.pop(reference)
-                outcome = _ray_outcome(ray, reference, out / spec.folder_name)
-                if isinstance(outcome, WorkerDied) and times < _ATTEMPTS:
-                    listener(RunEvent("again", spec, {"reason": str(outcome)}))
-                    submit(spec, times + 1)
-                else:
-                    yield spec, outcome
-    finally:
-        sign.unlink(missing_ok=True)
-        cancel_tasks(ray, waiting)
-
-
-def _ray_outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
-    """Return the record of a task, the exception of the run itself, or ``WorkerDied``."""
-    record: Record
-    try:
-        record, files = task_result(ray, reference)
-        for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete is last
-            write_bytes(make_folder((folder / name).parent) / Path(name).name, files[name])
-    except Exception as error:
-        return error
-    return record
-
-
-def _on_worker(spec: RunSpec, out: Path, sign: Path, plugins: list[str]) -> tuple[Record, dict[str, bytes]]:
-    """Execute a run, in the bench's folder if the worker sees it. If not, return its files too.
-
-    ``plugins`` are the driver's: a worker of a cluster that was there before does not have the driver's environment.
-    """
-    name_plugins(plugins)
-    seen = sign.exists()
-    if not seen:
-        out = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
-        out.mkdir(parents=True, exist_ok=True)
-    outcome = attempt(execute, spec, out)
-    if isinstance(outcome, Exception):
-        raise outcome
-    if seen:
-        return outcome, {}
-    folder = out / spec.folder_name
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    shutil.rmtree(folder)
-    return outcome, files

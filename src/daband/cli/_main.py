@@ -37,7 +37,7 @@ from daband.bench._variants import (
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli._options import Jobs, Name, Out, Overrides, Ray, Seeds, error_text, seed_numbers, spans, stem
+from daband.cli._options import Jobs, Name, Out, Overrides, Seeds, error_text, seed_numbers, spans, stem
 from daband.cli._output import (
     console,
     errors,
@@ -145,7 +145,6 @@ def bench_command(
     methods: Methods = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
-    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -156,7 +155,7 @@ def bench_command(
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     folder = out or Path("runs") / stem(name)
-    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name, ray=ray)
+    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name)
 
 
 @app.command(short_help="Compare all combinations of the terms R, P and D.")
@@ -168,7 +167,6 @@ def ablate(
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
-    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -187,7 +185,7 @@ def ablate(
             show_tables(ablation_tables(pair, of_pair), without=(*_NARROW, "source regret"))
         write_ablation(folder, ablation_rows(records))
 
-    show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
+    show(run_all(specs, folder, jobs=jobs, on_failure=show))
     say(f"Runs, results.json and ablation.json: {folder}")
     say(report_hint(folder))
 
@@ -204,7 +202,6 @@ def sweep(
     method: Annotated[str, typer.Option(help="The method.")] = "daband",
     seeds: Seeds = None,
     jobs: Jobs = 1,
-    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -233,9 +230,7 @@ def sweep(
             show_tables(sweep_tables(pair, of_pair, listed), without=("chosen by",))
         return {"points": points, "picked": picked}
 
-    selected = write_sweep(
-        folder, rule=select, grid=values, **show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
-    )
+    selected = write_sweep(folder, rule=select, grid=values, **show(run_all(specs, folder, jobs=jobs, on_failure=show)))
     for variant in dict.fromkeys(record["variant"] for record in selected):
         say(f"Selected by {select}: {variant}")
     say(f"Runs, results.json and sweep.json: {folder}")
@@ -388,7 +383,6 @@ def _compare(
     jobs: int,
     title: str,
     *,
-    ray: str | None = None,
     report: bool = True,
 ) -> None:
     """Run the methods, print the table and write the report."""
@@ -405,7 +399,7 @@ def _compare(
         if len(by_pair) > 1:
             show_tables(pairs_tables(title, records))
 
-    records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
+    records = run_all(specs, out, jobs=jobs, on_failure=show)
     show(records)
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
         say(f"Note: {note}.")

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from daband.bench._bench import BenchError, bench
-from daband.bench._executors import RunEvent, on_ray
+from daband.bench._executors import RunEvent
 from daband.bench._records import Records, metric_of
 from daband.bench._settings import RunSpec
 
@@ -125,8 +125,6 @@ def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[
                 if not console.is_terminal and now - started.setdefault(key, now) >= _QUIET:
                     started[key] = now
                     say(f"running   {text}")
-            elif event.kind == "again":
-                say(f"again     {name}: {detail['reason']}")
             else:
                 over += 1
                 fractions[key] = 1.0
@@ -154,17 +152,12 @@ def run_all(
     out: Path,
     *,
     jobs: int = 1,
-    ray: str | None = None,
     on_failure: Callable[[Records], object],
 ) -> Records:
-    """Execute runs with progress on the console. If some fail, ``on_failure`` shows the others.
-
-    ``ray`` is the address of a cluster to run on, or "local"; ``jobs`` is then the number of workers of a local one.
-    """
-    executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
+    """Execute runs with progress on the console. If some fail, ``on_failure`` shows the others."""
 
     def work(listener: Callable[[RunEvent], None]) -> Records:
-        return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
+        return bench(specs, out, jobs=jobs, on_event=listener)
 
     return watched_runs(specs, out, work, on_failure)
 

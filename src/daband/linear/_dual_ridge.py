@@ -296,11 +296,6 @@ class DualRidge:
                 f"norm {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
             ) from None
 
-    def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
-        """Drop everything learned and fit these rounds, each counted once."""
-        self._truncate(0, [0] * self.n_heads)
-        self.update(contexts, heads, targets)
-
     def to_primal(self) -> PrimalRidge:
         """The same regressions in the space of contexts."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)

@@ -63,10 +63,6 @@ class MixtureWeights:
         self.weights = simplex_least_squares(penalised, _PRIOR_ROUNDS * self.prior)
         return True
 
-    def mean_squared_errors(self) -> FloatArray:
-        """Return the mean squared error of each predictor so far, (M,); NaN before the first round."""
-        return self._errors.diagonal() / self.n if self.n else np.full(len(self.prior), np.nan)
-
     def state(self) -> dict[str, AnyArray]:
         """Return everything needed to continue to the last bit."""
         rounds = np.array([self.n, self._revised_at], np.int64)

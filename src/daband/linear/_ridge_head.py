@@ -200,18 +200,6 @@ class RidgeHead:
         propensity = exploration.propensities(arms, propensity, mean, bonus, available)
         return Decision(arms, propensity, centre + scale * mean, scale * bonus)
 
-    def refitted(
-        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
-    ) -> PrimalRidge | DualRidge:
-        """New statistics of these rounds alone, each counted once or by its weight; the present ones stay as they are.
-
-        ``head.statistics = head.refitted(...)`` replaces them in one step, while another thread may be deciding.
-        """
-        features, arms = self.of_chosen(features, arms)
-        fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
-        fresh.fit(*_weigh(features, arms, rewards, weights))
-        return fresh
-
     def without_rounds(self) -> RidgeHead:
         """The same head before its first round."""
         other = copy.copy(self)

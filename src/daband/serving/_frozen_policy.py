@@ -66,11 +66,6 @@ class Member:
         return int(self.theta.shape[1])
 
     @property
-    def takes_contexts(self) -> bool:
-        """Whether contexts are the features."""
-        return self.network is None and self.transform is None and not self.constant
-
-    @property
     def has_widths(self) -> bool:
         """Whether the inverse is there: without one the member predicts rewards alone."""
         return self.inverse.size > 0 or self.width_share > 0.0

@@ -8,15 +8,19 @@ them up as one process would.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import shutil
+import socket
+import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from daband._arrays import FloatArray, check_weights, one_blas_thread
-from daband._ray_cluster import cancel_tasks, connected, import_ray, task_result
+from daband._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
@@ -32,6 +36,8 @@ Result = TypeVar("Result")
 _ATTEMPTS = 5
 #: Parts under way for each worker, so that none waits for the driver.
 _PER_WORKER = 2
+#: Bytes for objects of a local cluster: what travels between its processes is small.
+_OBJECT_STORE = 256 * 2**20
 #: More are of no use: files cannot be read faster.
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -117,10 +123,10 @@ def sums_on_ray(
     workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, in the order of ``parts``."""
-    ray = import_ray()
+    ray = _import_ray()
     if not parts:
         return
-    with connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
+    with _connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
         task = ray.remote(num_cpus=1, max_retries=0)(_work)
         shared = ray.put((policy, log, column))
         ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -134,7 +140,7 @@ def sums_on_ray(
                 if attempt:
                     submit(number)
                 try:
-                    return task_result(ray, waiting[number])
+                    return _task_result(ray, waiting[number])
                 except DataError as error:  # of the rows themselves
                     return error
                 except WorkerDied:
@@ -150,9 +156,77 @@ def sums_on_ray(
                 if number + ahead < len(parts):
                     submit(number + ahead)
         finally:
-            cancel_tasks(ray, waiting.values())
+            _cancel_tasks(ray, waiting.values())
 
 
 def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
     policy, log, column = shared
     return sums_of_part(policy, log, part, column)
+
+
+def _import_ray() -> Any:
+    """Return the module ``ray``, or raise an error that names the extra."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise InvalidInput("running on a cluster needs Ray: pip install 'daband[ray]'") from None
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
+    """Connect to the cluster at ``address``; "local" starts one with this many workers and ends it afterwards."""
+    if ray.is_initialized():  # somebody else's connection: used, and left open
+        yield
+        return
+    threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
+    common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": threads}}
+    files = None
+    try:
+        if address == "local":
+            # A short path: the names of Unix sockets below it may have some hundred characters.
+            files = tempfile.mkdtemp(prefix="dr-")
+            local = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+            ray.init(address="local", _temp_dir=files, **local, **common)
+        else:
+            try:
+                _check_reachable(address)
+                ray.init(address=address, **common)
+            except (OSError, ValueError, RuntimeError) as error:
+                raise InvalidInput(f"no Ray cluster answers at {address!r}: {error}") from None
+        yield
+    finally:
+        ray.shutdown()
+        if files is not None:
+            shutil.rmtree(files, ignore_errors=True)
+
+
+def _task_result(ray: Any, reference: Any) -> Any:
+    """Return the result of a task or raise its exception; raise ``WorkerDied`` if its worker is gone."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
+        raise RuntimeError(f"Ray could not start it: {error}") from None
+    except ray.exceptions.RayError as error:
+        raise WorkerDied(f"its worker died ({type(error).__name__})") from None
+
+
+def _cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
+    """End tasks on the way out, when the cluster may be gone."""
+    for reference in references:
+        with contextlib.suppress(Exception):
+            ray.cancel(reference, force=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise an error if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
