@@ -10,7 +10,7 @@ from rich.console import Console
 
 from daband.bench.report._method_summaries import label
 from daband.bench.report._sections import comparison_tables
-from daband.cli._output import report_table
+from daband.cli._shared import report_table
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
 from daband.bench.report._sections import Table
-from daband.cli import _output as output
-from daband.cli._output import report_table, warnings_on, watch
+from daband.cli import _shared as output
+from daband.cli._shared import report_table, warnings_on, watch
 from daband.cli._trust import candidates_bar
 from daband.training._loop import CandidateProgress
 

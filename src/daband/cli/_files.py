@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband._files import make_folder, write_text
-from daband.cli._output import console, say
+from daband.cli._shared import console, say
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices

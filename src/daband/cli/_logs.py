@@ -14,9 +14,9 @@ from daband._files import check_writable, make_folder, write_json
 from daband.bench._methods import checked_method, policy_class
 from daband.bench._policy_folders import PolicyFolder, policy_folder
 from daband.bench._records import decimals
-from daband.cli import _options as options
+from daband.cli import _shared as options
 from daband.cli._files import table_as_log
-from daband.cli._output import rows_bar, say
+from daband.cli._shared import rows_bar, say
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput

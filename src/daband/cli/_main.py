@@ -37,19 +37,27 @@ from daband.bench._variants import (
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import takes_files
 from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli._options import Jobs, Name, Out, Overrides, Seeds, error_text, seed_numbers, spans, stem
-from daband.cli._output import (
+from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
+from daband.cli._shared import (
+    Jobs,
+    Name,
+    Out,
+    Overrides,
+    Seeds,
     console,
+    error_text,
     errors,
     interrupted_exit,
     report_hint,
     run_all,
     say,
+    seed_numbers,
     show_tables,
+    spans,
+    stem,
     warnings_on,
     watched_runs,
 )
-from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError, InvalidInput

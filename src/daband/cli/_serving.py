@@ -12,7 +12,7 @@ import typer
 
 from daband._files import check_writable, read_json, write_bytes
 from daband._lazy_polars import pl
-from daband.cli._output import say
+from daband.cli._shared import say
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 

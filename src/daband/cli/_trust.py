@@ -27,8 +27,7 @@ from daband.bench._policy_folders import (
     policy_folder,
 )
 from daband.bench._settings import RunSpec, load_experiment
-from daband.cli._options import Name, Overrides, stem
-from daband.cli._output import console, interrupted_exit, interruptible, new_table, say
+from daband.cli._shared import Name, Overrides, console, interrupted_exit, interruptible, new_table, say, stem
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.training._loop import CandidateProgress

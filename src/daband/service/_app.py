@@ -18,11 +18,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,10 +33,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.service import _pages as pages
 from daband.service._decider import Decider, checked_id, checked_reward, model_from
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
-from daband.service._pages import openapi
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
@@ -53,6 +53,15 @@ _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
+_templates = Environment(
+    loader=PackageLoader("daband.service"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_STALE_SECONDS = 30.0  # age of the page's numbers above which the worker does not seem to run
+_MAX_LISTED = 20  # models on the page
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -334,7 +343,9 @@ class Service:
     async def _metrics(self, request: Request) -> Response:
         snapshot = await asyncio.to_thread(self._snapshot)
         clock_moved = bool(self._clock.warning)
-        text = pages.metrics(snapshot, self._decider.model.number, self._writer, clock_moved=clock_moved)
+        text = _templates.get_template("metrics.txt").render(
+            seen=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
+        )
         media_type = "text/plain; version=0.0.4; charset=utf-8"
         return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
 
@@ -348,14 +359,23 @@ class Service:
 
     async def _page(self, request: Request) -> Response:
         snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
-        deployed = self._decider.model.deployed
-        health = {"log": self._writer.failure, "clock": self._clock.warning}
-        control = self._decider.control
-        page = pages.watch_page(snapshot, models, deployed, self.settings, health, control, self._clock.now())
+        now = self._clock.now()
+        page = _templates.get_template("watch.html").render(
+            seen=snapshot,
+            models=models["models"][:_MAX_LISTED],
+            more_models=len(models["models"]) - _MAX_LISTED,
+            deciding=models["deciding"],
+            pinned=models["pinned"],
+            deployed=self._decider.model.deployed,
+            settings=self.settings,
+            health={"log": self._writer.failure, "clock": self._clock.warning},
+            control=self._decider.control,
+            stale=bool(snapshot) and now - snapshot["time"] > _STALE_SECONDS,
+        )
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _openapi(self, request: Request) -> Response:
-        return _json(openapi(self._decider.model.deployed, self.settings))
+        return _json(_openapi(self._decider.model.deployed, self.settings))
 
 
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
@@ -397,3 +417,40 @@ def _decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+def _openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
+    """Return the OpenAPI document of a service, with the columns and arms of its policy."""
+    example: Any = 0.0
+    for size in reversed(deployed.reader.shape):
+        example = [example] * size
+    if deployed.columns is not None:
+        example = dict.fromkeys(deployed.columns, "...")
+    shape = tuple(deployed.reader.shape)
+    template = _templates.get_template("openapi.json")
+    return dict(orjson.loads(template.render(deployed=deployed, settings=settings, example=example, shape=shape)))
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return "-"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-digits else f"{value:,.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _span(interval: Mapping[str, float | None]) -> str:
+    if interval["low"] is None:
+        return _number(interval["value"])
+    return f"{_number(interval['value'])} [{_number(interval['low'])}, {_number(interval['high'])}]"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_templates.filters.update(number=_number, percent=_percent, span=_span, moment=_moment)

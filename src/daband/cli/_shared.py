@@ -1,4 +1,4 @@
-"""Prints what commands show: lines, tables, and progress of runs, with Ctrl-C and SIGTERM that are not lost.
+"""Options that commands share, and what they print: lines, tables, and progress with Ctrl-C and SIGTERM not lost.
 
 Python turns Ctrl-C into an exception wherever it is. Inside a callback of a compiled library (numba loads its kernels
 through such) that exception is swallowed, and the work continues. So the request is noted, and checked again at every
@@ -7,6 +7,7 @@ event of the work. SIGTERM is treated in the same way.
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -29,6 +30,8 @@ from daband.bench._bench import BenchError, bench
 from daband.bench._executors import RunEvent
 from daband.bench._records import Records, metric_of
 from daband.bench._settings import RunSpec
+from daband.domains.readers._columns import Columns
+from daband.errors import DabandError, InvalidInput
 
 if TYPE_CHECKING:
     from daband.bench.report._sections import Table as ReportTable
@@ -38,6 +41,39 @@ T = TypeVar("T")
 console = Console()
 errors = Console(stderr=True)
 _QUIET = 60.0  # seconds between two lines of one run in a log
+
+
+Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
+Out = Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
+]
+ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or number.")]
+RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty where none has come.")]
+PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its propensity.")]
+ContextColumns = Annotated[
+    str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+]
+WeightColumn = Annotated[
+    str | None, typer.Option(help="The column with the weight of a round; by default weights follow from propensities.")
+]
+SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
+SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
+SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
+SomePolicyOrExport = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
+]
+
+_MOST = 100_000
+# The remedies that commands offer, by the argument of the function.
+_REMEDIES = {
+    "on_damaged": "--skip-damaged leaves it out",
+    "columns": "name the context columns with --context",
+    "arm": "if it has another name, give --arm, --reward or --propensity",
+    "before": "",
+}
 
 
 def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
@@ -245,3 +281,55 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
             drawing.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
 
         yield show
+
+
+def stem(name: str) -> str:
+    """What an experiment's folder is called: the preset's name, or the file's without its ending."""
+    return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
+
+
+def log_columns(
+    context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
+) -> Columns | None:
+    """The columns of a log whose context columns are named, separated by commas; None where they are not."""
+    if context is None:
+        return None
+    names = tuple(name.strip() for name in context.split(",") if name.strip())
+    if not names:
+        raise InvalidInput("--context names no column")
+    return Columns(names, arm=arm, reward=reward, propensity=propensity)
+
+
+def error_text(error: DabandError) -> str:
+    """Return an error with the remedies that commands offer."""
+    remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
+    return "; ".join([error.message, *filter(None, remedies)])
+
+
+def seed_numbers(text: str | None) -> list[int] | None:
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None where no seeds are named."""
+    if text is None:
+        return None
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"seeds: the range {part.strip()!r} runs backwards")
+        if last - first >= _MOST:
+            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MOST:,} numbers")
+        numbers.extend(range(first, last + 1))
+    return list(dict.fromkeys(numbers))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``seed_numbers``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
