@@ -48,12 +48,6 @@ def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
     return contexts[..., None, :, :] if layout == "grey" else contexts
 
 
-def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
-    """One image of this layout as screens take it: (height, width) where there is one channel, else with them last."""
-    planes = channels_first(image, layout)
-    return planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
-
-
 def in_eight_bits(image: Any) -> Any:
     """An image of Pillow whose channels have 8 bits: ``convert`` would cut off 16 bits of grey at 255, all white."""
     from PIL import Image

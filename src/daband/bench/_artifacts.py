@@ -1,9 +1,8 @@
-"""Keep artifacts of a run for reports: a confusion matrix, misclassified images, and latent features in a plane.
+"""Keep artifacts of a run for reports: a confusion matrix, and latent features in a plane.
 
 ``artifacts.npz`` in a run's folder holds those that exist for the pair and the policy:
 
 * ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column), of about 2,000.
-* ``wrong_right``, ``wrong_chosen`` (n,), ``wrong_images`` (n, h, w[, 3]): target images that the policy got wrong.
 * ``latent`` (m, 2): latent features in the plane of their first two principal components; ``latent_domain`` (m,) is 0
   for the source and 1 for the target, ``latent_arm`` (m,) the right arm, or -1 if unknown.
 
@@ -28,20 +27,15 @@ import numpy as np
 import daband
 from daband._arrays import AnyArray, IntArray
 from daband._files import write_json, write_npz
-from daband._image_layout import channels_first, channels_last, image_layout
 from daband.domains._contract import LoggedDomain, Pair
 from daband.evaluation._zero_shot import best_arms
 from daband.policies._policy import Policy
 
-#: Wrong images that are kept.
-_EXAMPLES = 24
-#: Target contexts of the confusion matrix and the wrong images, read in chunks that are spread over the domain.
+#: Target contexts of the confusion matrix, read in chunks that are spread over the domain.
 _CONTEXTS = 2000
 _CHUNK = 50
 #: Contexts of each domain in the map of latent features.
 _LATENTS = 500
-#: Pixels of a kept image, along its longer side.
-_PICTURE_SIDE = 64
 #: With more arms the confusion matrix is too large to keep.
 _MAX_ARMS = 1000
 
@@ -82,7 +76,6 @@ def _columns(pair: Pair, policy: Policy, rule: str) -> dict[str, AnyArray]:
                 arms = policy.decide(seen, name or "target", rule=rule, round_offset=start).arm
                 parts.append((seen, right_arms(part.read_expected(start, stop), arms), arms))
         contexts, right, chosen = (np.concatenate(each) for each in zip(*parts, strict=True))
-        columns = _examples(contexts, right, chosen)
         if pair.n_arms <= _MAX_ARMS:
             columns["confusion"] = np.zeros((pair.n_arms, pair.n_arms), np.int32)
             np.add.at(columns["confusion"], (right, chosen), 1)
@@ -96,25 +89,6 @@ def right_arms(expected: AnyArray, chosen: IntArray) -> IntArray:
     """Return the best arm of each context, (B,), by expected rewards (B, K); of several best arms the chosen one."""
     is_best = best_arms(expected)[np.arange(len(chosen)), chosen]
     return np.where(is_best, chosen, expected.argmax(axis=1))
-
-
-def rows_by_class(classes: IntArray, n: int) -> IntArray:
-    """Return at most ``n`` rows that take the classes in turn, so that a few examples show many classes."""
-    turns = np.empty(len(classes), np.int64)
-    for number in np.unique(classes):
-        rows = np.flatnonzero(classes == number)
-        turns[rows] = np.arange(len(rows))
-    return np.lexsort((classes, turns))[:n]
-
-
-def _examples(contexts: AnyArray, right: IntArray, chosen: IntArray) -> dict[str, AnyArray]:
-    """Return wrong images as columns; empty if contexts are not images or all are right."""
-    wrong = np.flatnonzero(right != chosen)
-    if image_layout(contexts.shape[1:]) is None or not len(wrong):
-        return {}
-    rows = wrong[rows_by_class(right[wrong], _EXAMPLES)]
-    images = np.stack([picture(contexts[row]) for row in rows])
-    return {"wrong_right": right[rows], "wrong_chosen": chosen[rows], "wrong_images": images}
 
 
 def environment(policy: Policy | None = None) -> dict[str, Any]:
@@ -154,21 +128,6 @@ def _latents(pair: Pair, policy: Policy, target: AnyArray, target_arm: IntArray)
         "latent_domain": np.repeat(np.array([0, 1], np.uint8), [n, len(target)]),
         "latent_arm": np.concatenate([source_arm, target_arm]).astype(np.int32),
     }
-
-
-def picture(image: AnyArray) -> AnyArray:
-    """Return an image as bytes (h, w) or (h, w, channels), shrunk to what a page shows."""
-    values = channels_first(image, image_layout(image.shape)).astype(np.float64)
-    if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
-        low, high = float(values.min()), float(values.max())
-        values = (values - low) * (255.0 / ((high - low) or 1.0))
-    step = -(-max(values.shape[1:]) // _PICTURE_SIDE)
-    if step > 1:
-        rows, columns = (side // step * step for side in values.shape[1:])
-        cut = values[:, :rows, :columns]
-        values = cut.reshape(len(cut), rows // step, step, columns // step, step).mean(axis=(2, 4))
-    picture = values.round().astype(np.uint8)
-    return channels_last(picture, "channels_first")
 
 
 def _version(package: str) -> str | None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.linear_model import RidgeClassifier
-from sklearn.model_selection import cross_val_score
-from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import StandardScaler
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 
@@ -34,6 +30,10 @@ def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
     A ridge classifier on the features and their squares, fitted on one half of the rows and judged on the other, in
     both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample tests", ICLR 2017).
     """
+    from sklearn.linear_model import RidgeClassifier  # takes half a second, for which `daband --help` should not wait
+    from sklearn.model_selection import cross_val_score
+    from sklearn.preprocessing import StandardScaler
+
     n = min(len(source), len(target), MAX_CONTEXTS)
     if n < 4:
         return 0.5
@@ -71,6 +71,8 @@ def outside_support(source: FloatArray, target: FloatArray) -> float:
 
 def _distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
     """Return the distance to the fifth nearest reference, (N,)."""
+    from sklearn.neighbors import NearestNeighbors
+
     distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR).fit(reference).kneighbors(rows)[0]
     return distances[:, -1]
 

@@ -51,20 +51,6 @@ def test_confusion_says_what_the_result_says(tmp_path):
             assert confusion[arm, arm] / confusion[arm].sum() == pytest.approx(share)
 
 
-def test_wrong_examples_are_images_of_several_classes(tmp_path):
-    _, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small"})
-    kept = artifacts_of(folder)
-    test = daband.domains.load("digit", tiny=True).target_test
-    images, expected = test.read(0, len(test)), test.read_expected(0, len(test))
-    chosen = daband.load(folder / "policy.safetensors").decide(images, "target", rule="ucb").arm
-    known = {image.transpose(1, 2, 0).tobytes(): at for at, image in enumerate(images)}
-    assert 0 < len(kept["wrong_images"]) <= 24
-    for image, right, arm in zip(kept["wrong_images"], kept["wrong_right"], kept["wrong_chosen"], strict=True):
-        at = known[image.tobytes()]
-        assert expected[at].argmax() == right != arm == chosen[at]
-    assert len(set(kept["wrong_right"].tolist())) > 1
-
-
 def test_latents_are_those_of_the_trained_policy_in_a_plane(tmp_path):
     _, folder = finished(tmp_path, "synthetic", "daband", episodes=4)
     kept = artifacts_of(folder)
@@ -126,11 +112,6 @@ def test_any_of_several_best_arms_is_right():
     np.testing.assert_array_equal(artifacts.right_arms(expected, np.array([1, 2, 0])), [1, 2, 1])
 
 
-def test_examples_take_the_classes_in_turn():
-    classes = np.array([2, 2, 2, 0, 0, 1])
-    np.testing.assert_array_equal(artifacts.rows_by_class(classes, 5), [3, 5, 0, 4, 1])
-
-
 def test_contexts_of_a_large_target_are_read_from_all_parts_of_it(tmp_path):
     labels = np.repeat(np.arange(3), 2000)
     contexts = np.eye(3, dtype=np.float32)[labels]
@@ -138,18 +119,6 @@ def test_contexts_of_a_large_target_are_read_from_all_parts_of_it(tmp_path):
     artifacts.gather(pair, daband.Random.for_pair(pair), tmp_path, "ucb")
     counts = artifacts_of(tmp_path)["confusion"].sum(axis=1)
     np.testing.assert_allclose(counts, 2000 / 3, rtol=0.1)
-
-
-def test_large_and_normalised_images_become_small_pictures():
-    image = np.zeros((3, 200, 150), np.float32)
-    image[:, 100:] = 1.0
-    picture = artifacts.picture(image - 0.5)
-    assert picture.shape == (50, 37, 3)
-    assert picture.dtype == np.uint8
-    assert picture[:25].max() == 0
-    assert picture[25:].min() == 255
-    grey = np.arange(28 * 28, dtype=np.uint8).reshape(1, 28, 28)
-    np.testing.assert_array_equal(artifacts.picture(grey), grey[0])
 
 
 def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):

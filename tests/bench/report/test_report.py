@@ -102,7 +102,7 @@ def test_the_page_has_its_sections_and_figures(images, page):
     for wanted in ("Target accuracy", "Continued in the target", "Learning in the source", "The best policy"):
         assert wanted in headings
     names = drawn(page)
-    assert {f"digit-{name}" for name in ("accuracy", "target-regret", "source-regret", "confusion", "wrong")} <= names
+    assert {f"digit-{name}" for name in ("accuracy", "target-regret", "source-regret", "confusion")} <= names
     assert "paper: DABand" in page
     assert "0.6002" in page
     figures = images / "report" / "figures"
@@ -335,7 +335,7 @@ def test_a_target_without_labels_shows_source_results_and_chosen_arms(images, ve
     assert "it is unknown how good they are" in headline(page)[0]
     assert "Results without target labels" in [text for _, text in read(page).headings]
     assert {"digit-source-regret", "digit-map"} <= drawn(page)
-    assert not {"digit-accuracy", "digit-confusion", "digit-wrong"} & drawn(page)
+    assert not {"digit-accuracy", "digit-confusion"} & drawn(page)
     fractions = [float(cell) for cell in re.findall(r"<td[^>]*>([.\d]+)</td>", table(page, "digit-arms"))]
     assert len(fractions) == 30
     assert sum(fractions) == pytest.approx(3.0, abs=0.02)

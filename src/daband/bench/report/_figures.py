@@ -129,22 +129,6 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def examples_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
-    """Draw target images for which the policy is wrong, with the right and the chosen arm."""
-    columns = 6
-    rows = -(-len(artifacts["wrong_images"]) // columns)
-    figure = Figure(figsize=(_WIDTH, 1.1 * rows), layout="constrained")
-    cells = figure.subplots(rows, columns, squeeze=False).flat
-    examples = zip(*(artifacts[f"wrong_{name}"] for name in ("images", "right", "chosen")), strict=True)
-    for cell, (image, right, chosen) in zip(cells, examples, strict=False):
-        cell.imshow(image, cmap="gray", interpolation="nearest")
-        title = f"is {figure_text(classes[int(right)], 15)}\nchose {figure_text(classes[int(chosen)], 13)}"
-        cell.set_title(title, fontsize=6, fontweight="normal")
-    for cell in figure.axes:
-        cell.axis("off")
-    return figure
-
-
 def map_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
     """Draw latent features after training in a plane: by domain on the left, by right arm on the right."""
     points, domain, arm = (artifacts[name] for name in ("latent", "latent_domain", "latent_arm"))

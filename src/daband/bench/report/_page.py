@@ -27,8 +27,8 @@ from daband.bench.report._sections import Section, Table, caption
 from daband.errors import InvalidInput
 
 FORMATS = ("svg", "png", "pdf")
-#: Settings of a sweep that are shown in detail.
-_MAX_SWEPT = 4
+#: Variants of an ablation or a sweep that are shown in detail.
+_MAX_VARIANTS = 4
 
 
 def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:
@@ -128,14 +128,12 @@ def _details(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
-    """Return the comparison's runs, or else the full and the empty form of an ablation, or the best of a sweep."""
-    roles = group_by(runs, lambda run: summaries.role_of(run.record))
-    if "comparison" in roles:
-        return roles["comparison"]
-    if "ablation" in roles:
-        return [run for run in roles["ablation"] if run.key[1].endswith((":RPD", ":none"))]
+    """Return the comparison's runs, or else those of the best variants."""
+    compared = [run for run in runs if summaries.role_of(run.record) == "comparison"]
+    if compared:
+        return compared
     ranked = sorted(summaries.summarise([run.record for run in runs]), key=lambda row: -row.rank)
-    best = [row.key for row in ranked[:_MAX_SWEPT]]
+    best = [row.key for row in ranked[:_MAX_VARIANTS]]
     return [run for run in runs if run.key in best]
 
 

@@ -422,15 +422,15 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
 
 
 def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
-    """Return a map of latent features, the confusion matrix and wrong images of one method."""
+    """Return a map of latent features and the confusion matrix of one method."""
     first, classes = runs[0], _class_names([run.record for run in runs])
     method = label(*first.key)
-    kept = first.artifacts("latent", "latent_domain", "latent_arm", "wrong_images", "wrong_chosen", "wrong_right")
-    about = {"pair": pair, "method": method, "seed": first.record["seed"]}
+    kept = first.artifacts("latent", "latent_domain", "latent_arm")
     drawings = []
     if "latent" in kept:
         figure, alt = figures.map_figure(kept, classes), f"Latent features of {method} after training."
-        drawings.append(Drawing(f"{slug(pair)}-map", figure, caption("map", **about), alt))
+        text = caption("map", pair=pair, method=method, seed=first.record["seed"])
+        drawings.append(Drawing(f"{slug(pair)}-map", figure, text, alt))
     tables = [kept["confusion"] for kept in (run.artifacts("confusion") for run in runs) if kept]
     if tables and len(classes) <= _MAX_CLASSES and all(len(table) == len(classes) for table in tables):
         counts = np.sum(tables, axis=0)
@@ -440,10 +440,6 @@ def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
         text = caption("confusion", pair=pair, method=method, seeds=len(tables), mistake=mistake)
         alt = f"Confusion matrix of {method} on the target; the most frequent mistake: {mistake}."
         drawings.append(Drawing(f"{slug(pair)}-confusion", figures.confusion_figure(counts, classes), text, alt))
-    if "wrong_images" in kept:
-        figure = figures.examples_figure(kept, classes)
-        alt = f"{len(kept['wrong_images'])} target images for which {method} is wrong."
-        drawings.append(Drawing(f"{slug(pair)}-wrong", figure, caption("wrong_figure", **about), alt))
     return drawings
 
 
