@@ -362,7 +362,10 @@ def main() -> None:
     )
     if arguments.part == "experiments":
         rows += [row for row in before if row["method"] not in arguments.methods]
-    record |= {arguments.part: rows, "commit": commit()}
+    measured = ["intervals"] if arguments.part == "intervals" else arguments.methods
+    now = {f"{arguments.part}, {name}": commit() for name in measured}
+    record |= {arguments.part: rows, "commits": record.get("commits", {}) | now}
+    record["commit"] = ", ".join(dict.fromkeys(record["commits"].values()))
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

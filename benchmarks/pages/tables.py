@@ -125,11 +125,14 @@ def trials(record: Record) -> str:
         for row in record["intervals"]
     ]
     return fill(
-        "trials", record=record, experiments=experiments, planted=planted, effects=effects, intervals=intervals,
+        "trials", record=record, experiments=experiments, planted=planted, intervals=intervals,
         best=best, relative=means["daband"] / means[best], logs=record["intervals"][0]["logs"], settings=len(settings),
-        personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]), commits=commits([record]),
+        personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]),
+        ours=record["commits"]["experiments, daband"], theirs=record["commits"]["experiments, ridge per arm"],
+        lost={name: sum(row[name] < row["best arm"] - 1e-9 for row in settings) for name in ("daband", best)},
         large=len(large), above=sum(row["daband"] > row["best arm"] for row in large),
         below=sum(row["daband"] < row["best arm"] for row in large), room=_ROOM,
+        columns=["method", *(number(effect, 1) for effect in effects), "mean"],
     )  # fmt: skip
 
 

@@ -81,7 +81,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     if not image and isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint"):
-        return _log_candidates(pair)
+        method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
+        return [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
     candidates = [Candidate("constant", "constant")]
     if image:
         candidates += [
@@ -101,14 +102,6 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         ]
         if "daband" in policies.names():
             candidates.append(Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}))
-    return candidates
-
-
-def _log_candidates(pair: Pair) -> Sequence[Candidate]:
-    method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
-    candidates = [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
-    if not pair.shift.stated:
-        candidates.append(Candidate("log, other units", method, {"shift": "units"}))
     return candidates
 
 
