@@ -7,8 +7,6 @@ from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["DomainNames"]
-
 
 @dataclass(frozen=True)
 class DomainNames:

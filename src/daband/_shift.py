@@ -23,8 +23,6 @@ from typing import Any, TypeAlias
 
 from daband.errors import InvalidInput, did_you_mean
 
-__all__ = ["KINDS", "Shift", "ShiftLike", "as_shift", "default_shift"]
-
 KINDS = ("covariate", "units", "style", "labels")
 #: Numbers from which a vector counts as features of an image or a text.
 _FEATURES = 512

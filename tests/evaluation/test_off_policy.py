@@ -7,8 +7,8 @@ import pytest
 
 import daband
 from daband.domains._contract import LoggedRounds
-from daband.evaluation._density_ratio import DensityRatio
 from daband.evaluation._off_policy import ESTIMATORS, compare_estimators
+from daband.evaluation._weighted_log import DensityRatio
 from daband.linear._doubly_robust import RewardSums, doubly_robust_scores, flat_features, fold_numbers
 from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
 
@@ -156,9 +156,9 @@ class TestModels:
         at = np.array([[1.0, 1.0], [1.0, -1.0]])
         true = np.exp([0.5 * (2 - 2 / 1.6), 0.5 * (2 - 2 / 0.4)]) / np.sqrt(1 - 0.36)
         np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.15)
-        assert len(DensityRatio(source, target).coefficients) == 6
-        assert len(DensityRatio(source[:110], target).coefficients) == 5
-        assert len(DensityRatio(source[:90], target).coefficients) == 3
+        assert len(DensityRatio(source, target)._model[-1].coef_[0]) == 5
+        assert len(DensityRatio(source[:110], target)._model[-1].coef_[0]) == 4
+        assert len(DensityRatio(source[:90], target)._model[-1].coef_[0]) == 2
 
     def test_density_ratio_of_equals_is_one(self):
         x = np.random.default_rng(1).normal(size=(500, 3))

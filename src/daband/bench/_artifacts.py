@@ -96,7 +96,7 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     wanted = None if policy is None else policy.settings().get("device")
     device, accelerator = "cpu", None  # a linear policy; torch is not imported to say so
     if wanted is not None:
-        from daband.neural._devices import device_named, gpu_name
+        from daband.neural.learning._torch_settings import device_named, gpu_name
 
         device, accelerator = str(device_named(wanted)), gpu_name(wanted)
     return {

@@ -152,7 +152,9 @@ def _on_gpu(spec: RunSpec) -> bool:
     """Whether the run's policy learns by gradients and would be on a GPU; what does not fit together is seen later."""
     if not policy_class(spec.method).learns_by_gradients:
         return False
-    from daband.neural._devices import gpu_name  # here, as a comparison of linear methods needs no torch
+    from daband.neural.learning._torch_settings import (
+        gpu_name,  # here, as a comparison of linear methods needs no torch
+    )
 
     device = str(spec.policy.get("device", "auto"))
     return device.startswith("cuda") or (device == "auto" and gpu_name(device) is not None)

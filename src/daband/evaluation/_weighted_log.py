@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from daband.domains._registry import allocate
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput
-from daband.evaluation._density_ratio import cross_fitted_ratio
 from daband.linear._doubly_robust import (
     RewardModel,
     RewardSums,
@@ -32,6 +31,10 @@ from daband.linear._doubly_robust import (
 )
 
 Progress = Callable[[dict[str, float]], None]
+#: Squares, and products, are used if each coefficient has this many contexts of the smaller sample.
+_ROWS_PER_COEFFICIENT = 20
+_MAX_STEPS = 50
+_MAX_LOGIT = 30.0
 #: From the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K).
 Chances = Callable[[int, AnyArray], FloatArray]
 
@@ -258,3 +261,55 @@ def _importance_weights(chances: FloatArray, rounds: LoggedRounds) -> FloatArray
 def _check_rows(n: int) -> None:
     if n < 2 * FOLDS:
         raise InvalidInput(f"log and target must have at least {2 * FOLDS} rows to fit models to")
+
+
+class DensityRatio:
+    """The ratio of the target's density to the source's, from samples of both.
+
+    A logistic regression tells the two samples apart; its odds, times the ratio of the sample sizes, estimate the ratio
+    of the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised. Squares and products are added if
+    there are enough contexts: the log ratio of two normal densities is quadratic.
+
+    Args:
+        source: features of source contexts, (n, d).
+        target: features of target contexts, (m, d).
+    """
+
+    def __init__(self, source: FloatArray, target: FloatArray) -> None:
+        # These take a second to import.
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+
+        dim, most = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
+        steps: list[Any] = [StandardScaler()]
+        if 1 + dim + dim * (dim + 1) // 2 <= most:
+            steps.append(PolynomialFeatures(2, include_bias=False))
+        elif 1 + 2 * dim <= most:
+            steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
+        steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_STEPS))
+        is_target = np.repeat([0, 1], [len(source), len(target)])
+        self._model = make_pipeline(*steps).fit(np.concatenate([source, target]), is_target)
+        self._offset = math.log(len(source) / len(target))
+
+    def __call__(self, features: FloatArray) -> FloatArray:
+        """Return the ratio at these contexts, (n,)."""
+        logits = np.clip(self._model.decision_function(features), -_MAX_LOGIT, _MAX_LOGIT)
+        return np.exp(logits + self._offset)
+
+
+def cross_fitted_ratio(
+    source: FloatArray, source_folds: IntArray, target: FloatArray, target_folds: IntArray
+) -> tuple[FloatArray, float]:
+    """Return the ratio at the source's contexts (n,), scaled to a mean of 1, and its mean before that.
+
+    Each ratio is from samples without the context's fold. The mean is below 1 if the target has contexts that the
+    source has not.
+    """
+    ratio, mass = np.empty(len(source)), 0.0
+    for fold in np.unique(source_folds):
+        held = source_folds == fold
+        density = DensityRatio(source[~held], target[target_folds != fold])(source[held])
+        ratio[held] = density / density.mean()
+        mass += float(density.sum()) / len(source)
+    return ratio, mass

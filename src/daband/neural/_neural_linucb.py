@@ -24,13 +24,13 @@ from daband.errors import TrainingDiverged
 from daband.linear._exploration import Decision, Exploration, seeded_draws
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
-from daband.neural._devices import device_named
 from daband.neural._recipes import resolve_recipe, with_encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._settings import EncoderSettings, Recipe
 from daband.neural.learning._step_runners import take_steps
+from daband.neural.learning._torch_settings import device_named
 from daband.neural.objectives._term import FEEDBACKS
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies

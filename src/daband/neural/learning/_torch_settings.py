@@ -1,4 +1,4 @@
-"""What gradient steps set in torch while they run: types of numbers, and how many threads the CPU uses.
+"""Devices, and what gradient steps set in torch while they run: types of numbers, threads of the CPU.
 
 Numbers are float32, on tensor cores where there are any. The number of threads follows a fixed rule, so that the same
 machine gives the same bits. More threads are not always faster: small networks leave them nothing to share; threads
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+from daband.errors import InvalidInput
 
 #: Multiplications of a forward pass from which on it is shared among threads.
 _ENOUGH_WORK = 1e9
@@ -69,3 +71,26 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of this name; "auto" is a GPU if available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name) if isinstance(name, str) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise InvalidInput(f"device {name!r} was asked for, and this machine has cuda:0 to cuda:{count - 1}")
+    return device
+
+
+def gpu_name(device: str) -> str | None:
+    """Return the model of the GPU that a device setting means; None for a CPU."""
+    chosen = device_named(device)
+    return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
