@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from daband._files import make_folder, read_json, write_json
-from daband.bench._executors import Executor, Listener, RunEvent, attempt, local
+from daband.bench._executors import Listener, RunEvent, attempt, execute_all
 from daband.bench._records import Record, results_locked
 from daband.bench._run import CONTINUED_FOLDER, continue_run, finished_record, finished_runs, read_spec
 from daband.bench._settings import RunSpec
@@ -28,7 +28,6 @@ def bench(
     out: str | Path,
     *,
     jobs: int = 1,
-    executor: Executor | None = None,
     on_event: Listener | None = None,
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
@@ -41,7 +40,6 @@ def bench(
         specs: the runs, for example ``load_experiment("digit").runs()``.
         out: the folder of the runs.
         jobs: number of processes.
-        executor: replaces ``jobs``: a function that executes runs elsewhere, for example on a cluster.
         on_event: called with a ``RunEvent`` when a run starts, finishes an episode, finishes or fails.
     """
     specs = list({spec.folder_name: spec for spec in specs}.values())
@@ -56,7 +54,7 @@ def bench(
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
     todo = [spec for spec in specs if spec.folder_name not in records]
-    for spec, reported in (executor or local(jobs))(todo, out, listener) if todo else ():
+    for spec, reported in execute_all(todo, out, listener, jobs=jobs):
         outcome = reported
         if isinstance(reported, Exception):  # a worker may have died in another run of its group
             with suppress(DataError):

@@ -1,16 +1,8 @@
 """Execute many runs: one after the other, or in several processes.
 
-An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
-with the exception that ended it, as soon as it is over. ``bench`` takes any of them.
-
-On this machine the unit of work is a group of runs. If a run's policy would be on a GPU, the seeds of a method are one
-group: one process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its
-own folder, as if it had been alone. Every other run is a group by itself.
-
-On a cluster a run is a task with one CPU, and with one GPU if there are some and the method learns by gradients. A run
-whose worker or node is lost is submitted again, and resumes from its last save if the folder can still be seen.
-Workers that see the folder of the bench (one machine, or a shared file system) work in it. Others work in a temporary
-folder, and the files of the finished run are returned to the driver.
+The unit of work is a group of runs. If a run's policy would be on a GPU, the seeds of a method are one group: one
+process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its own folder,
+as if it had been alone. Every other run is a group by itself.
 """
 
 from __future__ import annotations
@@ -59,7 +51,6 @@ class RunEvent:
 
 Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
-Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 Group = list[RunSpec]
 #: What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
 #: an outcome for each run. For processes it must be something that can be pickled.
@@ -71,7 +62,7 @@ _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
 
 def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
-    """The record that ``work`` gives, or its exception as a text: any process can read that."""
+    """Return the record of ``work``, or its exception as a text that any process can read."""
     try:
         return work(*arguments, **keywords)
     except Exception as error:
@@ -79,7 +70,7 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
 
 
 def as_text(error: Exception) -> DabandError:
-    """An exception that any process can read; one that is not daband's own with its kind and where it was raised."""
+    """Return an exception that any process can read; a foreign one with its type and where it was raised."""
     if isinstance(error, DabandError):
         return DabandError(str(error))
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -87,7 +78,7 @@ def as_text(error: Exception) -> DabandError:
 
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
-    """Execute a run, or several with common gradient steps where they can be stacked."""
+    """Execute a run, or several with common gradient steps if they can be stacked."""
     todo = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
     trained = _train_stack(todo, out, progress) if len(todo) > 1 else {}
     if len(todo) > 1 and not trained:
@@ -105,7 +96,7 @@ def execute_group(group: Group, out: Path, *, progress: Progress | None = None) 
 
 
 def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None) -> _Trained:
-    """Runs trained with common steps, by folder; none where that cannot be, and each has to be executed by itself."""
+    """Return runs trained with common steps, by folder; empty if they cannot be stacked."""
     pair = load(specs[0].pair, **specs[0].pair_options)
     stack = [prepare(spec, out, pair=pair) for spec in specs]
     if not can_train_stacked([prepared.policy for prepared in stack]):
@@ -128,20 +119,21 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(stack, runs, strict=True)}
 
 
-def local(jobs: int, *, work: Work = execute_group) -> Executor:
-    """Return an executor with this many groups at a time: one in this process, several in other processes."""
+def execute_all(
+    todo: Sequence[RunSpec], out: Path, listener: Listener, *, jobs: int = 1, work: Work = execute_group
+) -> Iterator[tuple[RunSpec, Outcome]]:
+    """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
-    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-        groups = groups_of(todo)
-        way = _in_turn if jobs == 1 or len(groups) == 1 else partial(_in_processes, jobs=jobs)
-        for group, outcomes in way(groups, partial(work, out=out), listener):
-            yield from zip(group, outcomes, strict=True)
-
-    return executor
+    ``jobs`` groups are executed at a time: one in this process, several in other processes.
+    """
+    groups = groups_of(todo)
+    way = _in_turn if jobs == 1 or len(groups) == 1 else partial(_in_processes, jobs=jobs)
+    for group, outcomes in way(groups, partial(work, out=out), listener):
+        yield from zip(group, outcomes, strict=True)
 
 
 def groups_of(specs: Sequence[RunSpec]) -> list[Group]:
-    """Runs that can be trained in a stack, in lists, and every other run in a list of its own."""
+    """Return lists of runs that can be trained in a stack, and every other run in a list by itself."""
     groups = group_by(specs, lambda spec: spec.without_seed if _on_gpu(spec) else spec.folder_name)
     return [
         group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
@@ -149,7 +141,7 @@ def groups_of(specs: Sequence[RunSpec]) -> list[Group]:
 
 
 def _on_gpu(spec: RunSpec) -> bool:
-    """Whether the run's policy learns by gradients and would be on a GPU; what does not fit together is seen later."""
+    """Return True if the run's policy learns by gradients and would be on a GPU."""
     if not policy_class(spec.method).learns_by_gradients:
         return False
     from daband.neural.learning._torch_settings import (
@@ -161,7 +153,7 @@ def _on_gpu(spec: RunSpec) -> bool:
 
 
 def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
-    """One group after the other, in this process."""
+    """Execute one group after the other, in this process."""
     for group in groups:
         with _warnings_of(group[0], warnings.showwarning):
             tell = partial(RunEvent, "episode", group[0])
@@ -173,7 +165,7 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_D
 
 
 def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
-    """As many groups at the same time, each in a process and with its share of the processors."""
+    """Execute ``jobs`` groups at a time, each in a process with its part of the processors."""
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; what the user has set stays.
@@ -254,7 +246,7 @@ def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
 
 @contextlib.contextmanager
 def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
-    """Warnings of a run are shown with its name, as several runs may be under way."""
+    """Show warnings with the name of their run, as several runs may be executed at a time."""
 
     def named(message: Warning | str, *where: Any, **more: Any) -> None:
         show(f"{spec.pair}, {spec.label}: {message}", *where, **more)

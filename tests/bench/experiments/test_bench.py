@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from daband.bench import _bench as bench_module
 from daband.bench._bench import BenchError, bench
-from daband.bench._executors import _in_processes, _in_worker, local
+from daband.bench._executors import _in_processes, _in_worker, execute_all
 from daband.bench._methods import build_policy
 from daband.bench._records import read_results
-from daband.bench._run import conclude, execute, prepare
+from daband.bench._run import conclude, prepare
 from daband.bench._settings import load_experiment, preset_names
 from daband.errors import InvalidInput, WorkerDied
 from daband.training._loop import run_phase
@@ -102,22 +103,6 @@ def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
         assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
-def test_any_executor_will_do(small, tmp_path):
-    """What yields runs with their records can stand in: ``bench`` asks for nothing else."""
-    asked = []
-
-    def backwards(todo, out, listener):
-        asked.extend(todo)
-        for spec in reversed(todo):
-            yield spec, execute(spec, out)
-
-    specs = small.runs(["random"])
-    records = bench(specs, tmp_path, executor=backwards)
-    assert [record["seed"] for record in records] == [0, 1]
-    assert bench(specs, tmp_path, executor=backwards) == records
-    assert asked == specs  # and it is not asked for what is done
-
-
 def test_a_second_call_does_no_work(small, tmp_path):
     first = bench(small.runs(), tmp_path)
     events = []
@@ -161,17 +146,18 @@ def test_a_run_that_fails_by_a_mistake_says_where(small, tmp_path, monkeypatch):
         bench(small.runs(["linucb"], [0]), tmp_path)
 
 
-def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path):
+def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path, monkeypatch):
     specs = small.runs(["random"], [0, 1])
 
-    def fails_first(todo, out, listener):
+    def fails_first(todo, out, listener, **jobs):
         (out / todo[0].folder_name).mkdir()
         (out / todo[0].folder_name / "done").touch()
         yield todo[0], RuntimeError("the disk is full")
-        yield from local(1)(todo[1:], out, listener)
+        yield from execute_all(todo[1:], out, listener, **jobs)
 
+    monkeypatch.setattr(bench_module, "execute_all", fails_first)
     with pytest.raises(BenchError, match=r"1 of 2 runs failed.*the disk is full") as raised:
-        bench(specs, tmp_path, executor=fails_first)
+        bench(specs, tmp_path)
     assert [record["seed"] for record in raised.value.records] == [1]
 
 
@@ -339,7 +325,7 @@ class TestWarnings:
 
     def test_of_runs_in_turn(self, small, tmp_path):
         with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
-            list(local(1, work=odd)(small.runs(["random"], [0]), tmp_path, lambda _: None))
+            list(execute_all(small.runs(["random"], [0]), tmp_path, lambda _: None, work=odd))
 
     def test_of_runs_in_processes_are_sent_to_the_parent(self, small, tmp_path):
         mailbox = queue.Queue()

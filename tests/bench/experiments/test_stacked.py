@@ -1,6 +1,7 @@
 """Seeds that are trained together end in the same folders, with the same results, as seeds one after the other."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -128,16 +129,17 @@ def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, t
     assert [event.kind for event in events] == ["found", "found", "finished"]  # trained already, only concluded
 
 
-def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path):
+def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path, monkeypatch):
+    from daband.bench import _bench as bench_module
     from daband.bench._bench import BenchError
 
     def work(group, out, *, progress=None):
         module.execute(group[0], out)
         return [MemoryError("the worker is gone")] * len(group)
 
-    executor = module.local(1, work=work)
+    monkeypatch.setattr(bench_module, "execute_all", partial(module.execute_all, work=work))
     with pytest.raises(BenchError) as caught:
-        bench(mine, tmp_path, executor=executor)
+        bench(mine, tmp_path)
     assert [record["seed"] for record in caught.value.records] == [0]
 
 
