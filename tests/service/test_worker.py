@@ -16,8 +16,20 @@ from daband.service._client import Client
 from daband.service._decider import Decider, model_from
 from daband.service._event_log import Event, Reward, Store
 from daband.service._settings import Clock, Settings
-from daband.service._worker import Worker, _was_exported_to, replay, work
+from daband.service._worker import Worker, _load, _was_exported_to, export_bytes, learn, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
+
+
+def replay(store, file, row):
+    """Return a learned model, made again from the policy file and the log."""
+    every = int(row.base.partition("/")[2])
+    deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
+    policy, seq = _load(file, deployed), row.start_seq
+    while seq < row.learned_seq:
+        rows = store.rewards_after(seq, every)
+        learn(policy, rows, deployed)
+        seq = rows[-1].seq
+    return export_bytes(policy, deployed)
 
 
 def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: reward):

@@ -48,7 +48,7 @@ class LogLearner:
     """Learns the rewards of a log in groups of ``every``, and publishes numbered models.
 
     A model is a function of the policy file and the log: groups have a fixed size and the order of the log, so neither
-    speed nor restarts change a bit of it (``replay``). ``deployed`` is the file that the policy was exported to, model
+    speed nor restarts change a bit of it. ``deployed`` is the file that the policy was exported to, model
     ``number`` of the log. The first policy file of a log starts with the first reward, others with the next one.
     """
 
@@ -135,20 +135,6 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
             policy.observe_target(contexts)
     if rows and policy.learns_by_gradients:
         policy.adapt()
-
-
-def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
-    """Return a learned model, made again from the policy file and the log: the bytes of ``store.model_content``."""
-    base, _, every = row.base.partition("/")
-    if row.origin != "learned" or hashlib.sha256(Path(file).read_bytes()).hexdigest() != base:
-        raise InvalidInput(f"model {row.number} was not learned from {file}")
-    deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
-    policy, seq = _load(file, deployed), row.start_seq
-    while seq < row.learned_seq:
-        rows = store.rewards_after(seq, int(every))
-        learn(policy, rows, deployed)
-        seq = rows[-1].seq
-    return export_bytes(policy, deployed)
 
 
 def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
