@@ -160,7 +160,7 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
     if "transform" in settings:
         made: list[Policy] = [daband.LinUCB.for_pair(shown, seed=seed, **settings) for seed in variant.seeds]
     else:
-        options = {"settings": settings, "components": COMPONENTS}
+        options: dict[str, Any] = {"settings": settings, "components": COMPONENTS}
         made = [build_policy(variant.method, shown, seed=seed, **options) for seed in variant.seeds]
     records = []
     for seed, policy, run in zip(variant.seeds, made, _train(made, shown, episodes), strict=True):

@@ -78,7 +78,7 @@ def more_table(name: str) -> Any:
         source=source,
         target=target[::2].drop("arm"),
         target_test=target[1::2],
-        columns=daband.domains.Columns(context=context, label="arm"),
+        columns=daband.domains.Columns(context=tuple(context), label="arm"),
         name=name,
     )
 
@@ -96,7 +96,7 @@ def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
     n = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
     source, source_rewards = sample_evenly(pair.source_test, n)
     target, target_rewards = sample_evenly(pair.require_target_test(), n)
-    means = {"source_means": [], "target_means": []}
+    means: dict[str, Any] = {"source_means": [], "target_means": []}
     for (policy,) in trained:
         means["source_means"].append(decide(policy, source, "source")[1])
         means["target_means"].append(decide(policy, target, "target")[1])
@@ -107,7 +107,8 @@ def store(kind: str, name: str, seed: int, out: Path, device: str) -> str:
         shape=np.array(pair.context_shape),
         source_rewards=source_rewards.astype(np.float32),
         target_rewards=target_rewards.astype(np.float32),
-        **{key: np.stack(values).astype(np.float32) for key, values in means.items()},
+        source_means=np.stack(means["source_means"]).astype(np.float32),
+        target_means=np.stack(means["target_means"]).astype(np.float32),
     )
     return f"{kind}/{name}, seed {seed}: {time.time() - start:.0f} s"
 

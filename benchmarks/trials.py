@@ -199,7 +199,7 @@ def read_experiment(name: str) -> dict[str, Log]:
     texts = [c for c in context if any(frame[c].dtype == pl.String for frame in frames.values())]
     names = sorted({str(arm) for frame in frames.values() for arm in frame["arm"]})
     columns = daband.domains.Columns(
-        context=context, categorical=texts, arm="arm", reward="reward", propensity="propensity"
+        context=tuple(context), categorical=tuple(texts), arm="arm", reward="reward", propensity="propensity"
     )
     pair = daband.domains.from_table(
         source=frames["source"], target=frames["target"].select(context), columns=columns, class_names=names,
@@ -208,8 +208,10 @@ def read_experiment(name: str) -> dict[str, Log]:
     logs = {}
     for side, frame in frames.items():
         arms = np.array([names.index(str(arm)) for arm in frame["arm"]])
-        numbers = (frame[column].to_numpy().astype(np.float64) for column in ("reward", "propensity"))
-        logs[side] = Log(np.asarray(pair.table.apply(frame.select(context)), np.float64), arms, *numbers, len(names))
+        rewards, propensities = (frame[column].to_numpy().astype(np.float64) for column in ("reward", "propensity"))
+        assert pair.table is not None
+        contexts = np.asarray(pair.table.apply(frame.select(context)), np.float64)
+        logs[side] = Log(contexts, arms, rewards, propensities, len(names))
     return logs
 
 
@@ -291,7 +293,9 @@ INTERVALS = (
 )  # fmt: skip
 
 
-def simulate(kind: str, n: int, rng: np.random.Generator) -> tuple[tuple[np.ndarray, ...], float]:
+def simulate(
+    kind: str, n: int, rng: np.random.Generator
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], float]:
     """A log with three arms, and the true value of the policy "arm 1 if the first number is above 0, else arm 0"."""
     x = rng.standard_normal((n, 3))
     wanted = (x[:, 0] > 0).astype(int)
@@ -342,7 +346,7 @@ def run_intervals(logs: int, **_: Any) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS = {"experiments": run_experiments, "planted": run_planted, "intervals": run_intervals}
+PARTS: dict[str, Any] = {"experiments": run_experiments, "planted": run_planted, "intervals": run_intervals}
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
     if (special := sys.modules.get("scipy.special")) is not None:
         values: FloatArray = special.ndtr(x)
         return values
-    return 0.5 * _erfc(-x / math.sqrt(2.0)).astype(np.float64)
+    return 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)

@@ -40,7 +40,7 @@ _REVISED_EVERY = 16
 class MixtureWeights:
     """The weights of predictors in a common prediction: ``weights`` (M,), those of ``prior`` before the first round."""
 
-    def __init__(self, prior: Sequence[float]) -> None:
+    def __init__(self, prior: Sequence[float] | FloatArray) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
         self.weights: FloatArray = self.prior.copy()
         #: The number of predicted rounds.

@@ -307,8 +307,10 @@ class EpisodeScores:
             products, contexts, direct, self._mean[:, place], self._variance[place] = head.statistics.episode(part)
             self._covariance[place] = products if direct else np.matmul(products, contexts.T)
 
-    def score(self, row: int, *, centre: float = 0.0, scale: float = 1.0) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and bonuses of a row, (heads, K) each."""
+    def score(
+        self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the predicted rewards and bonuses of a row, (heads, K) each."""
         mean, ones = self._mean[:, :, row]
         return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
 

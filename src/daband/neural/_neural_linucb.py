@@ -203,7 +203,7 @@ class NeuralLinUCB(Policy):
         return self.learner.alignment
 
     @property
-    def adapts_to_target(self) -> bool:  # type: ignore[override]
+    def adapts_to_target(self) -> bool:
         return self.learner.objective.needs_target
 
     def plan(self, episodes: int) -> None:

@@ -213,8 +213,8 @@ class LogPolicy(Policy):
             raise InvalidInput(f"the file has rounds of shape {kept.shape} and {len(plays)} arms")
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
-            arrays = [np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS]
-            step = PiecewiseStep(*arrays, self._inputs)
+            arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
+            step = PiecewiseStep(**arrays, n_inputs=self._inputs)
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")

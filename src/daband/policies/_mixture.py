@@ -198,7 +198,7 @@ class Mixture(Policy):
         return super().prepared and all(member.prepared for member in self.members.values())
 
     @property
-    def adapts_to_target(self) -> bool:  # type: ignore[override]
+    def adapts_to_target(self) -> bool:
         return any(member.adapts_to_target for member in self.members.values())
 
     def plan(self, episodes: int) -> None:

@@ -68,7 +68,7 @@ class RidgePolicy(Policy):
         moments = self.reward_moments
         return self._head.score(self._features(contexts), centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
-    def _decide_row(  # type: ignore[override]
+    def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
     ) -> Decision | None:
         unit = self.reward_moments.centre, self.reward_moments.scale

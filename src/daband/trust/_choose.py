@@ -283,8 +283,8 @@ class _Comparison:
         rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
         shown = TargetContexts.read(pair.target, _CONTEXTS, seed=seed)
         judged = [rounds.decide(one) for one in trained]
-        for one in {id(one): one for one in trained if isinstance(one, LogPolicy)}.values():
-            _learn_held_out(one, pair.source_test, seed)
+        for log_policy in {id(one): one for one in trained if isinstance(one, LogPolicy)}.values():
+            _learn_held_out(log_policy, pair.source_test, seed)
         for place, one in enumerate(trained):
             if isinstance(one, LogPolicy) and not one.evidence.personalises:
                 judged[place] = rounds.decide(one)  # the best arm of all rounds

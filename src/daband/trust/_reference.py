@@ -83,7 +83,7 @@ class ReferenceClass:
 
     def where(self, kept: BoolArray) -> ReferenceClass:
         """Return the class of some rows."""
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(kept).tolist()
         names = [self.sets[row] for row in rows], [self.kinds[row] for row in rows]
         return ReferenceClass(*names, *(values[rows] for values in (self.source, self.error, self.scale, self.target)))
 
