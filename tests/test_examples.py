@@ -1,6 +1,7 @@
 """The examples of the hand-over run as they are, and print what they promise; the others run with the docs."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,17 @@ def photos_to_decision(text):
     assert sum(name == right for name, right in zip(found, ["rows", "columns", "checks"] * 2, strict=True)) >= 5
 
 
+def ab_test(text):
+    """One product gets one offer for everybody, the other is personalised and gains in the next market."""
+    assert "shoes: choosing by context differs nowhere from always coupon: always coupon is chosen" in text
+    assert "over always coupon: arms are chosen by context" in text
+    gain = re.search(r"tents: in Sweden the policy really gains \+(\S+) euros", text)
+    assert float(gain[1]) > 2.0
+    assert text.splitlines()[-1].endswith("-> visit")
+
+
 PROMISES = {
+    "ab_test": ab_test,
     "table_to_decision": table_to_decision,
     "photos_to_decision": photos_to_decision,
 }
