@@ -69,7 +69,7 @@ def score_figure(groups: Sequence[Group], metric: Metric) -> Figure:
     for row, group in enumerate(ranked):
         mean, (colour, _) = float(group.values.mean()), style_of(*group.key)
         axes.barh(row, mean, height=0.62, color=colour, alpha=0.45, linewidth=0)
-        rows = row + np.linspace(-0.18, 0.18, len(group.values))
+        rows = row + np.linspace(-0.25, 0.25, len(group.values) + 2)[1:-1]
         axes.plot(group.values, rows, "o", color=_INK, markersize=2.6, markeredgewidth=0)
         if group.paper is not None:
             axes.plot(group.paper, row, "D", markersize=5.5, markerfacecolor="white", markeredgecolor=_INK, zorder=4)
