@@ -455,6 +455,10 @@ def main() -> None:
         app()
     except DabandError as error:
         _leave(error_text(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        _leave("this command needs matplotlib: pip install 'daband[bench]'")
     except OSError as error:  # a folder that cannot be written, a full disk: nothing a traceback would help with
         place = f"{error.filename}: " if error.filename else ""
         _leave(f"{place}{error.strerror or error}")

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -191,6 +192,7 @@ def run_all(
     on_failure: Callable[[Records], object],
 ) -> Records:
     """Execute runs with progress on the console. If some fail, ``on_failure`` shows the others."""
+    import_module("daband.bench.report._sections")  # an error before the runs if matplotlib is missing
 
     def work(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
