@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from daband.trust._audit import audit
     from daband.trust._choose import choose
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "PCA", "Assessment", "Audit", "CheckpointError", "Choice", "Constant", "DABand", "DabandError", "DataError",
