@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A service that starts, perhaps after a crash, does not wait for what it does not need.
+    # A service that starts, perhaps after a crash, imports only what it needs.
     if name in ("Client", "ServiceDecision", "ServiceError"):
         from daband.service import _client as client
 

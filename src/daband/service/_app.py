@@ -39,7 +39,7 @@ from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0  # seconds between two looks for a newer model
+_POLL_SECONDS = 1.0  # seconds between two checks for a newer model
 _MAX_MODEL_BYTES = 1 << 30
 _MAX_ERROR = 5000  # characters of an error in an answer
 _WARNING_FIELDS = ("kind", "column", "message")
@@ -147,7 +147,7 @@ class Service:
                 _log.warning("models cannot be looked up: %s", type(error).__name__)
 
     def _take_current_model(self) -> None:
-        with self._taking:  # a thread that looked before another model was pinned must not win
+        with self._taking:  # a thread that checked before another model was pinned must not override it
             number = self.store.current_model()
             if number is not None and number != self._decider.model.number:
                 self._decider.model = model_from(self.store.model_content(number), number)
@@ -155,7 +155,7 @@ class Service:
             self._follow_verdict()
 
     def _follow_verdict(self) -> None:
-        """Keep the incumbent for all events once the policy is proven to be worse; widen it once it is better."""
+        """Keep the incumbent for all events if the policy is proven worse; use ``widen`` if it is proven better."""
         settings = self.settings
         control = settings.control
         if control and (verdict := self._verdict()):
@@ -187,7 +187,7 @@ class Service:
                 response = _json({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
                 response = _json({"error": str(error)[:_MAX_ERROR]}, 422)
-            except ClientDisconnect:  # or the server dropped it, half-sent; nobody reads this answer
+            except ClientDisconnect:  # or the server dropped it, half-sent; the answer is not read
                 response = _json({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
@@ -201,7 +201,7 @@ class Service:
         return Route(path, answer, methods=[method])
 
     def _check_host(self, request: Request) -> None:
-        """Refuse a request under a name that is not ours: a browser sends it for a page that rebinds its DNS name."""
+        """Reject requests for a host name that is not ours: browsers send them for pages that rebind their DNS name."""
         given = request.headers.get("host")
         if given is None or "*" in self._hosts:  # browsers always send one
             return
@@ -401,7 +401,7 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
-    """True if a token is allowed. The time does not depend on how much of it is right."""
+    """True if a token is allowed. The time taken does not depend on how many characters match."""
     return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
 
 

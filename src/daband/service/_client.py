@@ -1,4 +1,4 @@
-"""A client of the service in Python. It repeats a call that got no answer: every call may be made twice."""
+"""A Python client of the service. It repeats a call that got no answer: every call may be made twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REPEATED = (429, 503)
 
 
 class ServiceError(DabandError, RuntimeError):
-    """The service refused a call, or did not answer; ``status`` is 0 where it did not."""
+    """The service rejected a call, or did not answer; ``status`` is 0 if it did not answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}" if status else message)
@@ -26,7 +26,7 @@ class ServiceError(DabandError, RuntimeError):
 
 @dataclass(frozen=True)
 class ServiceDecision:
-    """What the service decided."""
+    """A decision of the service."""
 
     event_id: str
     arm: int
@@ -42,11 +42,11 @@ class Client:
     """Calls a service: ``Client("http://127.0.0.1:8000", token="...")``.
 
     Args:
-        address: where it listens.
-        token: for decisions; also for the rest where nothing else is given.
-        reward_token: for rewards.
+        address: the URL of the service.
+        token: the token for decisions, and for all other calls without a separate token.
+        reward_token: the token for rewards.
         timeout: seconds to wait for one answer.
-        patience: seconds in which a call that got no answer, or one to come back later, is repeated.
+        patience: seconds in which a call is repeated if it got no answer, or was told to come back later.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Client:
         incumbent: str | int | None = None,
         incumbent_propensity: float | None = None,
     ) -> ServiceDecision:
-        """An arm for one row. Without an ``event_id`` one is made here, so that the call can be repeated."""
+        """Return an arm for one row. Without ``event_id`` the client makes one, so that the call can be repeated."""
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
         options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
         event |= {name: value for name, value in options.items() if value is not None}
         return ServiceDecision(**self._post("/decide", event, self._token))
 
     def decide_many(self, events: Sequence[Mapping[str, Any]]) -> list[ServiceDecision]:
-        """Arms for several rows in one call; each event as in the body of ``POST /decide``."""
+        """Return arms for several rows in one call; each event has the form of the body of ``POST /decide``."""
         if not events:
             raise InvalidInput("events must be a list of at least one event")
         named = [{"event_id": uuid.uuid4().hex, **event} for event in events]
@@ -124,10 +124,10 @@ class Client:
 
 
 def _as_json(value: Any) -> Any:
-    """What JSON has no form for: a row of pandas, its times, a tensor."""
+    """Convert a value that JSON cannot hold: a pandas row, a time, a tensor."""
     if str(value) == "NaT":  # the missing time of pandas
         return None
     for name in ("to_dict", "isoformat", "tolist"):
         if hasattr(value, name):
             return getattr(value, name)()
-    raise TypeError  # orjson says of what
+    raise TypeError  # orjson names the type

@@ -22,7 +22,7 @@ from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-_MAX_UNKNOWN = 1000  # columns of a row in addition to those of the policy: more would cost time in every later step
+_MAX_UNKNOWN = 1000  # columns of a row in addition to the policy's: more would slow down every later step
 _MAX_SHOWN = 80  # characters of an unknown name that an error repeats
 _EXACT = 2.0**53  # floats below it hold every integer
 
@@ -56,7 +56,7 @@ class _Request:
 
 
 class Decider:
-    """Decides on the events of a request. ``model`` may be replaced at any time; a request has one model throughout."""
+    """Decides on the events of a request. ``model`` may be replaced at any time; one request uses one model."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
@@ -200,7 +200,7 @@ def _same_numbers(value: Any) -> Any:
 
 
 def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
-    """Return one row for ``decide``. Arrays are made here: ``decide`` would take texts for file names."""
+    """Return one row for ``decide``. Arrays are made here: ``decide`` would take strings for file names."""
     if isinstance(context, Mapping):
         if deployed.columns is None:
             raise InvalidInput("context must be an array of numbers: the policy was exported without a table")

@@ -48,7 +48,7 @@ class Event:
         incumbent_arm: the incumbent's choice, if the caller gave it.
         context: the raw row as JSON; None if the log does not keep contexts.
         eligible: the arms that could be chosen, as a JSON list of numbers; None for all.
-        digest: a hash of the request, which differs for another request with the same id.
+        digest: a hash of the request, to detect a different request with the same id.
         control: the probability of the control group; None if the event is not part of that comparison.
     """
 
@@ -86,7 +86,7 @@ class LogAnswer:
 
     ``status`` is "recorded" or "repeated"; or for an event "conflict" (another request has this id) or "refused"
     (another event of its group is in conflict); or for a reward "refused" (another reward is recorded) or "unknown".
-    ``event`` is the recorded event, which for a repeated request is that of the first one.
+    ``event`` is the recorded event; for a repeated request it is the event of the first one.
     """
 
     status: str
@@ -114,8 +114,8 @@ class ModelRow:
     Attributes:
         origin: "file" or "learned".
         base: the digest of the policy file that learning started with, or of the exported file.
-        start_seq: the reward of the log after which learning started.
-        learned_seq: the last reward that was learned.
+        start_seq: the number of the reward after which learning started.
+        learned_seq: the number of the last reward that was learned.
         rounds: the rounds that the policy has learned.
     """
 
@@ -235,7 +235,7 @@ class Store:
         for attempt in range(_ATTEMPTS):
             try:
                 with self._writing() as connection:
-                    # An id seldom exists already, so the first attempt does not look.
+                    # An id seldom exists already, so the first attempt does not check for it.
                     answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
                     answers.update(_write_rewards(connection, rewarded))
                 return [[answers[id(entry)] for entry in group] for group in groups]
@@ -392,7 +392,7 @@ class Store:
         return self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def write_note(self, name: str, text: str) -> None:
-        """Write such a text."""
+        """Write a text that the processes of the service share."""
         with self._writing() as connection:
             done = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
             if not done.rowcount:
@@ -400,7 +400,7 @@ class Store:
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[bool]:
-        """Yield True if this process may do the background work: one process at a time may."""
+        """Yield True if this process may do the background work. Only one process at a time may."""
         if self.backend == "sqlite":
             import fcntl
 
@@ -558,7 +558,7 @@ class Writer:
         return await future
 
     async def close(self) -> None:
-        """Write what waits, and stop the thread."""
+        """Write the waiting entries, and stop the thread."""
         if self._running is not None:
             await self._running
         self._thread.shutdown()

@@ -37,7 +37,7 @@ def read_rows(contexts: Iterable[str]) -> Any:
 
 
 def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
-    """True if a context of the log is a row for this file. Other rows must not stop those after them."""
+    """True if a context of the log is a row for this file. A row of another file must not stop later rows."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
     try:
@@ -216,7 +216,7 @@ class Watch:
             self._watch_contexts(watched[start : start + _WATCHED_AT_ONCE])
 
     def _watch_contexts(self, watched: Sequence[tuple[int, str]]) -> None:
-        """Show some contexts to the monitor, each with the number of its event."""
+        """Pass some contexts to the monitor, each with the number of its event."""
         assert self._monitor is not None
         self._monitor.see(read_rows(text for _, text in watched))
         if self._monitor.alarm and self._shifted_at is None:
@@ -240,10 +240,10 @@ class Watch:
         return event.control is not None and event.model >= self._first_model
 
     def _count_lift(self) -> None:
-        """Count rewards in the order of their events, as far as all of them have come.
+        """Count rewards in the order of their events, up to the first event whose reward has not arrived.
 
-        Purchases come sooner than the default reward of visitors who buy nothing, so the rewards that have come by now
-        are not those of all events. Without a wait some never come; rewards are then counted as they come.
+        Purchases arrive sooner than the default reward of visitors who buy nothing, so the rewards that have arrived
+        are not representative. Without ``wait`` some never arrive; rewards are then counted as they arrive.
         """
         while self._open and (row := self._open[first := next(iter(self._open))]) is not None:
             del self._open[first]

@@ -192,7 +192,7 @@ def _keep_worker(stopping: threading.Event, *task: Any) -> None:
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
-    """Start the process. Its task goes through its standard input, because an address may hold a password."""
+    """Start the process. It reads its task from its standard input, because an address may hold a password."""
     task = {
         "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
         "learn_every": learn_every, "parent": os.getpid(),

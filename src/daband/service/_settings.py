@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a service behaves.
+    """The behaviour of a service.
 
     Args:
         mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
@@ -110,7 +110,7 @@ class Settings:
 
 
 class Clock:
-    """The time of day, read once and continued by a steady clock: it never jumps or goes back.
+    """The time of day, read once and continued by a steady clock. It never jumps or goes back.
 
     ``newest`` is the time of the log's newest entry, before which no new entry is stamped.
     """

@@ -33,12 +33,12 @@ from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
 _log = logging.getLogger("daband.service")
-_PAUSE = 0.5  # seconds between two looks at a log without news
+_PAUSE = 0.5  # seconds between two reads of a log without new entries
 _ROUNDING = 1e-3  # difference of predictions between two machines, as a fraction of the largest one
 _ROWS = 500  # rows that are read at a time
 _LINEAR_SECONDS = 5.0  # seconds between two models of a linear policy
 _GRADIENT_SECONDS = 60.0  # seconds between two models of a policy that learns by gradients
-_MAX_GRACE = 60.0  # seconds after a start without default rewards, or one wait if that is less: callers may have waited
+_MAX_GRACE = 60.0  # seconds after a start without default rewards, or ``wait`` if that is less: callers may have waited
 _CLOCKS_APART = 60.0  # seconds by which the clocks of machines on one log may differ
 _HEARTBEAT = 10.0  # seconds after which the page's numbers are written even if they are the same
 _SNAPSHOT_SECONDS = 1.0  # seconds between two snapshots of the page's numbers
@@ -279,8 +279,8 @@ class Worker:
         if due:
             reward = self.settings.default_reward
             self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due])
-        # More events may have the time of the last one. Other machines' clocks may be a little behind, so the last
-        # minute is looked at again.
+        # More events may have the time of the last one. Clocks of other machines may be a little late, so the last
+        # minute is read again.
         more = len(due) == _ROWS
         until = math.nextafter(due[-1][0], 0.0) if more else now - wait - _CLOCKS_APART
         self._defaulted_until = max(self._defaulted_until, until)

@@ -56,7 +56,7 @@ class DeployedDecision(NamedTuple):
 class DeployedPolicy:
     """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
 
-    #: What decides.
+    #: The arrays that decide.
     frozen: FrozenPolicy = field(compare=False)
     arm_names: tuple[str, ...]
     feature_names: tuple[str, ...]
@@ -78,7 +78,7 @@ class DeployedPolicy:
 
     @property
     def domain(self) -> str:
-        """The domain it acts in."""
+        """The domain that the policy acts in."""
         return self.frozen.domain
 
     @property
@@ -88,7 +88,7 @@ class DeployedPolicy:
 
     @property
     def per_arm(self) -> bool:
-        """Whether a row has one context per arm, (K, *context_shape)."""
+        """True if a row has one context per arm, (K, *context_shape)."""
         return self.frozen.arms == "shared"
 
     @property
@@ -103,12 +103,12 @@ class DeployedPolicy:
 
     @property
     def version(self) -> int:
-        """How many logs of the target the policy had learned (``daband.learn_log``): 0 as it was trained."""
+        """The number of target logs that the policy had learned (``daband.learn_log``); 0 as it was trained."""
         return int(self.versions.get("policy", "0"))
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that a row must have; None where rows are arrays or images."""
+        """The columns that a row must have; None if rows are arrays or images."""
         return None if self.reader.table is None else self.reader.table.names
 
     def decide(
@@ -124,17 +124,17 @@ class DeployedPolicy:
         """Choose an arm for one row, or for each row of a batch.
 
         Args:
-            row: a mapping from column to value, a row of pandas, an array of ``context_shape``, an image file's bytes
-                or path; or several: a list of these, a frame of pandas or polars, an array with a leading n.
-            available: which arms may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
+            row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
+                image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
+            available: the arms that may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
             among: the same as a list of arms, by name or number: ``among=["letter", "call"]``.
-            round_number: use the random draws of exploration and of ties that the exported policy has in this round,
-                in a batch for the first row. By default they are random.
+            round_number: use the random draws of the exported policy in this round, for exploration and ties. In a
+                batch it is the round of the first row. By default draws are random.
             strict: True to raise an error for a row with warnings.
-            control: the fraction of rows that keep the incumbent, which the file names. Propensities include it.
+            control: the fraction of rows that keep the incumbent named in the file. Propensities include it.
 
-        A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
-        damaged images are errors in any case.
+        A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
+        images always raise an error.
         """
         return self.decide_with(row, available, among, round_number, strict, control)[0]
 
@@ -148,7 +148,7 @@ class DeployedPolicy:
         control: float = 0.0,
         incumbents: IntArray | None = None,
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
-        """Decide, and return also the rows as read, and means and bonuses (n, K), or (K,), on the policy's own scale.
+        """Decide, and also return the rows as read, and means and bonuses (n, K), or (K,), on the policy's own scale.
 
         ``incumbents`` (n,) names the incumbent of each row in place of the file's, -1 for none.
         """
@@ -223,8 +223,8 @@ class DeployedPolicy:
 def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
     """Return the policy that ``daband.export`` wrote to ``path``.
 
-    A file that is damaged, truncated, of a newer format or no exported policy is a ``CheckpointError`` that names it.
-    ``encoder`` is the ``torch.nn.Module`` where the policy has a custom one, of which the file holds the weights alone.
+    A file that is damaged, truncated, of a newer format or not an exported policy raises a ``CheckpointError``.
+    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom encoder: the file holds only its weights.
 
     >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
     >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
@@ -262,7 +262,7 @@ def arm_number(arm: Any, arm_names: Sequence[str], what: str) -> int:
 
 
 def is_deployed_file(path: str | Path) -> bool:
-    """Return True if a file starts as those that ``daband.export`` writes."""
+    """Return True if a file starts like the files that ``daband.export`` writes."""
     with open(path, "rb") as file:
         return file.read(8 + len(FORMAT.beginning))[8:] == FORMAT.beginning
 
@@ -276,7 +276,7 @@ def deployed_of_parts(
 ) -> DeployedPolicy:
     """Return a deployed policy from its parts. ``header`` has arm names, images and the assessment.
 
-    Everything is checked here, nothing in ``decide``.
+    All checks are made here, none in ``decide``.
     """
     names = tuple(str(name) for name in header["arm_names"])
     if len(names) != frozen.n_arms or len(set(names)) != len(names):

@@ -1,4 +1,4 @@
-"""``daband.export``: a trained policy as one file that decides, without anything that it was trained on."""
+"""``daband.export``: write a trained policy to one file that decides, without its training data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from daband.serving._monitor import MOST_CONTEXTS, build_reference
 
 _SMALLEST_DEVIATION = 1e-9
 _CHECKED = 4  # contexts on which a written file is compared with the policy
-# Largest difference of scores, as a fraction of the largest one: networks are written in single precision.
+# Largest difference of scores, as a fraction of the largest score: networks are written in single precision.
 _ROUNDING = 1e-3
 
 
 class ExportWarning(UserWarning):
-    """An exported file may not be what its owner thinks it is."""
+    """An exported file may behave differently from what its owner expects."""
 
 
 def export(
@@ -56,32 +56,32 @@ def export(
 
     The file is loaded, and compared with the policy on a few contexts, before this function returns.
 
-    The file holds what decisions need: no context, no round id. But statistics of few rounds can reveal individual
-    rounds: those of an arm that was chosen once give its context and its reward back to the last digit. If rounds are
-    confidential, ask for ``least_rounds``.
+    The file holds no context and no round id. But statistics of few rounds can reveal individual rounds: for an arm
+    that was chosen once, they give its context and its reward to the last digit. If rounds are confidential, set
+    ``least_rounds``.
 
     Args:
-        policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
+        policy: a trained policy with a method ``frozen``, which all policies of daband have.
         path: the file.
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
         arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
-        table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
-            pair's, else the policy's own.
-        images: how image files become contexts, if they will come: the side in pixels, or (resize, crop).
+        table: the fitted transform that turns raw table rows into contexts; by default the pair's, else the
+            policy's own.
+        images: the resizing of image files, if contexts are images: the side in pixels, or (resize, crop).
         reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and counts
             go into the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts of the pair, or
-            else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts,
-            which include what that policy predicted.
-        assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
+            else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts:
+            these include its predictions.
+        assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
         incumbent: the arm, by name or number, that is always played today; by default the one that the assessment
             compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` keep it for some rows.
-        epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
-            decisions serves to evaluate other policies and to learn on; by default the policy's own.
-        explore: "ucb", "thompson" or "greedy"; by default "greedy" where an ``epsilon`` is given, else the policy's
-            own. A file does not learn while it decides, so that optimism ("ucb") tries the same uncertain arm in every
-            round until the next file. With "greedy" matrices of more than 8 MiB, which widths alone need, are left out.
-        least_rounds: refuse to export where an arm was learned from fewer rounds than this.
+        epsilon: the probability with which an arm is drawn uniformly instead of the best one. A log of such
+            decisions can be used to evaluate other policies and to learn. By default the policy's own.
+        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given, else the policy's
+            own. A file does not learn while it decides, so "ucb" tries the same uncertain arm in every
+            round until the next file. With "greedy", matrices above 8 MiB that only bonuses need are dropped.
+        least_rounds: raise an error if an arm was learned from fewer rounds than this.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -138,7 +138,7 @@ def export(
 
 
 def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None) -> None:
-    """Load the file, and compare what it predicts for a few contexts with what the policy predicts."""
+    """Load the file, and compare its predictions for a few contexts with the policy's."""
     modules = (getattr(member.network, "custom_module", None) for member in frozen.members)
     deployed = load_deployed(file, encoder=next((module for module in modules if module is not None), None))
     draw = np.random.default_rng(0)
@@ -167,7 +167,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
 
 
 def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
-    """What the policy decides with in this domain, with this epsilon and this way to explore."""
+    """Return the frozen policy for this domain, with this epsilon and exploration rule."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -190,10 +190,10 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
 
 
 def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
-    """The members of a policy that never adds a width to a prediction, without matrices that only widths need.
+    """Return the members of a greedy policy without large matrices that only bonuses need.
 
-    Small ones stay: a decision says how uncertain it is, and a monitor counts that. Members that are left count for
-    those whose width is gone.
+    Small matrices are kept: decisions report bonuses, and a monitor counts them. The bonuses of the remaining members
+    take the weight of the dropped ones.
     """
     kept = []
     for member in members:
@@ -256,7 +256,7 @@ def _image_rule(frozen: FrozenPolicy, images: Any, framing: Any, layout: str | N
 
 
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
-    """Some of the contexts of the domain it will act in, (n, ...)."""
+    """Return reference contexts of the domain that the policy will act in, (n, ...)."""
     is_domain = callable(getattr(reference, "read", None))
     given: Any = reference if is_domain else as_numpy(reference, "reference")
     if not is_domain and not (given.ndim and len(given)):
@@ -272,7 +272,7 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
 
 
 def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
-    """Centre and deviation (d,) of each number of a context, where somebody knows them."""
+    """Return centre and standard deviation (d,) of each number of a context; None if they are not known."""
     if frozen.table is not None:
         return frozen.table.rows.ranges
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
@@ -285,7 +285,7 @@ def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray
 
 
 def _as_json(assessment: Any) -> Any:
-    """An assessment as JSON can hold it: a mapping, or an object with ``as_dict``."""
+    """Return an assessment as JSON can hold it, from a mapping or an object with ``as_dict``."""
     if assessment is None:
         return None
     if callable(getattr(assessment, "as_dict", None)):
@@ -299,7 +299,7 @@ def _as_json(assessment: Any) -> Any:
 
 
 def _through_json(value: Any) -> Any:
-    """What comes back when this is written to a file and read."""
+    """Return a value as it is read back after it was written as JSON."""
     return json.loads(json.dumps(value, default=_plain, allow_nan=False))
 
 

@@ -1,8 +1,8 @@
-"""A policy as arrays: what decides, without what was learned from. One file holds it; numpy alone runs it.
+"""A policy as arrays: its decision rule without its training data. One file holds it, and numpy runs it.
 
-``policy.frozen()`` makes one. Contexts pass the policy's transform; every member turns them into features (flat
-contexts, standardised ones, the latent of a network, or a constant) and predicts rewards by ridge regressions on them;
-the weighted mean of these predictions, and ``Exploration``, choose. Training calls the same functions.
+``policy.frozen()`` makes one. Contexts pass the policy's transform. Every member turns them into features (flat
+contexts, standardised ones, features of a network, or a constant) and predicts rewards by ridge regressions on them.
+``Exploration`` chooses by the weighted mean of these predictions. Training calls the same functions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_fro
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
+    """One predictor of a policy: features, ridge regressions on them, and its weight in the policy's predictions.
 
-    theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
-    ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
+    theta is (heads, d), and inverse (heads, d, d) is the inverse of A. There is a regression per arm, or one for all
+    arms if each arm has its own context. ``width_share`` is the weight of the member's bonus, in units of the policy's
+    alpha; if it is 0, inverse may be (heads, 0, 0).
     Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
     """
 
@@ -62,16 +63,16 @@ class Member:
 
     @property
     def dimension(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return int(self.theta.shape[1])
 
     @property
     def has_widths(self) -> bool:
-        """Whether the inverse is there: without one the member predicts rewards alone."""
+        """True if the member has an inverse. Without one it predicts only rewards, no bonuses."""
         return self.inverse.size > 0 or self.width_share > 0.0
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
-        """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
+        """Raise an error if contexts of this shape do not fit, or if there are not ``n_heads`` regressions."""
         if len(self.theta) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
         features = math.prod(shape)
@@ -87,7 +88,7 @@ class Member:
             raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
 
     def features(self, rows: AnyArray) -> FloatArray:
-        """Features (m, d) of contexts (m, *C)."""
+        """Return features (m, d) of contexts (m, *C)."""
         if self.constant:
             return np.ones((len(rows), 1))
         if self.transform is not None:
@@ -97,7 +98,7 @@ class Member:
         return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
+        """Return predicted rewards and bonuses of contexts (m, *C) under every regression, (m, heads) each."""
         if not self.has_widths:
             mean = self.features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
@@ -106,7 +107,7 @@ class Member:
 
 
 class FrozenParts(NamedTuple):
-    """What a policy's ``_freeze`` returns: the part of a ``FrozenPolicy`` that differs from policy to policy."""
+    """The result of a policy's ``_freeze``: the part of a ``FrozenPolicy`` that differs between policies."""
 
     members: tuple[Member, ...]
     counts: IntArray | None = None
@@ -123,37 +124,37 @@ _NUMBERS_AND_TEXTS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
-    """What a policy decides with, in one domain. Nothing in it changes, and no context of training is in its file."""
+    """The decision rule of a policy in one domain. It never changes, and its file holds no training context."""
 
     #: The registered name of the policy.
     policy: str
-    #: The domain it acts in.
+    #: The domain that the policy acts in.
     domain: str
     context_shape: tuple[int, ...]
-    #: "disjoint", or "shared" where a row has one context per arm.
+    #: "disjoint", or "shared" if a row has one context per arm.
     arms: str
     n_arms: int
-    #: Members predict rewards less the first number, divided by the second.
+    #: Members predict (reward - first number) / second number.
     reward_unit: tuple[float, float]
-    #: Contexts of a larger norm are refused.
+    #: Contexts of a larger norm are rejected.
     largest_norm: float
     rounds_learned: int
     exploration: Exploration
     seed: int
     members: tuple[Member, ...]
     transform: TransformStep | None = None
-    #: How images lie where a network takes them channels first; None where contexts are taken as they are.
+    #: The axes of images if a network takes them channels first; None if contexts are taken as they are.
     layout: ImageLayout | None = None
     table: TableTransform | None = None
-    #: How many rounds each regression rests on, (heads,); it is not written.
+    #: The number of rounds behind each regression, (heads,); not written to the file.
     counts: IntArray | None = None
-    #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none.
+    #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none of them.
     reference: AnyArray | None = None
-    #: Whether the policy has seen contexts of a target; it is not written.
+    #: True if the policy has seen target contexts; not written to the file.
     seen_target: bool = False
 
     def __post_init__(self) -> None:
-        draw_key(self.seed)  # refuses what is no seed
+        draw_key(self.seed)  # raises an error if this is not a seed
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
         if self.arms not in ("disjoint", "shared"):
@@ -180,11 +181,11 @@ class FrozenPolicy:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of what one decision takes: a context, or one per arm."""
+        """The shape of the input of one decision: a context, or one per arm."""
         return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and widths (n, K) of contexts (n, *row_shape), in ``reward_unit``."""
+        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``."""
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
@@ -204,16 +205,16 @@ class FrozenPolicy:
 
     @functools.cached_property
     def key(self) -> np.uint64:
-        """What the draws of a round are made from."""
+        """The key of the random draws."""
         return draw_key(self.seed)
 
     def choose(
         self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
     ) -> list[tuple[int, float]]:
-        """An arm and its propensity for each row of means and widths (n, K).
+        """Return an arm and its propensity for each row of means and bonuses (n, K).
 
-        Draws are those of the policy in round ``round_number`` and the following ones. Without a number they come from
-        the operating system, so that processes which serve one file beside each other explore independently.
+        Draws are those of the policy in round ``round_number`` and the following rounds. Without a number they come
+        from the operating system, so that several processes which serve one file explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         return self.exploration.choose_rows(mean, width, draws, available=available)
@@ -229,8 +230,8 @@ class FrozenPolicy:
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
         """Choose as ``choose`` does, but play the row's incumbent with probability ``control``.
 
-        Propensities are those of both groups together. Also returned are the probabilities of the control group, (n,),
-        which are 0 for a row whose incumbent is -1 or not available, and the rows that are in it, (n,).
+        Propensities are for both groups together. Also return the probability of the control group for each row, (n,),
+        which is 0 if its incumbent is -1 or not available, and a mask of the rows that are in the group, (n,).
         """
         chosen = self.choose(mean, width, available, round_number)
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
@@ -245,14 +246,14 @@ class FrozenPolicy:
         return list(zip(arms.tolist(), propensities.tolist(), strict=True)), chances, in_control
 
     def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Means and widths in the user's units."""
+        """Return means and bonuses in the user's units."""
         centre, scale = self.reward_unit
         if centre == 0.0 and scale == 1.0:
             return mean, width
         return centre + scale * mean, scale * width
 
     def header(self) -> dict[str, Any]:
-        """What a file says of it, as JSON can hold it."""
+        """Return the header of a file, as JSON can hold it."""
         return {
             **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
             "context_shape": list(self.context_shape),
@@ -274,7 +275,7 @@ class FrozenPolicy:
         }
 
     def arrays(self) -> dict[str, AnyArray]:
-        """What a file holds of it."""
+        """Return the arrays of a file, by name."""
         arrays: dict[str, AnyArray] = {}
         if self.transform is not None:
             arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
@@ -291,9 +292,9 @@ class FrozenPolicy:
 
 
 def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> FrozenPolicy:
-    """The policy that a file describes; ``ValueError`` and ``KeyError`` where its parts do not fit each other.
+    """Return the policy that a file describes. Raise ``ValueError`` or ``KeyError`` if its parts do not fit.
 
-    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom one, of which a file holds the weights alone.
+    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom encoder: a file holds only its weights.
     """
     exploration = header["exploration"]
     members = []

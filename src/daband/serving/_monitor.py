@@ -1,12 +1,12 @@
 """Detects when arriving contexts or preferred arms differ from training, by a test that is valid at any time.
 
-Every summary score of a ``Reference`` is tested on its own. As long as arriving contexts are
+Every summary score of a ``Reference`` has its own test. As long as arriving contexts are
 exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
 (Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
 gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
-``1 / level`` with probability at most ``level`` (Ville), however often it is read. To find a late change soon, a part
-of the capital is reserved for gamblers who start later. The scores of contexts have one half of the probability of a
-false alarm, the arms the other half.
+``1 / level`` with probability at most ``level`` (Ville), however often it is checked. To find a late change soon, part
+of the capital is reserved for gamblers who start later. Half of the false-alarm probability is spent on context
+scores, the other half on arms.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Reference:
 def summary_scores(
     deployed: Any, contexts: AnyArray, mean: FloatArray, width: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Return scores (n, J) of contexts (n, ...) with means and widths (n, K), and the preferred arms (n,).
+    """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
 
-    The preferred arm has the largest mean plus ``optimism`` times the width among all arms, whatever is available.
+    The preferred arm has the largest mean plus ``optimism`` times the bonus among all arms, available or not.
     """
     n, dimensions = len(contexts), math.prod(deployed.context_shape)
     largest = 255.0 if contexts.dtype == np.uint8 else 1.0
@@ -85,12 +85,12 @@ def summary_scores(
 
 
 def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
-    """Return the bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
+    """Return the bin of each score, the number of edges below it: scores (J,) or (n, J), edges (J, B - 1)."""
     return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
-    """Return the reference for contexts (n, ...) of the domain of the deployed policy; None if they are few."""
+    """Return the reference for contexts (n, ...) of the policy's domain; None if there are too few."""
     n = len(contexts)
     if n < LEAST_CONTEXTS:
         return None
@@ -121,9 +121,9 @@ def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArr
 
 
 def _cuts(values: FloatArray) -> FloatArray:
-    """Return edges of bins of about equal counts, halfway between neighbouring values and never at one.
+    """Return edges of bins of about equal counts, halfway between neighbouring values and never at a value.
 
-    A value that many contexts share has an edge on both sides, so that whatever differs from it falls elsewhere.
+    A value that many contexts share has an edge on both sides, so that other values fall into other bins.
     """
     distinct = np.unique(values)
     ordered = np.sort(values)
@@ -172,9 +172,9 @@ class MonitorReport:
     #: The names of the scores that differ, those with the strongest evidence first.
     reasons: tuple[str, ...]
     scores: tuple[ScoreReport, ...]
-    #: How often each arm was chosen.
+    #: The number of times that each arm was chosen.
     arm_counts: dict[str, int]
-    #: How many rows had a warning of each kind.
+    #: The number of rows with a warning of each kind.
     warnings: dict[str, int]
 
     @property
@@ -236,7 +236,7 @@ class Monitor:
         self._warnings: Counter[str] = Counter()
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
-        """``DeployedPolicy.decide`` with its options, counted."""
+        """Decide as ``DeployedPolicy.decide`` does, with its options, and count the row."""
         decision, read, mean, width = self.deployed.decide_with(row, available, **options)
         scored = summary_scores(self.deployed, read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
         with self._lock:
@@ -246,7 +246,7 @@ class Monitor:
         return decision
 
     def see(self, contexts: AnyArray) -> None:
-        """Watch contexts (n, ...) that were decided on elsewhere."""
+        """Count contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
         scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score(rows))
         with self._lock:
@@ -293,9 +293,9 @@ class Monitor:
             self._bet(row, coin)
 
     def _bet(self, bins: IntArray, coins: FloatArray) -> None:
-        """One round: the bin of every score, and a uniform number for each."""
-        # The smoothed conformal p-value: the share of contexts so far, this one among them, in higher bins, and a
-        # uniform part of those in its own.
+        """Play one round, with the bin of every score and a uniform number for each."""
+        # The smoothed conformal p-value: the fraction of contexts so far, including this one, in higher bins, plus a
+        # uniform part of the fraction in the same bin.
         counts = self._pool[self._every, bins]
         above = self._totals - self._pool.cumsum(axis=1)[self._every, bins]
         self._pool[self._every, bins] = counts + 1
@@ -321,7 +321,7 @@ class Monitor:
         """Return the logarithm of the mixed capital of every score, (J,)."""
         started = np.arange(1.0, len(self._capital) + 1.0)
         weights = 1.0 / (started * (started + 1.0))
-        kept_back = 1.0 / (len(started) + 1.0)  # of those who have not started, at a capital of 1
+        kept_back = 1.0 / (len(started) + 1.0)  # the weight of the gamblers who have not started, with a capital of 1
         largest = np.maximum(self._capital.max(axis=0), 0.0)
         mixed = weights @ np.exp(self._capital - largest) + kept_back * np.exp(-largest)
         return np.log(mixed) + largest

@@ -1,7 +1,7 @@
-"""Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
+"""Trained encoders in numpy, for contexts of one domain.
 
-A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
-norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
+A deployed policy decides on one row at a time, for which the calls of a framework take longer than its arithmetic.
+Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
 convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 """
 
@@ -26,23 +26,23 @@ __all__ = [
 Float32Array = npt.NDArray[np.float32]
 
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
-#: How many patches are multiplied at a time, at the most: they and their products stay in the cache.
+#: Largest number of patches that are multiplied at a time: they and their products stay in the cache.
 _PATCHES = 1024
 
 
 class Network(Protocol):
-    """Contexts (n, *C) to latents (n, d) of unit norm. ``settings`` and ``arrays`` are what a file holds of it."""
+    """Maps contexts (n, *C) to features (n, d) of unit norm. A file holds ``settings`` and ``arrays``."""
 
     settings: Mapping[str, Any]
     arrays: Mapping[str, AnyArray]
     dimension: int
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Latents of contexts, float64."""
+        """Return features of contexts, float64."""
         ...
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        """Raise ``ValueError`` where contexts of this shape do not fit."""
+        """Raise ``ValueError`` if contexts of this shape do not fit."""
         ...
 
 
@@ -68,7 +68,7 @@ class _DenseNetwork:
         self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
 
     def latent(self, rows: Float32Array) -> FloatArray:
-        """Latents (n, d) of what the first layer takes, (n, inputs)."""
+        """Return features (n, d) from inputs of the first layer, (n, inputs)."""
         hidden = rows[0] if len(rows) == 1 else rows  # products with a vector are faster than with a matrix of one row
         for number, (weight, bias) in enumerate(self.layers):
             if number:
@@ -84,7 +84,7 @@ class _DenseNetwork:
 
 
 class MlpNetwork(_DenseNetwork):
-    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+    """The encoder ``mlp``: contexts are flattened, standardised if they were in training, and pass dense layers."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         super().__init__(settings, arrays)
@@ -127,7 +127,7 @@ class ConvNetwork(_DenseNetwork):
             ):
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
             self._kernels.append((_by_rows(weight), np.ascontiguousarray(bias)))
-        # Bytes are divided by 255 in the first kernel, once.
+        # The division of bytes by 255 is folded into the first kernel.
         kernel, bias = self._kernels[0]
         self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
 
@@ -156,7 +156,7 @@ class ConvNetwork(_DenseNetwork):
         return self.latent(np.stack([self.maps(image) for image in contexts]))
 
     def maps(self, image: AnyArray) -> Float32Array:
-        """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
+        """Return the pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
         for kernel, bias in self._byte_kernels if image.dtype == np.uint8 else self._kernels:
             maps = _pooled_convolution(maps, kernel)
@@ -172,9 +172,9 @@ _DEEPEST = 64
 
 
 class TreeNetwork:
-    """Regression trees: contexts to the sums of each model's trees, and a constant 1 for the widths.
+    """Regression trees that map contexts to the sum of each model's trees, and a constant 1 for the bonuses.
 
-    Node i sends a context to ``children[0, i]`` where its number ``feature[i]`` is at most ``threshold[i]``, else to
+    Node i sends a context to ``children[0, i]`` if its number ``feature[i]`` is at most ``threshold[i]``, else to
     ``children[1, i]``; a leaf is its own child and has a ``value``. ``roots`` (models, trees) names the first nodes,
     0 for none: node 0 is a leaf of value 0. ``base`` (models,) is added to the values.
     """
@@ -223,7 +223,7 @@ class TreeNetwork:
 
 
 def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
-    """The arrays of a ``TreeNetwork`` without a tree."""
+    """Return the arrays of a ``TreeNetwork`` without trees."""
     return {
         "feature": np.zeros(1, np.int64), "threshold": np.zeros(1), "children": np.zeros((2, 1), np.int64),
         "value": np.zeros(1), "roots": np.zeros((models, trees), np.int64), "base": np.full(models, 0.5),
@@ -232,9 +232,9 @@ def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
 
 
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
-    """The network that a file describes: ``settings`` of its header, ``arrays`` by name.
+    """Return the network that a file describes by the ``settings`` of its header and its named ``arrays``.
 
-    Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch. The
+    Encoders without a numpy form, such as pretrained backbones and custom modules, are run by torch. The
     plugin that ``daband.PLUGINS`` names loads them.
     """
     if settings["kind"] != "torch":
@@ -253,7 +253,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     return torch_loaders[-1](settings, arrays, encoder)
 
 
-#: The function that loads a network which torch runs, added by the package that has it when it is imported.
+#: Functions that load a network which torch runs, added when the package that provides them is imported.
 torch_loaders: list[Callable[[Mapping[str, Any], Mapping[str, AnyArray], Any], Network]] = []
 
 
@@ -280,7 +280,7 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
     at_once = max(1, _PATCHES // (4 * columns))
     for first in range(0, rows, at_once):
         n = min(at_once, rows - first)
-        # A row of a patch is one piece of memory: pixels of a row, with their channels, are next to each other.
+        # A row of a patch is contiguous in memory: pixels of a row, with their channels, are next to each other.
         shape = (2 * n, 2 * columns, side, length)
         patches: Float32Array = np.ndarray(shape, np.float32, maps, 2 * first * down, (down, right, down, 4))
         four = (patches.reshape(-1, len(flat)) @ flat).reshape(n, 2, columns, 2, kernels)
@@ -290,7 +290,7 @@ def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Arra
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
-    """Maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling divides them."""
+    """Average maps (H, W, K) to (h, w, K), with the cells of torch's adaptive average pooling."""
     for axis, size in enumerate(shape):
         length = maps.shape[axis]
         share = np.zeros((size, length), np.float32)

@@ -1,4 +1,4 @@
-"""What may be given to ``decide``: a mapping, a row or frame of pandas or polars, an array, image files, or a batch."""
+"""Read the rows for ``decide``: a mapping, a pandas or polars row or frame, an array, image files, or a batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTES = (bytes, bytearray, memoryview)
 _FAR_SQUARE = FAR * FAR
 _LARGEST_PIXEL = 2.0
-#: Times the context's side that an image may be resized to: more is no framing, but a way to fill memory.
+#: Largest ratio of the resized side to the context's side: larger images would only fill memory.
 _MOST_TIMES = 16
-#: Up to so many numbers Python's own norm of them takes less time than ``np.errstate``.
+#: For at most 64 numbers, ``math.hypot`` takes less time than ``np.errstate``.
 _SHORT, _LARGE = 64, 1e100
 #: Numbers of one array that are named in warnings; the rest are counted.
 _MOST_NAMED = 8
@@ -31,7 +31,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class ImageRule:
-    """How an image file becomes a context: both sides resized to ``resize``, then the centre ``crop``, as in training.
+    """Turns an image file into a context: both sides are resized to ``resize``, then the centre ``crop`` is taken.
 
     Without ``resize`` an image must have the size of a context. ``layout`` is the order of a context's axes:
     "channels_first", "channels_last" or "grey".
@@ -52,7 +52,7 @@ class ImageRule:
 
 
 class ReadRows(NamedTuple):
-    """Contexts (n, *shape) and the warnings of each; ``single`` where one row was given, and not a batch of one."""
+    """Contexts (n, *shape) and the warnings of each; ``single`` is True if one row was given, not a batch of one."""
 
     contexts: AnyArray
     warnings: list[tuple[RowWarning, ...]]
@@ -62,7 +62,7 @@ class ReadRows(NamedTuple):
 class RowReader:
     """Reads rows for contexts of one shape; (K, *shape) with one context per arm.
 
-    ``ranges`` are centre and deviation of each number of a context as training saw them, or None where nobody knows.
+    ``ranges`` are centre and standard deviation of each number of a context in training; None if they are not known.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RowReader:
                 self._short = centre, self._inverse
 
     def read(self, row: Any) -> ReadRows:
-        """One row or several, by what they are."""
+        """Read one row or several, depending on the type."""
         if type(row) is np.ndarray:
             return self._array(row)
         if type(row) is dict and self.table is not None:  # the usual case
@@ -130,7 +130,7 @@ class RowReader:
                 f"a row of columns was given, but the policy was exported without a table; give an array of shape "
                 f"{self.shape}, or export it again with table=pair.table"
             )
-        if not (type(row) is dict or isinstance(row, Mapping)):  # the test of the class alone takes longer
+        if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
             raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
         context, warnings = self.table.read(row)
         if warnings:
@@ -178,15 +178,15 @@ class RowReader:
         return text
 
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
-        """The warnings for one context of floating-point numbers."""
+        """Return the warnings for one context of floating-point numbers."""
         flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
         if self._short is not None and math.hypot(*flat.tolist()) <= self._largest_norm:  # so that nothing overflows
             apart = flat - self._short[0]
             apart *= self._short[1]
-            # In nearly every case all of them together are not as far out as one number may be.
+            # Usually the sum of squares over all numbers is below the limit for one number.
             if apart.dot(apart) <= _FAR_SQUARE:
                 return ()
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
+        with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
             self._check_size(flat)
             bright = self._too_bright(flat)
             if bright:
@@ -199,7 +199,7 @@ class RowReader:
         return self._far(flat, outside) if outside.any() else ()
 
     def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
-        """A warning where numbers of an image, which training had as bytes, are 0..255 and no bytes."""
+        """Return a warning if numbers of an image are 0..255 but not bytes, and training used bytes."""
         if self.images is None:
             return ()
         largest = float(flat.max())
@@ -209,7 +209,7 @@ class RowReader:
         return (RowWarning("far_outside", "image", text),)
 
     def _check_size(self, flat: AnyArray) -> None:
-        """Refuse numbers (d,) that are not finite, or larger together than the policy accepts."""
+        """Raise an error for numbers (d,) that are not finite, or whose norm is larger than the policy accepts."""
         if float(flat.dot(flat)) <= self._largest_norm * self._largest_norm:
             return
         wrong = np.flatnonzero(~np.isfinite(flat))
@@ -286,7 +286,7 @@ def _single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
 
 
 def _each(read: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
-    """Several rows, one after the other; an error says which."""
+    """Read several rows one by one. An error names the row."""
     pairs = []
     for number, row in enumerate(rows):
         try:
