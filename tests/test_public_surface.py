@@ -139,7 +139,7 @@ def test_typing_and_running_know_the_same_names():
     assert typed == {
         ("daband", "domains"),
         ("daband", "weights"),
-        *((f"daband.{room}", name) for name, room in daband._ROOM_OF.items()),
+        *((f"daband.{package}", name) for name, package in daband._PACKAGE_OF.items()),
     }
     assert {name for _, name in typed} == set(daband.__all__)
     assert set(daband.__all__) <= set(dir(daband))

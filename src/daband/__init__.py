@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: The names that each room offers here.
+#: The names that each package offers here.
 _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
@@ -47,29 +47,29 @@ _NAMES_OF = {
     "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
-_ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
-_ROOMS = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
-_NAME_IN_ROOM = {"load": "load_policy"}
+_PACKAGE_OF = {name: package for package, names in _NAMES_OF.items() for name in names.split()}
+_PACKAGES = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
+_NAME_IN_PACKAGE = {"load": "load_policy"}
 #: Packages that register their policies when the registry of policies is searched and torch is installed.
 PLUGINS = ("daband.neural",)
 
 
 def __getattr__(name: str) -> Any:
-    """A name, from its room: nothing is imported before it is asked for, so that serving needs numpy alone."""
-    room = _ROOM_OF.get(name, name)
-    if room in _ROOMS:
+    """Import a name from its package when it is first used, so that serving needs numpy only."""
+    package = _PACKAGE_OF.get(name, name)
+    if package in _PACKAGES:
         try:
-            module = importlib.import_module(f"daband.{room}")
+            module = importlib.import_module(f"daband.{package}")
         except ModuleNotFoundError as error:
             if error.name == "torch":
                 raise ImportError(f"daband.{name} needs torch: pip install 'daband[deep]'") from None
-            if error.name != f"daband.{room}":
+            if error.name != f"daband.{package}":
                 raise
-            text = f"daband.{name} is no part of daband-serving; install all of it: pip install daband"
+            text = f"daband.{name} is not part of daband-serving: pip install daband"
             raise ImportError(text) from None
-        if name not in _ROOM_OF:
+        if name not in _PACKAGE_OF:
             return module
-        value = getattr(module, _NAME_IN_ROOM.get(name, name))
+        value = getattr(module, _NAME_IN_PACKAGE.get(name, name))
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

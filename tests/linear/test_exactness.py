@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear._dual_ridge import ContextStore, DualRidge, inner_products
+from daband.linear._dual_ridge import ContextStore, inner_products
 from daband.linear._primal_ridge import PrimalRidge
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import RidgeHead
@@ -188,16 +188,6 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
     probe = rng.uniform(-1, 1, (3, dim)) / 16
     for ours, other in zip(auto.score(probe), dual.score(probe), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-9, atol=1e-11)
-
-
-def test_products_of_earlier_rounds_are_not_used_after_a_fit():
-    contexts, both = np.random.default_rng(5).random((6, 30)), targets(np.full(6, 2.0))
-    dual, fresh = DualRidge(1, 30, 1.0), DualRidge(1, 30, 1.0)
-    dual.update(contexts[:2], np.zeros(2, np.int64), both[:2])
-    dual.episode(contexts)
-    for ridge in (dual, fresh):
-        ridge.fit(contexts, np.zeros(6, np.int64), both)
-    np.testing.assert_allclose(dual.score(contexts), fresh.score(contexts))
 
 
 def test_a_dimension_too_large_for_memory_stays_dual():

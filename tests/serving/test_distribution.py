@@ -60,7 +60,7 @@ def test_its_files_decide_alone(project, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "daband.train is no part of daband-serving" in done.stdout
+    assert "daband.train is not part of daband-serving" in done.stdout
 
 
 def test_it_has_the_version_of_daband_and_asks_for_no_more(project):

@@ -73,7 +73,8 @@ def resolve_recipe(
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
         full = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
-        changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+        named: dict[str, Any] = {} if recipe is None else {"base": recipe}
+        changes = dict(recipe) if isinstance(recipe, Mapping) else named
         name = str(changes.pop("base", "default"))
         base = recipe_for(name, context_shape=context_shape)
         base = base.source_only() if source_only else base
