@@ -1,4 +1,4 @@
-"""Conformance checks that any policy, term, encoder or pair must pass; public, for a user's own too.
+"""Conformance checks that every policy, term, encoder or pair must pass, including custom ones.
 
 ``check_encoder`` and ``check_term`` need torch, and are imported when they are first used.
 """

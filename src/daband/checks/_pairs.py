@@ -1,4 +1,4 @@
-"""What every pair must satisfy: ``check_pair`` for a pair of your own, ``check_registered_pair`` for a named one."""
+"""Checks for every pair: ``check_pair`` for a custom pair, ``check_registered_pair`` for a named one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, P
 from daband.domains._registry import load
 from daband.errors import InvalidInput
 
-# Everything that can be reached from an object: what the leak check walks.
+# All objects that can be reached from an object, for the leak check.
 
 
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType, types.FrameType)
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Yield every object that ``root`` leads to: attributes, containers, closures, bound methods, caches, array bases.
+    """Yield every object reachable from ``root``: attributes, containers, closures, bound methods, caches, array bases.
 
-    Not followed are modules, classes and a function's globals, through which everything leads to everything.
+    Modules, classes and a function's globals are not followed: through them everything is reachable.
     """
     waiting: list[object] = [root]
-    seen: dict[int, object] = {}  # holds the objects too: an id is unique only while its object lives
+    seen: dict[int, object] = {}  # keeps the objects alive: an id is unique only while its object lives
     while waiting:
         reached = waiting.pop()
         if id(reached) in seen or isinstance(reached, _ATOMS):
@@ -59,7 +59,7 @@ _COMPARED = 20_000
 
 @PAIR_CHECKS.add
 def check_names(pair: Pair) -> None:
-    """There are at least two arms, each with a name of its own, and every domain agrees on their number."""
+    """Check that there are at least two arms with unique names, and that every domain has the same number of arms."""
     _require(pair.n_arms >= 2, f"a pair needs two arms or more, got {pair.n_arms}")
     _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
     _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
@@ -73,7 +73,7 @@ def check_names(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
-    """Contexts of every domain have the pair's shape and one type; (K, *shape) a round with shared arms."""
+    """Check that contexts have the pair's shape and one type in every domain; (K, *shape) with shared arms."""
     wanted = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
     kinds = {}
     for name, batch in _batches(pair):
@@ -88,14 +88,14 @@ def check_shapes(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_finite_contexts(pair: Pair) -> None:
-    """No context has a NaN or an infinite number."""
+    """Check that no context has a NaN or an infinite number."""
     for name, batch in _batches(pair):
         _require(np.isfinite(batch).all(), f"{name} has a context that is not finite")
 
 
 @PAIR_CHECKS.add
 def check_reward_values(pair: Pair) -> None:
-    """Rewards are finite; with one-hot feedback the reward of one arm is 1 and of all others 0."""
+    """Check that rewards are finite, and that with one-hot feedback one arm has reward 1 and all others 0."""
     tables: list[tuple[str, AnyArray]] = []
     for name, domain in _domains(pair):
         if isinstance(domain, EvaluationDomain):
@@ -120,7 +120,7 @@ def check_reward_values(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """A pass shows every context once, the seed fixes the order, pieces equal the whole, too many rounds fail."""
+    """Check that a pass has every context once, in an order set by the seed, and that too many rounds fail."""
     for name, domain in _domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
@@ -143,9 +143,9 @@ def check_order(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_source_test(pair: Pair) -> None:
-    """``source_test`` holds rounds that training does not use.
+    """Check that ``source_test`` holds rounds that training does not use.
 
-    Rounds have no names, so contexts are compared: no more of them may be common than the source repeats by itself.
+    Rounds have no ids, so contexts are compared: at most as many may be common as the source itself repeats.
     """
     if pair.source_test is None:
         return
@@ -159,10 +159,10 @@ def check_source_test(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_no_target_rewards_in_reach(pair: Pair) -> None:
-    """Nothing that training is given leads to what the target pays.
+    """Check that target rewards cannot be reached from the training data.
 
-    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no labelled domain, no
-    evaluator of the target, no array that shares memory with the target's rewards or labels, none that repeats them.
+    Nothing reachable from ``pair.source``, ``pair.target`` and ``pair.source_test`` may be a labelled domain, an
+    evaluator of the target, or an array that repeats the target's rewards or labels or shares memory with them.
     """
     secrets = list(_secrets(pair))
     for side, root in (("source", pair.source), ("target", pair.target), ("source_test", pair.source_test)):
@@ -184,12 +184,12 @@ def check_no_target_rewards_in_reach(pair: Pair) -> None:
 
 
 def check_pair(pair: Pair) -> None:
-    """Run every check; the first that fails raises an AssertionError that says what is wrong."""
+    """Run every check. The first failure raises an ``AssertionError`` that names the problem."""
     PAIR_CHECKS.run(pair)
 
 
 def check_registered_pair(name: str) -> None:
-    """The tiny twin of a registered pair: built twice without any file, the same both times, and sound."""
+    """Check the tiny version of a registered pair: built twice without any file, equal both times, and valid."""
     with (
         tempfile.TemporaryDirectory() as empty,
         environment_variables({"DABAND_DATA": f"{empty}/data", "DABAND_CACHE": empty}),
@@ -209,7 +209,7 @@ def _require(condition: bool | np.bool_, message: str) -> None:
 
 
 def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
-    """The domains that the pair has, by name."""
+    """Return the domains of the pair, by name."""
     names = ("source", "target", "target_test", "target_labelled", "source_test")
     return [(name, domain) for name in names if (domain := getattr(pair, name)) is not None]
 
@@ -225,7 +225,7 @@ def _first_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
 
 
 def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
-    """What the target pays, as tables and as labels, each with the arrays inside the domains that hold it."""
+    """Yield the target's rewards and labels, each with the arrays inside the domains that hold them."""
     holders: list[tuple[str, Any, AnyArray]] = []
     test, labelled = pair.target_test, pair.target_labelled
     if test is not None:
@@ -239,7 +239,7 @@ def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
         arrays = [array for array in map(_as_array, reachable(domain)) if array is not None]
         for what, secret in (("rewards", table), ("labels", table.argmax(axis=1))):
             if len(np.unique(secret)) < 2:
-                continue  # a constant is no secret
+                continue  # a constant reveals nothing
             yield f"{name}'s {what}", secret, [array for array in arrays if _repeats(array, secret)]
 
 

@@ -1,9 +1,9 @@
-"""What every policy must do. Each check takes a function that makes a fresh policy of given sizes.
+"""Checks for every policy. Each check takes a function that makes a fresh policy of given sizes.
 
     from daband.checks import check_policy
     check_policy(lambda **sizes: MyPolicy(**sizes))
 
-A check raises ``AssertionError`` with what it saw. All run over every registered policy in daband's own tests.
+A check raises ``AssertionError`` with its finding. daband's tests run all of them over every registered policy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ POLICY_CHECKS = Checks()
 T = TypeVar("T")
 
 
-#: Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``; the same sizes and seed
-#: make the same policy.
+#: Makes a fresh policy from the keywords ``context_shape``, ``n_arms``, ``arms`` and ``seed``. The same arguments
+#: must make the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
 
 SHAPE = (3,)
@@ -42,7 +42,7 @@ N_ARMS = 4
 
 
 def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
-    """A decorator: the check joins the others, and is made with disjoint and, where they are offered, shared arms."""
+    """Register a check that runs with disjoint arms, and with shared arms if the policy offers them (a decorator)."""
 
     @functools.wraps(check)
     def of_both(make: MakePolicy) -> None:
@@ -53,30 +53,30 @@ def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[M
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
-    """Whether a policy has a setting ``arms``; a class without one has disjoint arms alone."""
+    """Return True if a policy has a setting ``arms``; a class without one has only disjoint arms."""
     return not isinstance(make, type) or "arms" in setting_defaults(make)
 
 
 def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
-    """Even draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
+    """Return uniform draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
     shape = (n, *SHAPE) if arms == "disjoint" else (n, n_arms, *SHAPE)
     return rng.uniform(-1.0, 1.0, shape)
 
 
 def fresh(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
-    """A policy that has seen nothing."""
+    """Return a policy that has learned nothing."""
     offered = {"arms": arms} if _offers_shared_arms(make) else {}
     return make(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **offered)
 
 
 def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
-    """A policy that has played, been told late rewards, seen the target and adapted."""
+    """Return a policy that has played, received late rewards, observed the target and adapted."""
     rng = np.random.default_rng(5)
     policy = fresh(make, arms, seed)
     policy.play(random_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
     late = random_contexts(rng, 5, arms)
     policy.update(late, policy.select(late).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
-    for _ in range(9):  # and round by round, which may take another way through the code
+    for _ in range(9):  # and round by round, which may use other code
         single = random_contexts(rng, 1, arms)
         policy.update(single, policy.select(single).arm, rng.random(1))
     policy.observe_target(random_contexts(rng, 6, arms))
@@ -92,17 +92,17 @@ def _of_file(policy: Policy, read: Callable[[Path], T]) -> T:
 
 
 def reload_policy(policy: Policy) -> Policy:
-    """The policy after saving and loading."""
+    """Return the policy after saving and loading."""
     return _of_file(policy, load_policy)
 
 
 def fingerprint(policy: Policy) -> bytes:
-    """Everything that a policy would save."""
+    """Return everything that a policy would save."""
     return _of_file(policy, Path.read_bytes)
 
 
 def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) -> None:
-    """``call`` raises an error that names ``name`` and leaves the policy as it was, to the bit."""
+    """Check that ``call`` raises an error that names ``name`` and leaves the policy unchanged, to the bit."""
     before = fingerprint(policy)
     try:
         call(policy)
@@ -114,25 +114,25 @@ def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) 
 
 
 def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
-    """Two arrays are equal to the bit."""
+    """Check that two arrays are equal to the bit."""
     assert np.array_equal(left, right), f"{what} differ: {left} and {right}"
 
 
 def assert_close_predictions(left: Decision, right: Decision, what: str) -> None:
-    """Means and bonuses of two decisions are equal up to rounding."""
+    """Check that means and bonuses of two decisions are equal up to rounding."""
     assert_close(left.mean, right.mean, f"means of {what}")
     assert_close(left.bonus, right.bonus, f"bonuses of {what}")
 
 
 def assert_close(left: AnyArray, right: AnyArray, what: str, *, rtol: float = 1e-6) -> None:
-    """Two arrays are equal up to rounding."""
+    """Check that two arrays are equal up to rounding."""
     worst = float(np.max(np.abs(left - right)))
     assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{what} differ by up to {worst:g}"
 
 
 @_of_both_arm_models
 def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
-    """Decisions have the shapes they promise, arms within range, probabilities within (0, 1]."""
+    """Check that decisions have the documented shapes, valid arms, and probabilities within (0, 1]."""
     policy = experienced(make, arms)
     decision = policy.select(random_contexts(np.random.default_rng(0), 7, arms))
     assert decision.arm.shape == (7,), decision.arm.shape
@@ -147,7 +147,7 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
-    """``probabilities`` is a distribution over the available arms, of which ``decide`` tells the chosen arm's share."""
+    """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
     contexts = random_contexts(np.random.default_rng(13), 9, arms)
     mask = np.array([True, False, True, True])
     for policy in (fresh(make, arms), experienced(make, arms)):
@@ -162,7 +162,7 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
-    """A round of weight 2 counts as two rounds, one of weight 0 as none, and weights of 1 change nothing."""
+    """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
     if fresh(make, arms).weights_are_importance:
         return
     rng = np.random.default_rng(14)
@@ -185,7 +185,7 @@ def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
-    """Two policies of one seed choose alike; seed 0 is a seed like any other."""
+    """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
     contexts = random_contexts(np.random.default_rng(1), 40, arms)
     for seed in (0, 3):
         first, second = experienced(make, arms, seed), experienced(make, arms, seed)
@@ -194,7 +194,7 @@ def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
 
 @POLICY_CHECKS.add
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
-    """Before anything is learned, ties go by the seed: not always to the lowest arm, and not alike for all seeds."""
+    """Check that ties before learning follow the seed: not always the lowest arm, and not the same for all seeds."""
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
     choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
@@ -205,7 +205,7 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
 
 @_of_both_arm_models
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
-    """``decide`` leaves the policy to the bit as it was."""
+    """Check that ``decide`` leaves the policy unchanged, to the bit."""
     policy = experienced(make, arms)
     before = fingerprint(policy)
     policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
@@ -214,7 +214,7 @@ def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
-    """Selecting a batch equals selecting its contexts one by one."""
+    """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
         contexts = random_contexts(np.random.default_rng(4), 10, arms)
         batch = experienced(make, arms).select(contexts, domain)
@@ -227,7 +227,7 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
-    """``play`` makes the choices of ``select`` and ``update`` in turn."""
+    """Check that ``play`` makes the same choices as ``select`` and ``update`` in turn."""
     rng = np.random.default_rng(6)
     contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
     mask = rng.random((20, N_ARMS)) < 0.7
@@ -243,7 +243,7 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
-    """An arm that is not available is never chosen; one arm left is chosen for certain."""
+    """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
     policy = experienced(make, arms)
     contexts = random_contexts(np.random.default_rng(7), 50, arms)
     assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
@@ -254,7 +254,7 @@ def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
-    """Rewards may come late, some not at all, one by one or together; order matters only if the policy says so."""
+    """Check that rewards may be late, missing, single or in batches, in any order unless the policy depends on it."""
     rng = np.random.default_rng(8)
     contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
     some = rng.permutation(16)[:11]
@@ -270,7 +270,7 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
 
 @POLICY_CHECKS.add
 def check_round_ids_count_once(make: MakePolicy) -> None:
-    """A second update for one round id is refused, in the same batch, later, and after reloading."""
+    """Check that a second update for a round id is rejected, in the same batch, later, and after reloading."""
     policy = experienced(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
     for candidate in (policy, reload_policy(policy)):
@@ -280,7 +280,7 @@ def check_round_ids_count_once(make: MakePolicy) -> None:
 
 @_of_both_arm_models
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
-    """A loaded policy goes on exactly as the one that was saved, through more learning."""
+    """Check that a loaded policy continues exactly as the saved one, through more learning."""
     policy = experienced(make, arms)
     loaded = reload_policy(policy)
     assert type(loaded) is type(policy)
@@ -297,7 +297,7 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
 
 @_of_both_arm_models
 def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
-    """A copy and an unpickled policy learn exactly as the original does, and independently of it."""
+    """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
     policy = experienced(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
     before = fingerprint(policy)
@@ -313,7 +313,7 @@ def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
 
 @POLICY_CHECKS.add
 def check_arms_can_be_added(make: MakePolicy) -> None:
-    """A new arm can be chosen, learns, and leaves what the others know."""
+    """Check that a new arm can be chosen and learns, and that the predictions of other arms do not change."""
     rng = np.random.default_rng(11)
     policy = experienced(make, "disjoint")
     contexts = random_contexts(rng, 8, "disjoint")
@@ -336,7 +336,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_bad_input_changes_nothing(make: MakePolicy) -> None:
-    """Bad input is refused with an error that names the argument, and the policy is to the bit as it was."""
+    """Check that bad input raises an error that names the argument, and leaves the policy unchanged, to the bit."""
     nan = float("nan")
     good = random_contexts(np.random.default_rng(12), 3, "disjoint")
 
@@ -375,7 +375,7 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_bad_sizes_are_refused(make: MakePolicy) -> None:
-    """A policy of no arms, of no dimensions, of an unknown arm model or a negative seed is refused by name."""
+    """Check that no arms, no dimensions, an unknown arm model and a negative seed raise errors that name them."""
     good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "seed": 0}
     bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
     bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
@@ -403,7 +403,7 @@ def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float)
 
 @_of_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
-    """Rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
+    """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
     expected, scaled = (_play_in_units(make, arms, factor=f, offset=b) for f, b in ((1.0, 0.0), (1000.0, 7.0)))
     assert_same(expected.arm, scaled.arm, "arms in another unit")
     # Networks compute in single precision.
@@ -413,7 +413,7 @@ def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
 
 @POLICY_CHECKS.add
 def check_bonus_never_grows(make: MakePolicy) -> None:
-    """With more rounds the bonus, in standard deviations of rewards, of no context and arm grows."""
+    """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
     rng = np.random.default_rng(21)
     policy, probe = fresh(make, "disjoint"), random_contexts(rng, 9, "disjoint")
     before = np.full((9, N_ARMS), np.inf)
@@ -426,7 +426,7 @@ def check_bonus_never_grows(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_deployed_in_the_target(make: MakePolicy) -> None:
-    """After ``deploy("target")`` no domain means the target, in the file as well; before, it means the source."""
+    """Check that the default domain is the source before ``deploy("target")`` and the target after, also in files."""
     policy = experienced(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
     assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
@@ -438,7 +438,7 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
-    """With ``on_duplicate="skip"`` rounds that were learned are left out and returned; the others are learned."""
+    """Check that ``on_duplicate="skip"`` ignores and returns rounds that were learned, and learns the others."""
     contexts = random_contexts(np.random.default_rng(16), 4, "disjoint")
     policy, other = fresh(make, "disjoint"), fresh(make, "disjoint")
     assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
@@ -454,7 +454,7 @@ def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_threads_count_every_round_once(make: MakePolicy) -> None:
-    """Threads that share a policy lose no round, learn no id twice, and end with what one thread would have learned."""
+    """Check that threads sharing a policy lose no round, learn no id twice, and learn the same as one thread."""
     threads, rounds = 4, 20
     rng = np.random.default_rng(17)
     contexts = random_contexts(rng, threads * rounds, "disjoint")
@@ -485,7 +485,7 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
 
 @POLICY_CHECKS.add
 def check_repr_says_what_it_is(make: MakePolicy) -> None:
-    """``repr`` names the class, the sizes and how many rounds were decided and learned."""
+    """Check that ``repr`` names the class, the sizes, and the numbers of decided and learned rounds."""
     policy = fresh(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(18), 5, "disjoint")
     policy.update(contexts, policy.select(contexts).arm, np.full(5, 0.5))
@@ -495,7 +495,7 @@ def check_repr_says_what_it_is(make: MakePolicy) -> None:
 
 @_of_both_arm_models
 def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
-    """For a policy that learns by sums: sums of parts, put together in another order, give what ``update`` gives."""
+    """Check that a policy that learns by sums learns the same from sums of parts, in any order, as by ``update``."""
     expected, policy = fresh(make, arms), fresh(make, arms)
     if not isinstance(policy, RidgePolicy):
         return
@@ -519,5 +519,5 @@ def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
 
 
 def check_policy(make: MakePolicy) -> None:
-    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    """Run every check. The first failure raises an error, mostly ``AssertionError``, with its rule as a note."""
     POLICY_CHECKS.run(make)

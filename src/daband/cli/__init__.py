@@ -1,3 +1,3 @@
-"""The command line: parses, calls and prints. It offers nothing to import."""
+"""The command line, which parses, calls and prints. It has nothing to import."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""A user's own files on the command line: ``--source old.csv --target new.csv`` in the place of a preset's name.
+"""User files on the command line: ``--source old.csv --target new.csv`` instead of a preset's name.
 
-``takes_files`` gives a command the options. Where they are used it shows what the columns were taken for, writes the
-choices into a TOML file, and calls the command with that file as NAME: everything later takes the file as well.
+``takes_files`` adds the options to a command. If they are used, it shows the roles of the columns, writes them to a
+TOML file, and calls the command with that file as NAME. Later commands take the file as well.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LISTS = ("id", "category", "number", "date", "drop", "units")
 
 
 def takes_files(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options for files; its first argument, NAME, may then be left out."""
+    """Return the command with options for files; its first argument, NAME, is then optional."""
     command_parameters, file_parameters = (
         inspect.signature(function, eval_str=True).parameters for function in (command, _file_options)
     )
@@ -86,7 +86,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
             given["out"] = out
         place, open_questions = _settle(files, out, command.__name__.removesuffix("_command"))
         command(**{**given, "name": str(place)})
-        for line in open_questions:  # training took longer than a screen holds, and the answer rests on them
+        for line in open_questions:  # repeated, because the training output may have scrolled the questions away
             say(f"Still open: {line}", style="yellow")
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
@@ -100,13 +100,13 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
-    """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
+    """Write one table as a log to a Parquet file, and show its types. Return its pair, and the columns of the file."""
     read = read_files(path, path, ColumnRoles(**named))
     _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
     pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
-    names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
+    names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
     frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
     frame.write_parquet(place)
     return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
@@ -117,7 +117,7 @@ def _label(source: str, target: str) -> str:
 
 
 def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[str]]:
-    """Show what the files are taken for, and write it down; returns the TOML file, and what is open."""
+    """Show the roles of columns, and write them to a TOML file. Return that file and the open questions."""
     options: dict[str, Any] = {}
     open_questions: list[str] = []
     for name, value in files.items():
@@ -167,7 +167,7 @@ def _check_units(read: FilesRead, units: list[str]) -> None:
 
 
 def _show(read: FilesRead, files: dict[str, Any]) -> list[Notice]:
-    """Print what columns are read as; returns what differs between the files."""
+    """Print the types of columns. Return the differences between the files."""
     target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
     table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
     for heading in ("column", "read as", "why"):

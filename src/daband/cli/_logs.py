@@ -171,7 +171,7 @@ def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_da
     return kind(**settings)
 
 
-# ``daband evaluate-log``: what a policy is worth, from a log in Parquet files of any size.
+# ``daband evaluate-log``: the value of a policy, from a log in Parquet files of any size.
 
 
 _FILE = "log_estimates.json"
@@ -260,7 +260,7 @@ def evaluate_log_command(
 
 
 def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput, id_column: str | None) -> Policy:
-    """Return the version before the latest; if that has learned the log, too, name one that has not in ``error``."""
+    """Return the version before the latest. If it has learned the log too, name one that has not in ``error``."""
     from daband.evaluation._learned_logs import count_learned
 
     _, *earlier = [*sorted(folder.versions().items(), reverse=True), (0, folder.path / "policy.safetensors")]
@@ -282,7 +282,7 @@ def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, Policy
 
 
 def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
-    """The policy of a file, or that of a folder with the folder; it knows its arms by name where the folder does."""
+    """Return the policy of a file or folder, and the folder if it is one. The folder's arm names are used."""
     folder = policy_folder(path) if path.is_dir() else None
     policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
     if folder is not None and policy.arm_names is None:

@@ -63,7 +63,7 @@ from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError, InvalidInput
 
 _STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
-# Columns of a report's tables that take the room of others on a terminal; the report has them.
+# Columns of a report's tables that are too wide for a terminal; only the report shows them.
 _NARROW = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
 app = typer.Typer(
@@ -187,7 +187,7 @@ def ablate(
     folder = out or Path("runs") / f"{stem(name)}-ablation"
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections import ablation_tables  # brings matplotlib
+        from daband.bench.report._sections import ablation_tables  # imports matplotlib
 
         for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
             show_tables(ablation_tables(pair, of_pair), without=(*_NARROW, "source regret"))
@@ -225,7 +225,7 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: Records) -> dict[str, Any]:
-        from daband.bench.report._sections import sweep_tables  # brings matplotlib
+        from daband.bench.report._sections import sweep_tables  # imports matplotlib
 
         try:
             with console.status("Measuring ..."):
@@ -257,7 +257,7 @@ def continue_command(
     specs = [read_spec(path) for path in finished_runs(folder)]
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections import continued_table  # brings matplotlib
+        from daband.bench.report._sections import continued_table  # imports matplotlib
 
         for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
             show_tables([continued_table(pair, of_pair)])
@@ -307,7 +307,7 @@ def presets() -> None:
     """
     table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
     for name in preset_names():
-        if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
+        if "/" in name:  # one of many ordered pairs; `daband data list --all` shows them
             continue
         experiment = load_experiment(name)
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
@@ -399,7 +399,7 @@ def _compare(
     say(f"{title}: {len(specs)} runs")
 
     def show(records: Records) -> None:
-        from daband.bench.report._sections import comparison_tables, pairs_tables  # brings matplotlib
+        from daband.bench.report._sections import comparison_tables, pairs_tables  # imports matplotlib
 
         by_pair = group_by(records, lambda record: record["pair"])
         for pair, of_pair in by_pair.items():
@@ -427,7 +427,7 @@ def _demo_assessment(out: Path) -> str:
 
 
 def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """The options of the pair that were resolved by which data this machine has."""
+    """Return the options of the pair that depend on the data of this machine."""
     given = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
     differing = [f"{key} = {value}" for key, value in options.items() if given.get(key) != value]
@@ -435,7 +435,7 @@ def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
 
 
 def _write_page(folder: Path, pair: str | None = None) -> Path:
-    from daband.bench.report._page import write_report  # brings matplotlib, for which `daband --help` should not wait
+    from daband.bench.report._page import write_report  # imports matplotlib, too slow for `daband --help`
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
@@ -447,9 +447,9 @@ def _leave(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """The entry point: an error of ours is a message and exit code 2, not a traceback."""
+    """Run the command line. A ``DabandError`` is a message and exit code 2, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of arms may have letters that the terminal's encoding has not
+        if isinstance(stream, io.TextIOWrapper):  # arm names may have letters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
@@ -459,6 +459,6 @@ def main() -> None:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         _leave("this command needs matplotlib: pip install 'daband[bench]'")
-    except OSError as error:  # a folder that cannot be written, a full disk: nothing a traceback would help with
+    except OSError as error:  # a folder that cannot be written, a full disk: a traceback would not help
         place = f"{error.filename}: " if error.filename else ""
         _leave(f"{place}{error.strerror or error}")

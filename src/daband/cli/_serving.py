@@ -165,7 +165,7 @@ def decide_command(
             say(f"row {number}: {name} (propensity {propensity:.3g})")
         if len(decided) > _SHOWN:
             say(f"... {len(decided):,} rows in all")
-    else:  # whole or not at all: the log of decisions is what learning rests on
+    else:  # all or nothing: learning depends on the log of decisions
         content = io.BytesIO()
         if out.suffix.lower() == ".parquet":
             decided.write_parquet(content)
@@ -275,7 +275,7 @@ def serve_command(
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes),
     )
-    load_deployed(file)  # what cannot be served is said before addresses are
+    load_deployed(file)  # a damaged file is an error before addresses are printed
     say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json\nLog:     {log.split('@')[-1]}")
     serve(
         file,

@@ -1,7 +1,7 @@
-"""Options that commands share, and what they print: lines, tables, and progress with Ctrl-C and SIGTERM not lost.
+"""Options that commands share, and their output: lines, tables, and progress that does not lose Ctrl-C or SIGTERM.
 
-Python turns Ctrl-C into an exception wherever it is. Inside a callback of a compiled library (numba loads its kernels
-through such) that exception is swallowed, and the work continues. So the request is noted, and checked again at every
+Python turns Ctrl-C into an exception wherever it is. A callback of a compiled library (numba loads its kernels
+through one) swallows that exception, and the work continues. So the request is stored, and checked again at every
 event of the work. SIGTERM is treated in the same way.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from daband.bench.report._sections import Table as ReportTable
 
 T = TypeVar("T")
-#: The console of all commands; it writes to what ``sys.stdout`` is at the time.
+#: The console of all commands; it writes to the present ``sys.stdout``.
 console = Console()
 errors = Console(stderr=True)
 _QUIET = 60.0  # seconds between two lines of one run in a log
@@ -78,12 +78,12 @@ _REMEDIES = {
 
 
 def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
-    """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
+    """Print a line without markup (a folder may be called ``[v2]``), rich's colours, or breaks inside a path."""
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
 def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return a table with columns of words, which fold on a narrow screen, and of numbers, which do not."""
+    """Return a table whose columns of words fold on a narrow screen; columns of numbers do not."""
     table = Table(title=escape(title))
     for heading in words:
         table.add_column(heading, overflow="fold")
@@ -99,7 +99,7 @@ def show_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -
 
 
 def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
-    """Return a table of a report for the terminal; on a narrow one its headings and numbers fold."""
+    """Return a table of a report for the terminal; on a narrow terminal its headings and numbers fold."""
     shown = Table(caption=escape(table.caption))
     columns = [at for at, heading in enumerate(table.headings) if heading not in without]
     for at in columns:
@@ -114,7 +114,7 @@ def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
 
 @contextmanager
 def warnings_on() -> Iterator[None]:
-    """Show each warning as one line, once, without its place in the code."""
+    """Show each warning once, as one line without its location in the code."""
     shown = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -129,9 +129,9 @@ def warnings_on() -> Iterator[None]:
 
 @contextmanager
 def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
-    """Yield a listener that prints a line when a run ends, and shows how far the runs are.
+    """Yield a listener that prints a line when a run ends, and shows the progress of the runs.
 
-    On a terminal a bar shows all runs and the latest news. In a log each run has a line a minute. ``where`` is the
+    On a terminal a bar shows all runs and the latest event. In a log each run has a line a minute. ``where`` is the
     domain of the rounds that are played.
     """
     started: dict[str, float] = {}
@@ -225,7 +225,7 @@ def report_hint(folder: Path) -> str:
 
 
 def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
-    """Print that finished work is kept; the exit code is the shell's: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Print that finished work is kept. Return the shell's exit code: 130 for Ctrl-C, 143 for SIGTERM."""
     terminated = isinstance(stopped, Terminated)
     word = "Terminated" if terminated else "Interrupted"
     say(f"{word}. What is done is kept in {out}; the same command resumes from there.", to=errors)
@@ -286,14 +286,14 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
 
 
 def stem(name: str) -> str:
-    """What an experiment's folder is called: the preset's name, or the file's without its ending."""
+    """Return the folder name of an experiment: the preset's name, or the file name without its suffix."""
     return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
 def log_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
 ) -> Columns | None:
-    """The columns of a log whose context columns are named, separated by commas; None where they are not."""
+    """Return the columns of a log from comma-separated context columns; None if they are not named."""
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
@@ -309,7 +309,7 @@ def error_text(error: DabandError) -> str:
 
 
 def seed_numbers(text: str | None) -> list[int] | None:
-    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None where no seeds are named."""
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None if no seeds are named."""
     if text is None:
         return None
     numbers: list[int] = []
@@ -327,7 +327,7 @@ def seed_numbers(text: str | None) -> list[int] | None:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``seed_numbers``."""
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7", the inverse of ``seed_numbers``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][-1] == number - 1:

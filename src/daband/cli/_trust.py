@@ -37,9 +37,9 @@ from daband.trust._audit import Audit, read_audit
 from daband.trust._choose import Choice, choose
 
 _SCORING = "Scoring contexts of both domains ..."
-#: A log gets a line after this fraction of the work.
+#: Fraction of the work after which a log gets a line.
 _QUIET_FRACTION = 0.1
-#: A log gets a line after this time.
+#: Seconds after which a log gets a line.
 _QUIET_SECONDS = 60.0
 
 Incumbent = Annotated[
@@ -90,7 +90,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
-    if policy.table is not None:  # the policy reads rows as it learned to
+    if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
     with console.status(_SCORING):
         pair = load(experiment.pairs()[0], **options)
@@ -208,7 +208,7 @@ def choose_command(
     neutral = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
     specs = experiment.model_copy(update=neutral).runs(["constant"], [seed])
     for spec in specs:
-        # Before the training: a folder that cannot be made should not cost it.
+        # Before the training, so that a folder that cannot be made does not waste it.
         place = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
         pair = load(spec.pair, **spec.pair_options)
         available = max(1, pair.source.rounds_available // experiment.episode_length)
@@ -264,7 +264,7 @@ def _next_steps(choice: Choice, place: Path, budget: int, contexts: int) -> None
 
 @contextmanager
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
-    """Show a bar on a terminal, a line now and then in a log; both with the time left."""
+    """Show progress with the time left: a bar on a terminal, occasional lines in a log."""
     printed, printed_at, note, timed = 0.0, time.monotonic(), "", False
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

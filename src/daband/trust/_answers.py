@@ -1,8 +1,8 @@
 """Questions that people or programs answer, and their answers: in memory, or in a folder that survives a crash.
 
-``plan.npz`` holds what the questions were drawn from, ``plan.json`` the settings, ``questions.csv`` is for people, and
-``answers.jsonl`` gets a line per answer, flushed to disk before the next question is asked. A choice or an audit that
-was killed continues from there.
+``plan.npz`` holds the data that the questions were drawn from, ``plan.json`` the settings. ``questions.csv`` is for
+the people who answer. ``answers.jsonl`` gets a line per answer, flushed to disk before the next question is asked. A
+choice or an audit that was killed continues from there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from daband.trust._questions import Evidence, Questions
 
 #: ``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
 #:
-#: For a pair made of tables the contexts are rows: a polars frame with the columns that its owner gave.
+#: For a pair made of tables the contexts are rows: a polars frame with the columns of the table.
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
 
 QUESTIONS = "questions.csv"
@@ -45,7 +45,7 @@ class Survey:
         folder: keeps questions and answers; None keeps them in memory.
         settings: JSON that a folder must have been started with.
         arm_names: names of arms for the CSV, (K,) or empty.
-        row_names: columns (N,) by which people know the target's contexts.
+        row_names: columns (N,) by which people identify the target contexts.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Survey:
 
     @property
     def questions_file(self) -> Path | None:
-        """The CSV of questions, None without a folder."""
+        """The CSV of questions; None without a folder."""
         return None if self.folder is None else self.folder / QUESTIONS
 
     def evidence(self) -> Evidence:
-        """Return what the answers show."""
+        """Return the estimates that follow from the answers."""
         return self.questions.evidence(self.answers)
 
     def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
@@ -206,7 +206,7 @@ class Survey:
                 raise DataError(f"{path}, line {number}, is not an answer; restore the file from a copy") from None
 
     def _write_csv(self, path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the questions with a column for rewards to fill in; rewards that were filled in stay."""
+        """Write the questions with a column for rewards to fill in; rewards that were filled in are kept."""
         if path.exists():
             self.add_csv(path)
         numbers = [int(self.indices[context]) for context, _ in self.asked]
@@ -226,7 +226,7 @@ class Survey:
 
 
 def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
-    """Return a column (N,) from values by index; indices that were not asked about have None."""
+    """Return a column (N,) from values by index, None for indices without a question."""
     column: list[Any] = [None] * (int(indices.max()) + 1)
     for index, value in values.items():
         column[int(index)] = value
@@ -234,7 +234,7 @@ def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
 
 
 def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Return rewards by id from a CSV with the columns ``id`` and ``reward``; an empty reward is not answered yet.
+    """Return rewards by id from a CSV with the columns ``id`` and ``reward``; an empty reward means no answer yet.
 
     Args:
         path: the file. The columns ``arm`` and ``context``, if there are any, are compared with the questions.
@@ -284,7 +284,7 @@ def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int
 
 
 def _european_number(text: str) -> float:
-    """Return 3.854,17 as a number; 1.200 may be a decimal or a thousand, and raises a ``ValueError``."""
+    """Return 3.854,17 as a number. Raise a ``ValueError`` for 1.200, which may be a decimal or a thousand."""
     if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
         raise ValueError(text)
     return float(text.replace(".", "").replace(",", ".") if "," in text else text)

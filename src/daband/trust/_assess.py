@@ -33,7 +33,7 @@ from daband.trust._reference import kind_of, reference_class
 _MIN_CONTEXTS = 20
 #: Held-out rounds of a log that are used, at most: their rewards are noisy.
 _LOGGED_ROUNDS = 20_000
-#: Contexts of each domain by which the fraction outside the source's support is found.
+#: Contexts of each domain from which the fraction outside the source's support is estimated.
 _SUPPORT = 300
 #: Fraction of target contexts outside the source's support that forbids a deployment without rewards.
 _FAR_OUTSIDE = 0.5
@@ -53,20 +53,20 @@ def assess(
 ) -> Assessment:
     """Estimate how much better than the incumbent a policy is in the target, without target rewards.
 
-    The advantage over the incumbent is measured on held-out source rounds. How much of it is usually left in the target
-    is known from shifts between other real domains. The policy does not change.
+    The advantage over the incumbent is measured on held-out source rounds. The fraction of it that is usually left in
+    the target is known from shifts between other real domains. The policy does not change.
 
     Args:
         policy: the policy.
         source: source rounds that training did not use, ``pair.source_test``. For a log, the reward of every arm is
             estimated by doubly robust scores, as in ``evaluate_log``.
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
-        incumbent: what the user does today: an arm's name or index, a column of the target's table, an array with
+        incumbent: today's decisions: an arm's name or index, a column of the target's table, an array with
             today's choice for each target context, or another policy. Default: the source's best arm, which a
-            ``LogPolicy`` knows from the log that it learned. The source advantage of a column or array is measured
-            against the logged arms, without a log against the best arm.
+            ``LogPolicy`` takes from the log that it learned. The source advantage of a column or array is measured
+            against the logged arms; without a log, against the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: largest number of contexts of each domain; of a log, 20,000 rounds are used.
+        contexts: largest number of contexts of each domain; for a log, 20,000 rounds are used.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
         seed: fixes which contexts are used if there are more.
@@ -189,7 +189,7 @@ def build_assessment(
     gains = rewards - rounds.incumbent_rewards(incumbent)
     n = len(gains)
     scale = reward_scale(rounds, choices)
-    # Few rounds that are all alike prove little: the variance counts one round more, of the usual size.
+    # Few similar rounds prove little, so the variance includes one more round of the usual size.
     error = math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
     forecast = reference_class().of_kind(kind_of(policy.context_shape)).forecast(float(gains.mean()), error, scale)
     today = incumbent.target_arms(shown.contexts, shown.indices)
@@ -230,21 +230,21 @@ def build_assessment(
 
 
 def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
-    """Return how often each arm is chosen, (K,)."""
+    """Return the fraction of contexts for which each arm is chosen, (K,)."""
     return [float(fraction) for fraction in np.bincount(arms, minlength=n_arms) / len(arms)]
 
 
 def reward_scale(rounds: SourceRounds, choices: Choices) -> float:
-    """Return the standard deviation of source rewards: of a log all of them, else those of the policy's choices."""
+    """Return the standard deviation of source rewards: all of a log, else those of the policy's choices."""
     rewards = rounds.rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
     return float(rewards.std())
 
 
 def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tuple[float, float]:
-    """Return how well the domains are told apart, and the fraction of target contexts outside the source's support.
+    """Return the accuracy of a domain classifier, and the fraction of target contexts outside the source's support.
 
     Contexts are compared as the policy sees them: a network's features, or numbers in each domain's own units if the
-    user says that units differ.
+    user states that units differ.
     """
     latent = getattr(policy, "latent", None)
     own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
@@ -264,7 +264,7 @@ def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tu
 
 
 def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:
-    """Return the names of arms: those given, else the policy's, else none."""
+    """Return the names of arms: the given ones, else the policy's, else none."""
     names = [str(name) for name in (arm_names or policy.arm_names or ())]
     if names and len(names) != policy.n_arms:
         raise InvalidInput(f"arm_names has {len(names)} names for {policy.n_arms} arms")
@@ -272,7 +272,7 @@ def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[s
 
 
 def checked_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
-    """Return target contexts, or raise an error: a domain with rewards is not accepted."""
+    """Return target contexts. Raise an error for a domain with rewards."""
     if isinstance(target, RewardDomain | LoggedDomain | EvaluationDomain):
         raise InvalidInput(
             f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}: assess must not "

@@ -28,9 +28,9 @@ _PAGE_WIDTH = 100
 
 @dataclass(frozen=True)
 class Assessment:
-    """How much better than the incumbent a policy is in the target, and what to do.
+    """The estimated advantage of a policy over the incumbent in the target, and the verdict.
 
-    Without target rewards the advantage is estimated by the reference class; with rewards by their answers.
+    Without target rewards the advantage is estimated by the reference class, with target rewards from the answers.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -48,7 +48,7 @@ class Assessment:
     high: float | None
     #: "deploy", "collect rewards" or "keep the incumbent".
     verdict: str
-    #: What the policy is compared with, in words: "always coupon".
+    #: Name of the incumbent, such as "always coupon".
     incumbent: str
     #: The arm that the incumbent always chooses; None if it is a policy or a column.
     incumbent_arm: int | None
@@ -68,11 +68,11 @@ class Assessment:
     kind: str
     #: Number of shifts between real domains in the reference class.
     shifts: int
-    #: Fraction of their source advantage that half of these kept at least.
+    #: Fraction of the source advantage that half of these shifts kept at least.
     half_kept: float
-    #: Fraction of their source advantage that all but a tenth of these kept at least.
+    #: Fraction of the source advantage that all but a tenth of these shifts kept at least.
     tenth_kept: float
-    #: Fraction of these in which nothing of the advantage was left.
+    #: Fraction of these shifts in which nothing of the advantage was left.
     lost: float
     #: Accuracy of a classifier that tells source contexts from target contexts; 0.5 is guessing.
     told_apart: float
@@ -80,11 +80,11 @@ class Assessment:
     outside_support: float
     #: Signs in the target that forbid a deployment without rewards, a phrase each.
     doubts: list[str]
-    #: How often the policy chooses each arm in the source, (K,).
+    #: Fraction of source contexts for which the policy chooses each arm, (K,).
     source_arms: list[float]
-    #: How often the policy chooses each arm in the target, (K,).
+    #: Fraction of target contexts for which the policy chooses each arm, (K,).
     target_arms: list[float]
-    #: Number of target rewards to collect if the verdict says so.
+    #: Number of target rewards to collect if the verdict is "collect rewards".
     needed: int = 0
     #: Mean reward of the policy in the target by target rewards; None without them.
     value: float | None = None
@@ -120,7 +120,7 @@ class Assessment:
 
     @property
     def reasons(self) -> list[str]:
-        """What the verdict is based on, a sentence each."""
+        """The reasons for the verdict, one sentence each."""
         unit = self._unit.rstrip()
         source = f"{short(self.source_advantage, sign=True)} {unit}".rstrip()
         reasons = [
@@ -155,7 +155,7 @@ class Assessment:
         return self.advantage - (self.advantage - self.low) * _NORMAL_90 / _NORMAL_95
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
-        """Return the assessment after more target rewards; the verdict uses all that were paid for.
+        """Return the assessment after more target rewards; the verdict uses all rewards collected so far.
 
         Args:
             advantage: two-sided 95% interval for the advantage over the incumbent.
@@ -178,8 +178,8 @@ class Assessment:
         """Return the assessment with the verdict that follows from its other fields.
 
         A policy is deployed if the one-sided 90% lower limit of its advantage is above 0. Target rewards replace the
-        reference class and its doubts: a target that is unlike the source shows in them. Fewer than 50 rewards that
-        agree with the source and are not clear change no verdict.
+        reference class and its doubts, because they show if the target is unlike the source. Fewer than 50 rewards that
+        agree with the source but are not clear do not change the verdict.
         """
         few = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
@@ -222,7 +222,7 @@ class Assessment:
 
 
 def read_assessment(path: str | Path) -> Assessment:
-    """Read what ``Assessment.save`` wrote."""
+    """Read a file that ``Assessment.save`` wrote."""
     try:
         return Assessment.from_dict(read_json(path))
     except InvalidInput as error:
@@ -230,7 +230,7 @@ def read_assessment(path: str | Path) -> Assessment:
 
 
 def rewards_needed(advantage: float, scale: float, differs: float, contexts: int) -> int:
-    """Return how many target rewards should show an advantage: between 50 and 1,000, at most one per context.
+    """Return the number of target rewards that should show an advantage: 50 to 1,000, at most one per context.
 
     Args:
         advantage: expected advantage.

@@ -50,9 +50,9 @@ class Audit:
     #: Limits of the mean reward.
     value_low: float
     value_high: float
-    #: What the policy is compared with, in words.
+    #: Name of the incumbent, such as "always coupon".
     incumbent: str
-    #: Two-sided, after any number of answers of the budget.
+    #: Level of the two-sided interval, which holds after any number of answers of the budget.
     confidence: float
     budget: int
     answered: int
@@ -95,7 +95,7 @@ class Audit:
         return self.sentence
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them: None for a limit that is infinite."""
+        """Return all fields as JSON can hold them; an infinite limit becomes None."""
         fields = asdict(self) | {"questions": None if self.questions is None else str(self.questions)}
         fields |= {"verdict": self.verdict}
         return {
@@ -131,11 +131,11 @@ def audit(
         ask: called with one context (1, *C) and one arm (1,), returns the reward (1,). The arm is the policy's or the
             incumbent's. Without ``ask`` the questions are written to ``directory/questions.csv``, and
             ``answer_audit`` reads the answers.
-        incumbent: what the user does today, as in ``daband.assess``. Default: the arm with the largest mean prediction.
-        directory: keeps questions and answers. Each answer is on disk before the next question is asked; called again,
-            an audit that was killed asks only what is open.
-        until_clear: stop as soon as the interval excludes 0.
-        confidence: of the two-sided interval.
+        incumbent: today's decisions, as in ``daband.assess``. Default: the arm with the largest mean prediction.
+        directory: keeps questions and answers. Each answer is on disk before the next question is asked. If an audit
+            was killed, the same call asks only the open questions.
+        until_clear: True to stop as soon as the interval excludes 0.
+        confidence: level of the two-sided interval.
         rule: "greedy", or "ucb" to keep the exploration bonus.
         seed: fixes the questions.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
@@ -193,14 +193,14 @@ def _asked(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool)
 
 
 def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = False) -> Audit:
-    """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return its result.
+    """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return the audit.
 
     A wrong row is an error, and then nothing is added. Rewards may be added in several steps, in the order of ids.
 
     Args:
         directory: the audit's folder.
         answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty column filled in.
-        replace: let an answer that differs from an earlier one replace it.
+        replace: True to let an answer replace an earlier one that differs.
     """
     with Folder(_existing(directory), what=_WHAT) as folder:
         survey = Survey.read(folder.path)
@@ -250,7 +250,7 @@ def _existing(directory: str | Path) -> Path:
 
 
 def _reward_deviation(policy: Policy) -> float:
-    """Return the standard deviation of the rewards that the policy learned; 1 if it does not know."""
+    """Return the standard deviation of the rewards that the policy learned; 1 if it is not known."""
     count, _, squares, *_ = policy.reward_moments.state()
     return math.sqrt(squares / count) if count > 0 and squares > 0 else 1.0
 

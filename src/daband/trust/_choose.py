@@ -47,16 +47,16 @@ class Candidate:
     name: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Principal components in front of a method whose name ends in "-p".
+    #: Principal components that a method with a name ending in "-p" uses.
     components: int = _COMPONENTS
-    #: Whether this one is chosen as long as no target reward says otherwise.
+    #: True if this candidate is chosen without target rewards.
     preferred: bool = False
 
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
-        """The policy for a pair."""
+        """Return the policy for a pair."""
         kind = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
@@ -72,12 +72,12 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
-    """The candidates unless the caller has others, the simplest first: methods times what the new domain may mean.
+    """Return the default candidates, the simplest first: methods times assumptions about the target.
 
     For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
     did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
-    target rewards tell which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
-    For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves that this gains.
+    target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
+    For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     if not image and isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint"):
@@ -114,7 +114,7 @@ Progress = Callable[[CandidateProgress], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """The policy that was chosen, what is known of it in the target, and all candidates.
+    """The chosen policy, its assessment in the target, and all candidates.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("linucb", "linucb")]
@@ -123,27 +123,27 @@ class Choice:
     ('linucb', 0)
     """
 
-    #: The chosen policy, trained, deployed in the target. It has learned the target rewards, and a ``LogPolicy`` also
-    #: the held-out source rounds, after they judged it.
+    #: The chosen policy, trained and deployed in the target. It has learned the target rewards. A ``LogPolicy`` has
+    #: also learned the held-out source rounds, after they were used to assess it.
     policy: Policy
-    #: Its advantage over the incumbent, by the source and by all target rewards that were paid for.
+    #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
     #: A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_advantage`` over
     #: the incumbent and ``source_value`` on held-out source rounds, ``advantage``, ``low`` and ``high`` by target
-    #: rewards
-    #: (None without), ``target_fractions`` (how often each arm is chosen) and ``chosen``. All are of greedy choices.
+    #: rewards (None without), ``target_fractions`` (how often each arm is chosen) and ``chosen``. All are of greedy
+    #: choices.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str
-    #: How it was chosen, in a sentence.
+    #: The reason for the choice, in a sentence.
     rule: str
     #: Number of target rewards that were used.
     rewards: int = 0
-    #: The CSV of questions to fill in if the budget allows for more and there is no ``ask``.
+    #: The CSV of questions to fill in if the budget allows more questions and there is no ``ask``.
     questions: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the policy and its assessment as JSON can hold it."""
+        """Return all fields except the policy and its assessment, as JSON can hold them."""
         return {
             "candidate": self.candidate, "rule": self.rule, "table": self.table, "rewards": self.rewards,
             "questions": None if self.questions is None else str(self.questions),
@@ -173,8 +173,8 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** nothing tells which candidate is right, so the ``preferred`` one is chosen. For a log
-    that is ``LogPolicy``: it always chooses the best arm unless the log proves that choosing by context gains, and
+    **Without target rewards** the data cannot show which candidate is right, so the ``preferred`` one is chosen. For a
+    log that is ``LogPolicy``: it always chooses the best arm unless the log proves that choosing by context gains, and
     ``choice.rule`` reports the gain in the unit of the rewards.
     ``assessment`` estimates its advantage over the incumbent. **With target rewards** (``budget``) every reward counts
     for every candidate and for the incumbent. The candidate with the largest expected advantage is chosen, and learns
@@ -182,17 +182,17 @@ def choose(
 
     Args:
         pair: the domains; it needs ``source_test``, source rounds that training does not use.
-        incumbent: what the user does today, as in ``daband.assess``. Default: the source's best arm.
+        incumbent: today's decisions, as in ``daband.assess``. Default: the source's best arm.
         ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). The arm may differ from
-            the chosen policy's. Without ``ask`` the questions are written to ``directory/questions.csv``;
-            called again with that file filled in, the rewards are read from it.
+            the chosen policy's. Without ``ask`` the questions are written to ``directory/questions.csv``. If that file
+            is filled in, the same call reads the rewards from it.
         budget: number of target rewards that may be used; 0 chooses without any.
-        until_clear: stop asking as soon as the chosen policy's advantage over the incumbent is clear.
-        directory: keeps runs, questions and answers; called again, nothing is trained or asked twice.
+        until_clear: True to stop asking as soon as the chosen policy's advantage over the incumbent is clear.
+        directory: keeps runs, questions and answers, so that the same call trains and asks nothing twice.
         explore: exploration rule of the candidates, and so of the exported policy.
         epsilon: exploration probability of the candidates.
         seed: seed of the policies and of the questions.
-        episodes: episodes of each training; by default about 4,000 rounds for vectors, and for images as ``train``.
+        episodes: episodes of each training; by default about 4,000 rounds for vectors, and as in ``train`` for images.
         episode_length: rounds of an episode.
         candidates: candidates to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
@@ -267,7 +267,7 @@ class _Comparison:
     shown: TargetContexts
     choices: Sequence[Choices]
     incumbent: Incumbent
-    #: Index of the candidate to take without target rewards.
+    #: Index of the candidate to choose without target rewards.
     preferred: int
 
     @classmethod
@@ -303,7 +303,7 @@ class _Comparison:
         return cls(pair, trained, rounds, shown, choices, incumbent, preferred)
 
     def survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
-        """Return questions that tell the candidates and the incumbent apart."""
+        """Return questions that distinguish the candidates and the incumbent."""
         today = self.incumbent.target_arms(self.shown.contexts, self.shown.indices)
         questions = Questions(
             np.stack([*(own.target_arms for own in self.choices), today]),
@@ -322,7 +322,7 @@ class _Comparison:
         )
 
     def best(self, evidence: Evidence) -> int:
-        """Return the candidate to take with target rewards."""
+        """Return the candidate to choose with target rewards."""
         values = [self.rounds.rewards(own.source_arms).mean() for own in self.choices]
         return evidence.choose(self.preferred, np.array(values))
 
@@ -372,7 +372,7 @@ class _Comparison:
 
 
 def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
-    """Let a policy learn the held-out rounds of a log after they judged it: rewards of logs are noisy."""
+    """Let a policy learn the held-out rounds of a log after its assessment, because logged rewards are noisy."""
     if not isinstance(held_out, LoggedDomain):
         return
     for name, rounds in held_out.by_domain(0, min(len(held_out), KEPT_ROUNDS), seed=seed):
@@ -385,7 +385,7 @@ def _is_constant(option: Candidate) -> bool:
 
 
 def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
-    """Return the case for choosing by context, in the unit of the rewards."""
+    """Return the evidence for choosing by context, in the unit of the rewards."""
     always = constant_arm(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
         return f"the log has too few rounds to choose by context: {always} is chosen"
@@ -398,9 +398,9 @@ def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) ->
 
 
 def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
-    """Let the chosen policy learn the rewards that chose it.
+    """Let the chosen policy learn the target rewards.
 
-    They count as ordinary rounds among thousands, so that a few cannot spoil it; a network takes no gradient steps.
+    They count as ordinary rounds among thousands, so that a few cannot harm it; a network takes no gradient steps.
     """
     rows = np.array([context for context, _ in answers])
     policy.update(
@@ -429,7 +429,7 @@ def _checked(
             f'daband.domains.restrict_pair(pair, targets=["{first}"]), or --target {first}'
         )
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
-        if len(domain) < _MIN_CONTEXTS:  # said before minutes of training, not after
+        if len(domain) < _MIN_CONTEXTS:  # an error before minutes of training, not after
             raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_MIN_CONTEXTS} or more")
     whole("seed", seed, least=0)
     whole("episode_length", episode_length, least=1)
@@ -447,7 +447,7 @@ def _checked(
 
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
-    """The candidate with this exploration, where its policy explores."""
+    """Return the candidate with this exploration, if its policy explores."""
     settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     given = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in given.items() if value is not None and name in settable}

@@ -14,9 +14,9 @@ _NEIGHBOUR = 5
 _QUANTILE = 0.99
 #: A policy that chooses one arm for this fraction of target contexts, and not in the source, collapsed.
 _TOP_FRACTION = 0.95
-#: So did one whose predictions vary less than this fraction of what they vary in the source.
+#: A policy also collapsed if its predictions vary less than this fraction of their variation in the source.
 _LOST_DEVIATION = 0.1
-#: So did one that no longer uses this fraction of its arms.
+#: A policy also collapsed if it no longer uses this fraction of its arms.
 _UNUSED = 0.5
 #: Longer contexts are projected to this many numbers.
 _DIMENSION = 48
@@ -27,10 +27,10 @@ MAX_CONTEXTS = 500
 def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
     """Return the accuracy of a classifier of domains, for features (N, d) and (L, d); 0.5 is guessing.
 
-    A ridge classifier on the features and their squares, fitted on one half of the rows and judged on the other, in
+    A ridge classifier on the features and their squares is fitted on one half of the rows and tested on the other, in
     both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample tests", ICLR 2017).
     """
-    from sklearn.linear_model import RidgeClassifier  # takes half a second, for which `daband --help` should not wait
+    from sklearn.linear_model import RidgeClassifier  # takes half a second, too long for `daband --help`
     from sklearn.model_selection import cross_val_score
     from sklearn.preprocessing import StandardScaler
 
@@ -55,8 +55,8 @@ def projected(contexts: AnyArray) -> FloatArray:
 def outside_support(source: FloatArray, target: FloatArray) -> float:
     """Return the fraction of target features (L, d) farther from the source (N, d) than 99% of source features are.
 
-    The distance is that to the fifth nearest of one half of the source; the other half says which distances are usual.
-    The 1% that lies outside by construction is taken off.
+    The distance is to the fifth nearest of one half of the source; the other half shows which distances are usual.
+    The 1% that is outside by construction is subtracted.
     """
     half = len(source) // 2
     if half <= _NEIGHBOUR or not len(target):

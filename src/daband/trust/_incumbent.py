@@ -1,4 +1,4 @@
-"""The incumbent: what the user does today, which every candidate is compared with."""
+"""The incumbent: today's decisions, which every candidate is compared with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 1024
 class Incumbent:
     """One arm for every context, a choice for each target context, or a policy."""
 
-    #: Words for messages, such as "always coupon".
+    #: Name for messages, such as "always coupon".
     name: str
     arm: int | None = None
     #: Today's choice for each target context, (N,).

@@ -1,4 +1,4 @@
-"""Draw questions about target rewards, and estimate from the answers how much better each candidate is.
+"""Draw questions about target rewards, and estimate each candidate's advantage from the answers.
 
 A question is a target context and an arm. Even questions take a context drawn uniformly, odd questions one on which
 candidates choose different arms; the arm is drawn uniformly among those that candidates choose for the context. Each
@@ -8,17 +8,17 @@ reward, c and b two candidates, L contexts and n draws, the advantage of c over 
     mean over contexts of g(x, c(x)) - g(x, b(x))
     + mean over draws of (1{arm = c(x)} - 1{arm = b(x)}) (reward - g(x, arm)) / (L p),
 
-which is unbiased whatever the predictions are. Contexts on which c and b agree cancel. The weights of both candidates
+which is unbiased for any predictions. Contexts on which c and b agree cancel. The weights of both candidates
 have known means, so they serve as control variates, with coefficients that are shrunk towards 0. Questions are drawn
 with replacement; a repeated question uses the first answer and costs nothing.
 
-Intervals are calibrated, not exact: Student quantiles of the largest of all candidates' errors, with a variance that
-counts ``_VARIANCE_ANSWERS`` answers as the sampling design and the pooled residuals predict. They hold for the chosen
-candidate, and after any number of answers of a planned budget (O'Brien and Fleming, 1979: an early look is wider by
-the square root of budget / answers). ``benchmarks/questions.py`` measures how often they are true.
+Intervals are calibrated, not exact. They use Student quantiles of the largest of all candidates' errors, and a variance
+in which the prediction of the sampling design and the pooled residuals counts as ``_VARIANCE_ANSWERS`` answers. They
+hold for the chosen candidate, and after any number of answers of a planned budget (O'Brien and Fleming, 1979: an early
+interval is wider by the square root of budget / answers). ``benchmarks/questions.py`` measures their coverage.
 
-The choice is Bayesian. Before any answer, a candidate's advantage over the default is expected to be a part of that on
-held-out source rounds; its variance is proportional to the fraction of contexts on which the two differ.
+The choice is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of its advantage on
+held-out source rounds. The prior variance is proportional to the fraction of contexts on which the two differ.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from daband._arrays import FloatArray, IntArray
 
 #: Answers that shrink the coefficients of control variates towards 0; chosen on the development data sets.
 _CONTROL_ANSWERS = 5.0
-#: Answers that the variance predicted by the sampling design counts for; chosen on the development data sets.
+#: Answers that the variance predicted by the sampling design counts as; chosen on the development data sets.
 _VARIANCE_ANSWERS = 20.0
-#: Answers that the variance of source rewards counts for in the pooled residual variance.
+#: Answers that the variance of source rewards counts as in the pooled residual variance.
 _SCALE_ANSWERS = 5.0
-#: Expected part of a source advantage that is left in the target; the median of the reference class on tables.
+#: Expected fraction of a source advantage that is left in the target; the median of the reference class on tables.
 _SOURCE_PART = 0.7
-#: Standard deviation of that part.
+#: Standard deviation of that fraction.
 _PART_DEVIATION = 0.6
 #: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
 _PRIOR_DEVIATION = 0.25
@@ -49,7 +49,7 @@ _CAUTION = 0.25
 #: Draws from which the quantile of the largest error is computed.
 _NORMAL_DRAWS = 4000
 _CHUNK = 256
-#: Draws at most, in multiples of the number of different questions.
+#: Maximum number of draws, in multiples of the number of different questions.
 _MAX_REPEATS = 20
 
 
@@ -63,7 +63,7 @@ class Interval:
 
 
 class Questions:
-    """Questions about L target contexts that tell C candidates apart, in an order that the seed fixes.
+    """Questions about L target contexts that distinguish C candidates, in an order that the seed fixes.
 
     Args:
         arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
@@ -101,7 +101,7 @@ class Questions:
         return list(self._asked)[:n]
 
     def evidence(self, answers: Mapping[tuple[int, int], float]) -> Evidence:
-        """Return what the answers show. Draws count up to the first one without an answer."""
+        """Return the estimates that follow from the answers. Draws count up to the first one without an answer."""
         n = 0
         while answers:
             while n < len(self._draws) and self._draws[n] in answers:
@@ -177,7 +177,7 @@ class Evidence:
         return means + terms.mean(axis=1), self._covariance(terms, residual, over)
 
     def _covariance(self, terms: FloatArray, residual: FloatArray, over: int | None) -> FloatArray:
-        """Return the covariance of mean terms: that of the sample, held to that of the sampling design."""
+        """Return the covariance of mean terms, a weighted mean of the sample's and the sampling design's."""
         n = len(residual)
         pooled = (np.square(residual).sum() + _SCALE_ANSWERS * self.questions.scale**2) / (n + _SCALE_ANSWERS)
         designed = pooled * _design_moments(self.questions.arms, self.questions.probability, over)
@@ -187,12 +187,12 @@ class Evidence:
         return blended
 
     def intervals(self, over: int | None, *, confidence: float = 0.95, budget: int | None = None) -> list[Interval]:
-        """Return an interval for each candidate's advantage over another; all hold at once, also for the best.
+        """Return an interval for each candidate's advantage over another; all hold together, also for the best.
 
         Args:
             over: index of the other candidate; None returns intervals for values.
-            confidence: two-sided.
-            budget: number of planned answers. Earlier looks have wider intervals, so that all of them hold.
+            confidence: level of the two-sided intervals.
+            budget: number of planned answers. Earlier intervals are wider, so that all of them hold.
         """
         values, covariance = self.advantages(over)
         if self.complete:
@@ -223,7 +223,7 @@ class Evidence:
         """Return the candidate to deploy: the largest posterior advantage over the default, with some caution.
 
         Args:
-            default: index of the candidate that is taken without answers.
+            default: index of the candidate that is chosen without answers.
             source_values: value on held-out source rounds of the candidates to choose from, (M,): the first M.
         """
         n = len(source_values)
@@ -251,7 +251,7 @@ class Evidence:
 
 
 def _design_moments(arms: IntArray, probability: FloatArray, over: int | None) -> FloatArray:
-    """Return the second moments of the weights of candidates, less those of ``over``, for one draw, (C, C)."""
+    """Return the second moments of the weights of candidates, minus those of ``over``, for one draw, (C, C)."""
     n_candidates, n_contexts = arms.shape
     inverse = 1.0 / (probability * n_contexts**2)
     same = np.stack([(arms == arms[index]) @ inverse for index in range(n_candidates)])

@@ -1,15 +1,15 @@
-"""The reference class: how much of its source advantage a policy kept in shifts between real domains.
+"""The reference class: the fraction of its source advantage that a policy kept in shifts between real domains.
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
-rounds, its standard error, and the advantage that was left in the target. A new policy is compared with all of them by
-kind. Its advantage in the target is expected to be ``_KEPT`` of that in the source; the error is divided by
+rounds, its standard error, and the advantage that was left in the target. A new policy is compared with all rows of
+its kind. Its expected advantage in the target is ``_KEPT`` times its source advantage; the error is divided by
 
-    sqrt((_KEPT * standard error)^2 + (_VARIES * advantage)^2 + (_ABSOLUTE * deviation of rewards)^2).
+    sqrt((_KEPT * standard error)^2 + (_VARIES * advantage)^2 + (_ABSOLUTE * standard deviation of rewards)^2).
 
-The errors of the class, scaled in this way, have a tenth quantile, and the lower limit follows from it. This is
+The lower limit follows from the 0.1 quantile of the class's errors, scaled in this way. This is
 conformal prediction with data sets as the exchangeable units: for a data set like these, the limit is true in 90 of 100
-cases, whatever the three constants are. They only decide how close the limit is. ``benchmarks/reference_class.py``
-makes the file, and measures the limits by leaving each data set out.
+cases for any values of the three constants. They only determine how tight the limit is.
+``benchmarks/reference_class.py`` makes the file, and measures the limits by leaving each data set out.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Forecast:
 class ReferenceClass:
     """Shifts between real domains: one row each, advantages in any unit."""
 
-    #: Name of the data set of each row, (n,); rows of one data set count as one together.
+    #: Name of the data set of each row, (n,); all rows of one data set together count as one.
     sets: Sequence[str]
     kinds: Sequence[str]
     #: Advantage on held-out source rounds, (n,).
     source: FloatArray
-    #: Its standard error, (n,).
+    #: Standard error of ``source``, (n,).
     error: FloatArray
     #: Standard deviation of source rewards, (n,).
     scale: FloatArray
@@ -92,7 +92,7 @@ class ReferenceClass:
         return self.where(np.array([one == kind for one in self.kinds]))
 
     def forecast(self, advantage: float, error: float, scale: float) -> Forecast:
-        """Return the target advantage to expect.
+        """Return the expected target advantage.
 
         Args:
             advantage: advantage on held-out source rounds.
@@ -104,7 +104,7 @@ class ReferenceClass:
         n = len(counts)
         scores = (self.target - _KEPT * self.source) / _spread(self.source, self.error, self.scale)
         spread = float(_spread(advantage, error, scale))
-        low = _quantile(scores, weights, _LEVEL * (n + 1) / n, below=True)  # n + 1: the new data set is one of them
+        low = _quantile(scores, weights, _LEVEL * (n + 1) / n, below=True)  # n + 1 includes the new data set
         middle = _quantile(scores, weights, 0.5)
         clear = self.source > _CLEAR * self.scale
         kept = self.target[clear] / self.source[clear]
@@ -128,7 +128,7 @@ def _spread(advantage: FloatArray | float, error: FloatArray | float, scale: Flo
 def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: bool = False) -> float:
     """Return the smallest value at which this fraction of the weight is reached.
 
-    With ``below`` it is the largest value at which no more than that is reached; minus infinity if there is none.
+    With ``below`` return the largest value at which at most this fraction is reached; minus infinity if there is none.
     """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
