@@ -39,20 +39,20 @@ _SPLITS = 3
 _MIN_LOG = 100
 #: Rounds that an arm needs to be chosen by context.
 _MIN_ROUNDS = 10
-#: The probability with which no regression is used that loses to the best arm.
+#: The probability that no used regression loses to the best arm.
 _CONFIDENCE = 0.99
-#: Draws of the largest of correlated normal variables, from which its quantile is taken.
+#: Random draws from which the quantile of the maximum of correlated normal variables is estimated.
 _DRAWS = 20_000
-#: Numbers of a context are cut off at this quantile, and at one minus this, for the linear regression.
+#: For the linear regression, context values are clipped at this quantile and at one minus this quantile.
 _TRIM = 0.005
 _PIECES = 8
-#: How far, in standard deviations of the reward, an arm with few rounds is below the best one.
+#: Distance of an arm with few rounds below the best arm, in standard deviations of the reward.
 _GAP = 1e-6
 
 
 @dataclass(frozen=True)
 class LogEvidence:
-    """The case for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
+    """Evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
 
     #: The best arm, by the mean of its doubly robust scores.
     arm: int
@@ -62,7 +62,7 @@ class LogEvidence:
     gain: float
     #: The standard error of the gain.
     error: float
-    #: The lower limit of the gain: it holds with probability 99%.
+    #: The lower limit of the gain, which holds with probability 99%.
     low: float
     #: Rounds of the log.
     rounds: int
@@ -79,7 +79,7 @@ class LogEvidence:
 class Advantages:
     """Predicted rewards that are linear in features of contexts."""
 
-    #: From contexts to features.
+    #: Maps contexts to features.
     step: PiecewiseStep
     #: Coefficients of each arm's reward, (K, features).
     theta: FloatArray
@@ -148,7 +148,7 @@ def _cross_fitted_gains(
 
 
 def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int) -> Advantages:
-    """Return the arms' means, weighted by inverse propensities and shrunk to the mean of all."""
+    """Return the arms' means, weighted by inverse propensities and shrunk towards the mean over all arms."""
     weights = 1.0 / propensities
     counts = np.bincount(arms, weights, minlength=n_arms)
     middle = float(weights @ rewards / weights.sum())
@@ -162,7 +162,7 @@ def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: Floa
 
 
 class _NestedScores:
-    """Doubly robust scores of a log, cross-fitted, also by models that have not seen one more fold."""
+    """Doubly robust scores of a log, cross-fitted; optionally by models that have not seen one more fold either."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _NestedScores:
         self._sums.add(features, folds, arms, rewards)
 
     def scores(self, without: int | None = None) -> FloatArray:
-        """Return the scores (n, K); with ``without``, rows of that fold are not seen, and theirs are undefined."""
+        """Return the scores (n, K); models do not see the fold ``without``, whose own scores are undefined."""
         predicted = np.zeros((len(self._arms), self._n_arms))
         penalties = None if without is None else self._sums.penalties([without])
         for fold in range(self._sums.folds):
@@ -206,7 +206,7 @@ def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
 
 
 def _fit_level(design: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return coefficients (features,) of the mean score of all arms: it adds nothing to any choice."""
+    """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
     path = _ridge_path(design, scores.mean(axis=1, keepdims=True))
     return path.coefficients(path.best_penalty())[:, 0]
 
@@ -216,7 +216,7 @@ def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
 
 
 def _choices(predicted: FloatArray, supported: BoolArray, best: int) -> IntArray:
-    """Return the arm with the largest prediction (n,), the best one if there are several."""
+    """Return the arm with the largest prediction (n,), or the best arm on ties."""
     allowed = np.where(supported, predicted, -np.inf)
     chosen = allowed.argmax(axis=1)
     return np.where(allowed[:, best] >= allowed.max(axis=1), best, chosen)
@@ -236,7 +236,7 @@ def _largest_quantile(gains: FloatArray) -> float:
 
 
 def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
-    """Return the lower limit of a gain; the correction for skewness may lower it, and not raise it."""
+    """Return the lower limit of a gain; the correction for skewness may lower it but not raise it."""
     return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 

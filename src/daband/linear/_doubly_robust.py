@@ -1,4 +1,4 @@
-"""The doubly robust core: every estimate and every policy made from a log uses these scores.
+"""Doubly robust scores, on which every estimate and every policy made from a log is based.
 
 The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``: a model's prediction, corrected by
 the observed reward. If the propensities are right, its mean is the arm's value whatever the model predicts; a good
@@ -22,10 +22,10 @@ from daband.linear._kernels import draw_key, uniforms
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
 
-#: Contexts of more numbers are reduced to their first principal components.
+#: Contexts with more dimensions are reduced to their leading principal components.
 _MAX_FEATURES = 256
 _COMPONENTS = 64
-#: Rows that the principal components, means and standard deviations of features are fitted to, at most.
+#: Maximum number of rows to which principal components, means and standard deviations are fitted.
 _SAMPLE = 4096
 _SAMPLE_BYTES = 1 << 28
 #: Penalties per round that are compared, for features of unit variance.
@@ -71,7 +71,7 @@ class RidgePath:
         return float(_PENALTIES[np.argmin(np.where(allowed, residual / np.maximum(left, 1e-9) ** 2, np.inf))])
 
     def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
-        """Return intercept and slopes, (1 + d, m); means shrink towards ``prior`` as if that were one more round."""
+        """Return intercept and slopes, (1 + d, m); means shrink towards ``prior`` as if it were one more round."""
         slopes = self._vectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
         mean = self._mean if prior is None else (self.n * self._mean + prior) / (self.n + 1.0)
         return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
@@ -81,10 +81,10 @@ class RewardSums:
     """Sums of the rounds of a log, by fold and head, from which reward models are fitted.
 
     Args:
-        folds: how many folds there are.
-        heads: how many regressions there are: one per arm, or one if every arm has a context.
-        sample: features (m, d) near whose means and scales the others are; sums of large numbers would lose digits.
-        reward: a number near the rewards, for the same reason.
+        folds: the number of folds.
+        heads: the number of regressions: one per arm, or one if every arm has a context.
+        sample: features (m, d) that give approximate means and scales; sums of large numbers would lose digits.
+        reward: an approximate reward, for the same reason.
     """
 
     def __init__(self, folds: int, heads: int, sample: FloatArray, reward: float) -> None:
@@ -101,8 +101,8 @@ class RewardSums:
         self._sums = RidgeSums(folds * heads, self._width + 1)
 
     def add(self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Add rounds: the features (n, d) of the chosen arm, the fold and head of each, and its reward."""
-        rows = np.empty((len(features), self._width + 1), order="F")  # columns one after the other are summed fastest
+        """Add rounds: the features (n, d) of the chosen arm, and the fold, head and reward of each round."""
+        rows = np.empty((len(features), self._width + 1), order="F")  # contiguous columns are summed fastest
         rows[:, 0] = 1.0
         rows[:, 1:-1] = self._standard(features)
         rows[:, -1] = rewards - self._offset
@@ -110,7 +110,7 @@ class RewardSums:
         self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
 
     def fit(self, left_out: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
-        """Fit a model to all folds but these, with the best penalties or those (heads,) that are given."""
+        """Fit a model to all folds except ``left_out``, with the given penalties (heads,) or the best ones."""
         grams, unit = self._grams(left_out)
         total = grams.sum(axis=0)
         middle = float(total[0, -1] / max(1.0, total[0, 0]))
@@ -129,7 +129,7 @@ class RewardSums:
         return RewardModel(coefficients, self._standard, (self._low, self._high))
 
     def penalties(self, left_out: Iterable[int]) -> FloatArray:
-        """Return the best penalty of every head (heads,) on all folds but these."""
+        """Return the best penalty of every head (heads,) on all folds except ``left_out``."""
         best = np.full(self.heads, _PENALTIES[-1])
         for head, gram in enumerate(self._grams(left_out)[0]):
             if gram[0, 0] >= _MIN_ROUNDS:
@@ -137,14 +137,14 @@ class RewardSums:
         return best
 
     def _grams(self, left_out: Iterable[int]) -> tuple[FloatArray, FloatArray]:
-        """Return sums (heads, d + 2, d + 2) without some folds, of features of unit variance, and their scale."""
+        """Return sums (heads, d + 2, d + 2) over the other folds, of features with unit variance, and their scale."""
         kept = np.ones(self.folds, np.bool_)
         kept[list(left_out)] = False
         grams = self._sums.gram.reshape(self.folds, self.heads, self._width + 1, -1)[kept].sum(axis=0)
         total = grams.sum(axis=0)
         rounds = max(1.0, total[0, 0])
         variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
-        unit = np.ones(self._width + 1)  # the sample's scale is near that, and no more
+        unit = np.ones(self._width + 1)  # the sample's scale is only approximate
         unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
         return grams * np.outer(unit, unit), unit
 
@@ -153,7 +153,7 @@ class RewardSums:
 
 
 class RewardModel:
-    """Predicts the reward of every arm: linear in features, within the rewards that were observed."""
+    """Predicts the reward of every arm: linear in features, clipped to the range of observed rewards."""
 
     def __init__(
         self, coefficients: FloatArray, standard: Callable[[FloatArray], FloatArray], bounds: tuple[float, float]
@@ -169,7 +169,7 @@ class RewardModel:
 
 
 def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
-    """Return what ``RidgePath.coefficients`` does, (1 + d,), for one penalty and one target, which is faster."""
+    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, which is faster."""
     n = gram[0, 0]
     centre = gram[0, 1:] / n
     covariance = gram[1:, 1:] / n - np.outer(centre, centre)
@@ -190,9 +190,9 @@ def doubly_robust_scores(
 
 
 def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
-    """Return the folds 0..folds - 1 of rows ``first`` to ``first + n - 1``, which do not depend on other rows.
+    """Return the fold (0..folds - 1) of rows ``first`` to ``first + n - 1``, which does not depend on other rows.
 
-    Among ``folds`` consecutive rows every fold has one.
+    Each aligned block of ``folds`` rows has one row in every fold.
     """
     block, skipped = divmod(first, folds)
     draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
@@ -203,9 +203,9 @@ def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
 
 
 def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[FloatArray]:
-    """Return each batch of contexts with all but its first ``lead`` axes flattened, reduced if that is long.
+    """Return each batch of contexts with all but its first ``lead`` axes flattened, and reduced if long.
 
-    Contexts of more than 256 numbers become their first 64 principal components, fitted to all batches together.
+    Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
     size = math.prod(contexts.shape[lead:])
     rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
@@ -217,18 +217,18 @@ def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[Fl
 
 
 def feature_map(size: int, shown: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
-    """Return the function from rows of ``size`` numbers to features; long rows become components of ``shown``."""
+    """Return a function from rows (n, size) to features; long rows become principal components of ``shown``."""
     if not needs_components(size):
         return unit_scale
     return PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
 
 
 def needs_components(size: int) -> bool:
-    """True if contexts of this many numbers are reduced to principal components."""
+    """True if contexts with this many dimensions are reduced to principal components."""
     return size > _MAX_FEATURES
 
 
 def sampled_places(n: int, row_bytes: int) -> IntArray:
-    """Return the indices of the rows, of n, that ``feature_map`` and ``RewardSums`` are shown."""
+    """Return the indices, among n rows, of the sample that ``feature_map`` and ``RewardSums`` get."""
     most = min(_SAMPLE, n, max(_COMPONENTS, _SAMPLE_BYTES // max(1, row_bytes)))
     return np.linspace(0, n - 1, most).astype(np.int64)

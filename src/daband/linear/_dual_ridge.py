@@ -1,8 +1,8 @@
-"""Ridge statistics in the space of rounds, for contexts of more dimensions than there are rounds.
+"""Ridge statistics in the space of rounds, for contexts with more dimensions than there are rounds.
 
 With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
 from v = T X x: its mean is v . (T [r, 1]), its variance (x.x - v.v) / ridge, and the covariance of two contexts
-(x.y - v_x.v_y) / ridge. T grows by rows; a row once written never changes, so nothing drifts.
+(x.y - v_x.v_y) / ridge. T grows by rows. Rows never change once written, so rounding errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
-# Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole.
+# Inner products of contexts with many dimensions, exact for ``uint8``, without a float copy of all contexts.
 
 
 _ROWS = 256
-#: Whole numbers up to here have no rounding error in float32.
+#: Integers up to this size have no rounding error in float32.
 _EXACT = 1 << 24
 _WIDE_COLUMNS = 2048
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: bytes count as 0..1.
+    """Return left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: bytes are scaled to 0..1.
 
-    Values are widened tile by tile, into one small buffer. Bytes, and sums of bytes on the left, are multiplied
-    exactly: as float32 over so few dimensions at a time that the whole numbers fit, those on the right less 128 for
-    that, and summed in float64, with the scale last. That is faster than products in float64 as well.
+    Values are converted tile by tile, in one small buffer. Bytes, and sums of bytes on the left, are multiplied
+    exactly: in float32, over few enough dimensions at a time that the integers fit. For this, 128 is subtracted from
+    bytes on the right. Tiles are summed in float64 and scaled last, which is also faster than float64 products.
     """
     exact = left.dtype.kind == right.dtype.kind == "u"
     kind: type[np.floating[Any]] = np.float32 if exact else np.float64
@@ -58,9 +58,9 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
 
 
 class ContextStore:
-    """Contexts in the type they came in, in chunks, so that growing never copies what is stored.
+    """Contexts in their original type, in chunks, so that growing never copies stored rows.
 
-    Of images in grey, as long as all are, one of the three equal channels is stored: a third to keep and to multiply.
+    As long as all images are grey, only one of the three equal channels is stored, which saves memory and products.
     """
 
     def __init__(self, dim: int) -> None:
@@ -74,7 +74,7 @@ class ContextStore:
         return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
 
     def append(self, rows: AnyArray) -> None:
-        """Add rows (B, d). A second type turns the store into float64."""
+        """Append rows (B, d). Rows of a second type convert the store to float64."""
         rows = rows.reshape(len(rows), self.dim)
         if rows.dtype not in (np.uint8, np.float32, np.float64):
             rows = rows.astype(np.float64)
@@ -102,7 +102,7 @@ class ContextStore:
             rows = rows[n:]
 
     def products(self, contexts: AnyArray) -> FloatArray:
-        """Products of contexts (B, d) with everything stored, (B, n)."""
+        """Return the products of contexts (B, d) with all stored contexts, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
         if self._channels is not None:
@@ -117,7 +117,7 @@ class ContextStore:
         self._filled = n - (keep - 1) * self._rows_per_chunk if keep else 0
 
     def array(self) -> AnyArray:
-        """All rows as one array (a copy)."""
+        """Return all rows as one array (a copy)."""
         if not self._chunks:
             return np.zeros((0, self.dim))
         rows = np.concatenate(self._filled_chunks())
@@ -143,12 +143,12 @@ class ContextStore:
         self._add(rows)
 
 
-#: Rows of T per block: each block is as wide as its last row is long, so half of the square is never stored.
+#: Rows of T per block. Each block is as wide as its last row is long, so half of the square is never stored.
 _BLOCK = 256
 
 
 class _InverseFactor:
-    """T = L^-1 of one head, lower triangular, in blocks of rows; and w = T [r, 1]."""
+    """T = L^-1 of one head, lower triangular, in blocks of rows, and w = T [r, 1]."""
 
     def __init__(self) -> None:
         self.blocks: list[FloatArray] = []
@@ -157,7 +157,7 @@ class _InverseFactor:
         self.weights = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
-        """V = T k for products k (n, B)."""
+        """Return V = T k for products k (n, B)."""
         out = np.empty((self.n, products.shape[1]))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK
@@ -166,16 +166,16 @@ class _InverseFactor:
         return out
 
     def extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The rows of T and the weights that m more rounds add; nothing changes yet.
+        """Return the rows of T and the weights that m more rounds add, without changing anything.
 
-        v (n, m) is that of their contexts, inner (m, m) their products plus the ridge.
+        v (n, m) belongs to the new contexts; inner (m, m) are their products plus the ridge.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
         left = -corner @ self.transposed_apply(v)
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
-        """Append what ``extension`` returned."""
+        """Append the rows and weights that ``extension`` returned."""
         self.weights = np.concatenate([self.weights, weights])
         self.members.extend(int(index) for index in members)
         old = self.n
@@ -196,7 +196,7 @@ class _InverseFactor:
             self.blocks[-1][n % _BLOCK :] = 0.0
 
     def transposed_apply(self, v: FloatArray) -> FloatArray:
-        """(T' v)' for v (n, m), that is (m, n)."""
+        """Return (T' v)' for v (n, m), which is (m, n)."""
         out = np.zeros((v.shape[1], self.n))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK
@@ -215,13 +215,13 @@ class DualRidge:
         self._heads: list[int] = []
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
-        #: Contexts of the last ``products``, the products between them and v of every head, for the next ``update``.
+        #: Contexts of the last ``products``, their inner products and v of every head, for the next ``update``.
         self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         self.add_heads(n_heads)
 
     @property
     def n_heads(self) -> int:
-        """How many regressions there are."""
+        """The number of regressions."""
         return len(self._factors)
 
     @property
@@ -230,7 +230,7 @@ class DualRidge:
         return np.array([factor.n for factor in self._factors], np.int64)
 
     def coefficients(self, centre: float = 0.0) -> FloatArray:
-        """The coefficients (heads, d) of rewards less ``centre``."""
+        """Return the coefficients (heads, d) of rewards minus ``centre``."""
         contexts = unit_scale(self.store.array())
         weights = [factor.weights @ np.array([[1.0], [-centre]]) for factor in self._factors]
         rows = [
@@ -245,7 +245,7 @@ class DualRidge:
         self._factors.extend(_InverseFactor() for _ in range(n))
 
     def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and variances of contexts (B, d), each (B, heads); 0 without widths."""
+        """Return predicted rewards and variances (0 without ``widths``) of contexts (B, d), each (B, heads)."""
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
@@ -259,7 +259,7 @@ class DualRidge:
         return mean, np.maximum(variance, 0.0)
 
     def episode(self, contexts: AnyArray) -> Episode:
-        """What an episode with these contexts (B, d) starts from."""
+        """Return the initial state of an episode with these contexts (B, d)."""
         between = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
         applied = [factor.apply(stored[factor.members]) for factor in self._factors]
@@ -273,7 +273,7 @@ class DualRidge:
         return Episode(covariance, np.zeros((0, 0)), True, mean, variance)
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
-        """Learn from a batch of rounds: contexts (B, d), the head of each and its targets (B, 2)."""
+        """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         check_norm(contexts, self.ridge)
         last, self._last = self._last, None
         before, sizes = len(self.store), [factor.n for factor in self._factors]
@@ -297,17 +297,17 @@ class DualRidge:
             ) from None
 
     def to_primal(self) -> PrimalRidge:
-        """The same regressions in the space of contexts."""
+        """Return the same regressions in the space of contexts."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
         primal.fit(self.store.array(), np.array(self._heads, np.int64), self._targets)
         return primal
 
     def cost_per_round(self) -> float:
-        """Multiplications that one more decision costs now: products with every round, and T k per head."""
+        """Return the cost of one more decision now, in multiplications: products with every round, and T k per head."""
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:
-        """The arrays from which ``restore`` continues bit for bit."""
+        """Return the arrays from which ``restore`` continues bit for bit."""
         arrays: dict[str, AnyArray] = {
             "contexts": self.store.array(),
             "heads": np.array(self._heads, np.int64),
@@ -321,7 +321,7 @@ class DualRidge:
         return arrays
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the arrays that ``state`` returned."""
         n = len(state["heads"])
         heads = restored_array(state, "heads", np.zeros(n, np.int64))
         if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
@@ -361,7 +361,7 @@ class DualRidge:
         self._targets = np.concatenate([self._targets, targets])
 
     def _truncate(self, n: int, sizes: list[int]) -> None:
-        """Drop all rounds but the first ``n``, ``sizes`` of them in each head."""
+        """Drop all rounds but the first ``n``, of which each head has ``sizes``."""
         self._last = None
         for factor, size in zip(self._factors, sizes, strict=True):
             factor.truncate(size)

@@ -1,4 +1,4 @@
-"""How arms are chosen from predicted means and bonuses, and with which probability: for training and for serving."""
+"""Choice of arms from predicted means and bonuses, with choice probabilities: for training and for serving."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SMALLEST = 1e-13
 
 
 def gaussians(uniform: FloatArray) -> FloatArray:
-    """Standard normal numbers (B, K) from uniform ones (B, 2 K), each from a pair of its own (Box-Muller)."""
+    """Return standard normal numbers (B, K) from uniform ones (B, 2 K), each from its own pair (Box-Muller)."""
     first, second = uniform[:, 0::2], uniform[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-first))
     return radius * np.cos(2.0 * np.pi * second)
 
 
 def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
-    """P(draw of ``arms`` is the largest among the available) for each row; mean, deviation (B, K) to (B,).
+    """Return P(the draw of ``arms`` is the largest among available arms) for each row; mean, deviation (B, K) to (B,).
 
-    The integral of the arm's density times the other arms' distribution functions is cut where any of these bends (at
-    fixed multiples of its deviation), and each piece gets twelve Gauss-Legendre nodes. A deviation of zero counts as
-    a very small one, so that two certain arms of equal mean share evenly, as ties do.
+    The integral of the arm's density times the other arms' distribution functions is split where any of these bends
+    (at fixed multiples of its standard deviation). Each piece gets twelve Gauss-Legendre nodes. A standard deviation of
+    zero is replaced by a very small one, so two certain arms with equal means are equally likely, as in ties.
     """
     out = np.empty(len(mean))
     for row in range(len(mean)):
@@ -55,9 +55,9 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) ->
     floor = _SMALLEST * (1.0 + np.abs(mean).max())
     unit = max(float(deviation[arm]), floor)
     others = np.maximum(deviation[rivals], floor)
-    # In units of the arm's own deviation: its draw is t, a rival's is centre + deviation * N(0, 1).
+    # In units of the arm's standard deviation: its draw is t, a rival's is centre + deviation * N(0, 1).
     centre, rival_deviation = (mean[rivals] - mean[arm]) / unit, others / unit
-    lowest = max(-_REACH, float((centre - _REACH * rival_deviation).max()))  # below, some rival is larger for certain
+    lowest = max(-_REACH, float((centre - _REACH * rival_deviation).max()))  # below, some rival is certainly larger
     if lowest >= _REACH:
         return 0.0
     knots = np.concatenate([_KNOTS, (centre[:, None] + rival_deviation[:, None] * _KNOTS).ravel()])
@@ -71,7 +71,7 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) ->
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
-    """The standard normal distribution function of every entry; importing scipy for it would take half a second."""
+    """Return the standard normal distribution function of every entry; importing scipy would take half a second."""
     if (special := sys.modules.get("scipy.special")) is not None:
         values: FloatArray = special.ndtr(x)
         return values
@@ -80,21 +80,21 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 _RESOLUTION = 2.0**-53
-#: Rows up to which lists are faster than arrays.
+#: Maximum number of rows for which lists are faster than arrays.
 _FEW = 4
-#: A zero and a unit of rewards.
+#: The zero point and the unit of rewards.
 Unit = tuple[float, float]
-#: Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals.
+#: Uniform numbers in [0, 1), (rounds, slots). Slot 0 decides on epsilon, slot 1 among tied arms.
 UniformDraws = Callable[[int, int], FloatArray]
 
 
 def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
-    """The draws of the rounds from ``first_round`` on; they depend on the key and the round alone."""
+    """Return the draws of the rounds from ``first_round`` on, which depend only on the key and the round."""
     return functools.partial(uniforms, key, first_round)
 
 
 def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
-    """Draws of the operating system: there is no state that threads or forked processes would share."""
+    """Return draws from the operating system, which need no state that threads or forked processes would share."""
     bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
     return (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
 
@@ -104,11 +104,11 @@ _LARGEST_ALPHA = 1e100
 
 @dataclass(frozen=True)
 class Exploration:
-    """How arms are chosen from predicted means and bonuses.
+    """Settings for choosing arms from predicted means and bonuses.
 
     ``rule`` "ucb" adds ``alpha`` times the bonus to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the bonus times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
-    ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
+    the bonus times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. Every linear policy
+    has the default ``alpha`` of this class, ``Exploration.alpha``.
     """
 
     rule: str = "ucb"
@@ -126,15 +126,15 @@ class Exploration:
 
     @property
     def optimism(self) -> float:
-        """The factor of a bonus in the score of an arm, random draws aside."""
+        """The factor of a bonus in the score of an arm, without random draws."""
         return self.alpha if self.rule == "ucb" else 0.0
 
     def by_rule(self, rule: str | None) -> Exploration:
-        """``rule`` without epsilon in place of its own; the same exploration for None."""
+        """Return this exploration with ``rule`` and without epsilon; with None, return it unchanged."""
         return self if rule is None else Exploration(rule, self.alpha)
 
     def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
-        """The factor of each bonus in the score, (n, K)."""
+        """Return the factor of each bonus in the score, (n, K)."""
         if self.rule != "thompson":
             return np.full((n, n_arms), self.optimism)
         return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
@@ -144,8 +144,8 @@ class Exploration:
     ) -> Decision:
         """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm a row. ``unit`` is a zero and a unit of rewards: ties are measured in
-        it. Nothing is drawn as long as every row's best arm is certain.
+        ``available`` (B, K) has at least one arm per row. ``unit`` is the zero point and the unit of rewards, in which
+        ties are measured. Nothing is drawn if every row's best arm is certain.
         """
         if len(mean) <= _FEW:
             chosen = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
@@ -164,7 +164,7 @@ class Exploration:
         available: Mask = None,
         unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
-        """Choose arms for few rows; return a list of arms and propensities."""
+        """Choose arms for a few rows; return a list of arms and propensities."""
         scores = self._scores(mean, bonus, draws)
         n, n_arms = scores.shape
         every, epsilon, drawn = range(n_arms), self.epsilon, None
@@ -185,7 +185,7 @@ class Exploration:
         return chosen
 
     def _scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
-        """What arms are compared by, (B, K)."""
+        """Return the scores by which arms are compared, (B, K)."""
         if self.rule == "thompson":
             return mean + self.multiplier(len(mean), mean.shape[1], draws) * bonus
         return mean + self.alpha * bonus if self.rule == "ucb" and self.alpha else mean
@@ -193,7 +193,7 @@ class Exploration:
     def propensities(
         self, arms: IntArray, propensities: FloatArray, mean: FloatArray, bonus: FloatArray, available: Mask
     ) -> FloatArray:
-        """Those given, (B,); with Thompson's draws the probability that the arm's own was the largest instead."""
+        """Return the given propensities (B,); for "thompson", the probability that the arm's draw was the largest."""
         if self.rule != "thompson":
             return propensities
         mask = np.ones(mean.shape, np.bool_) if available is None else available
@@ -203,14 +203,14 @@ class Exploration:
     def probabilities(
         self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, unit: Unit = (0.0, 1.0)
     ) -> FloatArray:
-        """The probability with which ``decide`` chooses each arm, (B, K)."""
+        """Return the probability with which ``decide`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":
             best = np.empty_like(mean)
             for arm in range(mean.shape[1]):
                 best[:, arm] = probability_of_best(mean, self.alpha * bonus, mask, np.full(len(mean), arm))
             best = np.where(mask, best, 0.0)
-            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
+            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
         else:
             tied = _tied(mean + self.optimism * bonus, mask, unit)
             best = np.ascontiguousarray((tied / tied.sum(axis=0)).T)
@@ -220,7 +220,7 @@ class Exploration:
 def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
 ) -> tuple[IntArray, FloatArray]:
-    """The arms of many rounds (B,), and their probabilities under ties and epsilon (B,)."""
+    """Return the arms of many rounds (B,), and their probabilities under ties and epsilon (B,)."""
     tied = _tied(scores, available, unit)
     n_tied = tied.sum(axis=0)
     if not n_tied.all():
@@ -237,7 +237,7 @@ def _choose_batch(
 
 
 def _tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
-    """Which of the available arms are tied for the best, (K, B): sums over few arms are sums of long rows."""
+    """Return which available arms are tied for the best, (K, B); sums over few arms are then sums of long rows."""
     columns = np.array(scores.T, order="C")
     if available is not None:
         columns[~available.T] = -np.inf
@@ -248,7 +248,7 @@ def _tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and bonuses (B, K) they were chosen at.
+    """Chosen arms (B,), their probabilities (B,), and the means and bonuses (B, K) at the time of the choice.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
     >>> decision = policy.select([[1.0]], available=[False, True])
@@ -266,7 +266,7 @@ AnyDecision = TypeVar("AnyDecision", bound=Decision)
 
 
 def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
-    """The rounds of all parts in their order."""
+    """Return the rounds of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     kind = type(parts[0])

@@ -1,7 +1,7 @@
-"""Which inner loops run on this machine: compiled ones where numba is installed, numpy ones otherwise.
+"""Selects the inner loops for this machine: compiled ones if numba is installed, numpy ones otherwise.
 
-``DABAND_KERNELS=numpy`` selects the numpy ones, e.g. where compiling is not wanted. They are loaded when the first
-loop runs: numba takes more than a second to import, and who only decides with an exported policy needs none of it.
+``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. Loops are loaded when the first one runs:
+numba takes more than a second to import, and deciding with an exported policy does not need it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from daband.linear._kernels_numpy import uniforms
 
 @functools.cache
 def kernels_are_compiled() -> bool:
-    """Whether numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
+    """True if numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
     asked = os.environ.get("DABAND_KERNELS", "auto")
     one_of("DABAND_KERNELS", asked, ("auto", "numba", "numpy"))
     return asked == "numba" or (asked == "auto" and importlib.util.find_spec("numba") is not None)
 
 
 class _LoadedOnUse:
-    """The module of loops, imported when the first of them is called; afterwards an attribute like any other."""
+    """The module of loops, imported when the first loop is called; afterwards loops are ordinary attributes."""
 
     def __getattr__(self, name: str) -> Any:
         kind = "numba" if kernels_are_compiled() else "numpy"
@@ -46,7 +46,7 @@ kernels: Any = _LoadedOnUse()
 
 
 def draw_key(seed: int) -> np.uint64:
-    """The key that stands for ``seed``: seeds that differ in one bit give unrelated keys."""
+    """Return the key for ``seed``; seeds that differ in one bit give unrelated keys."""
     key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
     return key
 

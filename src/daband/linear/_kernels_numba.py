@@ -1,4 +1,4 @@
-"""The inner loops, compiled. ``kernels_numpy`` has the same functions in numpy; tests compare the two.
+"""Compiled inner loops. ``kernels_numpy`` has the same functions in numpy; tests compare the two.
 
 Reassociation is allowed so that dot products use vector instructions; nothing here relies on NaN or signed zeros, since
 ``Policy`` checks its input. Compiled code does not check indices: every index that comes from an argument (a head, a
@@ -20,21 +20,22 @@ from numba import njit
 
 from daband.linear._kernels_numpy import MIX_1, MIX_2, STEP_ROUND, STEP_SLOT
 
-# How the loops are compiled: with numba, and its cache where one can be written.
+# Compilation of the loops with numba, with an on-disk cache if one can be written.
 #
-# numba writes compiled loops beside the package or below the user's home. A container whose file system is read-only,
-# with a user who has no home, offers neither: there every process compiles anew, which takes some seconds.
+# numba writes compiled loops next to the package or below the user's home directory. In a container with a read-only
+# file system and a user without a home directory, neither is possible. Every process then compiles the loops again,
+# which takes some seconds.
 
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 class UncachedKernelsWarning(UserWarning):
-    """Compiled loops cannot be kept on disk, so that this process compiles them anew."""
+    """Compiled loops cannot be stored on disk, so this process compiles them again."""
 
 
 def compiled(**options: Any) -> Callable[[Loop], Loop]:
-    """``numba.njit`` with a cache on disk, or without where numba finds no place to write one."""
+    """Return ``numba.njit`` with an on-disk cache, or without one if numba cannot write it."""
 
     def compile_loop(loop: Loop) -> Loop:
         try:
@@ -51,7 +52,7 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
 
 @functools.cache
 def _say_uncached() -> None:
-    """Warn, once a process."""
+    """Warn once per process."""
     warnings.warn(
         "numba can write its cache neither beside the package nor below a home directory, so this process compiles "
         "daband's loops anew (some seconds). Point NUMBA_CACHE_DIR to a folder that can be written, or set "
@@ -61,7 +62,7 @@ def _say_uncached() -> None:
     )
 
 
-# A seeded uniform, bit for bit that of ``kernels_numpy``.
+# A seeded uniform number, bit for bit equal to the one in ``kernels_numpy``.
 
 
 _ONE = np.uint64(1)
@@ -76,7 +77,7 @@ def _mix(x):
 
 @compiled()
 def uniform(key, round_number, slot):
-    """The uniform number in [0, 1) of one round and slot."""
+    """Return the uniform number in [0, 1) of one round and slot."""
     bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
     bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
@@ -96,9 +97,9 @@ def _dot(x, y):
 
 @compiled()
 def choose(scores, available, epsilon, coin, pick):
-    """The arm of one round, and its probability under ties and epsilon.
+    """Return the arm of one round, and its probability under ties and epsilon.
 
-    Scores within ``TIE`` of the best are tied: rounding alone must not decide. ``pick`` decides among equals.
+    Scores within ``TIE`` of the best are tied, so that rounding does not decide. ``pick`` chooses among tied arms.
     """
     n_available = 0
     best = -np.inf
@@ -131,7 +132,7 @@ def choose(scores, available, epsilon, coin, pick):
 
 @compiled(fastmath=FAST)
 def _rank_one(matrix, theta, z, targets, u, variance):
-    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
+    """Update one head by Sherman-Morrison, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
     d = z.shape[0]
     root = 1.0 / math.sqrt(1.0 + variance)
     first = (targets[0] - _dot(theta[0], z)) * root
@@ -149,12 +150,12 @@ def _rank_one(matrix, theta, z, targets, u, variance):
 
 @compiled(fastmath=FAST)
 def learn_rounds(statistics, contexts, heads, targets, largest):
-    """Sherman-Morrison, one round after the other, in place.
+    """Learn rounds in place, one after the other, by Sherman-Morrison.
 
-    Returns the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its
-    inverse was computed. ``statistics`` are the arrays of ``PrimalRidge``. Contexts are (B, d), targets (B, 2). A
-    context whose squared norm exceeds ``largest`` changes nothing: the variance is then -1. Rows are kept aside in
-    ``pending``, and summed into A when that is full.
+    Return the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its inverse
+    was computed. ``statistics`` are the arrays of ``PrimalRidge``. Contexts are (B, d), targets (B, 2). If the squared
+    norm of a context exceeds ``largest``, nothing changes and the returned variance is -1. Rows are collected in
+    ``pending``, which is summed into A when full.
     """
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     n_rounds, d = contexts.shape
@@ -194,7 +195,7 @@ def learn_rounds(statistics, contexts, heads, targets, largest):
 
 @compiled(fastmath=FAST)
 def _sum_pending(gram, rows):
-    """Add the rows' Z'Z to A: summed among themselves first, which keeps rounding errors small."""
+    """Add the rows' Z'Z to A; the rows are summed first, which keeps rounding errors small."""
     d = gram.shape[0]
     line = np.empty(d)
     for i in range(d):
@@ -210,9 +211,9 @@ def _sum_pending(gram, rows):
 
 @compiled(fastmath=FAST)
 def _quadratic(matrix, z):
-    """Z' M z of a symmetric matrix, from its lower half alone: many dimensions are limited by memory.
+    """Return z' M z of a symmetric matrix from its lower half; with many dimensions, memory is the bottleneck.
 
-    Four rows at a time, up to the 4 x 4 block on the diagonal, so that each z_j is loaded once for four products.
+    Processes four rows at a time, up to the 4 x 4 diagonal block, so that each z_j is loaded once for four products.
     """
     d = z.shape[0]
     whole = d - d % 4
@@ -234,7 +235,7 @@ def _quadratic(matrix, z):
 
 @compiled(fastmath=FAST)
 def decide_one(statistics, context, available, unit, rule, first_round, scored, chosen):
-    """A whole decision for one context (1, d) and K heads, written to ``scored`` (2, 1, K) and ``chosen``, (1,) twice.
+    """Decide for one context (1, d) and K heads; write to ``scored`` (2, 1, K) and ``chosen``, (1,) twice.
 
     ``statistics`` are inverse and theta, ``unit`` the centre and scale of rewards, ``rule`` alpha (0 is greedy),
     epsilon and the key of the draws.
@@ -246,7 +247,7 @@ def decide_one(statistics, context, available, unit, rule, first_round, scored, 
         raise ValueError("contexts, coefficients and results differ in shape")
     scores = np.empty(n_arms)
     for position in range(n_arms):
-        # Even rounds read the heads forwards, odd ones backwards: what was read last is still in the cache.
+        # Even rounds read the heads forwards, odd ones backwards: the heads read last are still in the cache.
         a = n_arms - 1 - position if first_round & 1 else position
         mean = _dot(theta[a, 0], z)
         if centre != 0.0:
@@ -261,18 +262,18 @@ def decide_one(statistics, context, available, unit, rule, first_round, scored, 
 
 @compiled(fastmath=FAST)
 def play_episode(covariances, predicted, rule, rewards, moments, chosen):
-    """Every round of an episode, exactly as if played one by one, without touching the inverses.
+    """Play every round of an episode, exactly as if played one by one, without changing the inverses.
 
-    ``predicted``, means (2, H, K) of rewards and of ones and variances (H, K), hold the values before the episode and
-    are corrected for the rounds still to come; row i ends as the values at which round i was decided. ``rule`` has the
-    factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2). ``rewards`` are (H, K) with
-    weights (H,). ``moments`` are the state of ``RewardMoments``, and whether they are used; the state is updated.
+    ``predicted`` are means (2, H, K) of rewards and of ones, and variances (H, K). They hold the values before the
+    episode and are corrected for the remaining rounds; row i ends with the values at which round i was decided.
+    ``rule`` has the factors of bonuses (H, K), the available arms (H, K), epsilon, and draws (H, 2). ``rewards`` are
+    (H, K) with weights (H,). ``moments`` are the state of ``RewardMoments``, which is updated, and a flag for using it.
     ``chosen`` gets the arms (H,), their probabilities (H,), and the centre and scale (H, 2) of each round.
 
     ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
-    its head starts from products: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
-    (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H contexts, or
-    where arms are ``shared`` one head and C = H K contexts.
+    its head is computed from products. With ``direct`` these are the covariances (heads, C, C) themselves. Otherwise
+    they are A^-1 z (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H
+    contexts, or with ``shared`` arms one head and C = H K contexts.
     """
     products, contexts, direct, shared = covariances
     means, variance = predicted
@@ -282,7 +283,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     arms, probability, units = chosen
     mean, ones = means[0], means[1]
     n, n_arms = mean.shape
-    per_round = n_arms if shared else 1  # contexts of a round
+    per_round = n_arms if shared else 1  # contexts per round
     n_contexts = n * per_round
     flat_mean, flat_ones, flat_variance = mean.reshape(-1), ones.reshape(-1), variance.reshape(-1)
     rows = np.empty((n, n_contexts))
@@ -350,5 +351,5 @@ def add_reward(running, reward, weight):
 
 @compiled(fastmath=FAST)
 def sum_of_squares(x):
-    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    """Return the sum of squares of a flat float64 array, without a warning on overflow."""
     return _dot(x, x)

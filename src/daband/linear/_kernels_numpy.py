@@ -1,4 +1,4 @@
-"""The inner loops in numpy: those of ``kernels_numba``, for serving and without numba, and what needs no compiling."""
+"""Inner loops in numpy: those of ``kernels_numba``, for serving or without numba, and others that stay uncompiled."""
 
 # mypy: allow-untyped-defs
 
@@ -12,31 +12,31 @@ import numpy as np
 
 from daband._arrays import BoolArray, FloatArray, IntArray
 
-#: Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide.
+#: Scores this close to the best, relative to 1 plus its absolute value, are tied, so that rounding does not decide.
 TIE = 1e-12
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
+    """Return row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
     products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
     return np.maximum(products, 0.0, out=products)
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """The arm of one round, and its probability under ties and epsilon."""
+    """Return the arm of one round, and its probability under ties and epsilon."""
     among = available.nonzero()[0].tolist()
     return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
 
 
 def tied_arms(scores: list[float], among: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
-    """The arms within ``TIE`` of the best, in this unit."""
+    """Return the arms within ``TIE`` of the best, in this unit."""
     best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
     floor = best - TIE * (unit + abs(best - zero))
     return [arm for arm in among if scores[arm] >= floor]
 
 
 def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """One of the tied arms, or of all with probability epsilon (``coin``), and its probability; ``pick`` chooses."""
+    """Return a tied arm, or with probability epsilon (``coin``) any arm, and its probability; ``pick`` chooses."""
     drawn_from = among if coin < epsilon else tied
     arm = drawn_from[int(pick * len(drawn_from))]
     return arm, epsilon / len(among) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
@@ -45,7 +45,7 @@ def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: f
 def _rank_one(
     matrix: FloatArray, theta: FloatArray, z: FloatArray, targets: FloatArray, u: FloatArray, variance: float
 ) -> None:
-    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u."""
+    """Update one head by Sherman-Morrison, with u = A^-1 z and variance = z'u."""
     root = math.sqrt(1.0 + variance)
     scaled = u / root
     theta += np.outer((targets - theta @ z) / root, scaled)
@@ -55,7 +55,7 @@ def _rank_one(
 def learn_rounds(
     statistics: Any, contexts: FloatArray, heads: IntArray, targets: FloatArray, largest: float
 ) -> tuple[float, int]:
-    """Sherman-Morrison, one round after the other; see ``kernels_numba.learn_rounds``."""
+    """Learn rounds one after the other by Sherman-Morrison; see ``kernels_numba.learn_rounds``."""
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
@@ -81,7 +81,7 @@ def learn_rounds(
 
 
 def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, moments: Any, chosen: Any) -> None:
-    """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
+    """Play every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
     (products, contexts, direct, shared), (means, variance) = covariances, predicted
     (multiplier, available, epsilon, draws), (table, weights) = rule, rewards
     (running, standardise), (arms, probability, units) = moments, chosen
@@ -125,12 +125,12 @@ def add_reward(running: FloatArray, reward: float, weight: float) -> None:
 
 
 def sum_of_squares(x: FloatArray) -> float:
-    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    """Return the sum of squares of a flat float64 array, without a warning on overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.dot(x, x))
 
 
-# The seeded uniforms of ``kernels``.
+# The seeded uniform numbers of ``kernels``.
 
 
 STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
@@ -146,7 +146,7 @@ def _mix(x: Any) -> Any:
 
 
 def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    """Return uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _mix(_mix(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)

@@ -18,17 +18,17 @@ from daband._arrays import FloatArray
 _NEGLIGIBLE_SKEWNESS = 1e-6
 #: Rewards that each group needs before a lift has an interval.
 _MIN_GROUP = 50
-#: The number of rounds at which the interval of a lift is narrowest, relative to that of a single look.
+#: The number of rounds at which the interval of a lift is narrowest, relative to the interval of a single look.
 _TIGHT_AT = 2000
 
 
 class MeanEstimate(NamedTuple):
-    """An estimated mean, and what is known of its sampling distribution."""
+    """An estimated mean, with statistics of its sampling distribution."""
 
     value: float
     #: The standard error.
     error: float
-    #: The skewness of the estimate: that of one term over the root of their number.
+    #: The skewness of the estimate: the skewness of one term divided by the square root of their number.
     skewness: float = 0.0
     #: Degrees of freedom of the standard error.
     freedom: float = math.inf
@@ -41,7 +41,7 @@ class MeanEstimate(NamedTuple):
         return self.limit(reach), self.limit(-reach)
 
     def limit(self, quantile: float) -> float:
-        """Return the limit that is this many standard errors below the estimate, corrected for skewness."""
+        """Return the limit ``quantile`` standard errors below the estimate, corrected for skewness."""
         if not math.isfinite(self.error) or not math.isfinite(quantile):
             return math.copysign(math.inf, -quantile)
         if abs(self.skewness) > _NEGLIGIBLE_SKEWNESS:
@@ -82,13 +82,13 @@ def self_normalised(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
 
 
 def effective_sample_size(weights: FloatArray) -> float:
-    """Return how many rounds of equal weight have the variance of these (Kish): (sum w)^2 / sum w^2."""
+    """Return the number of equally weighted rounds with the same variance (Kish): (sum w)^2 / sum w^2."""
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 class LiftSequence:
-    """The mean reward of a policy less that of a control group, with an interval that holds at all times at once.
+    """The mean reward of a policy minus the control group's, with an interval that holds at all times simultaneously.
 
     A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
     -(r - m) / c for the control group, where m is computed from earlier rewards only: its expectation is the lift,
@@ -104,7 +104,7 @@ class LiftSequence:
         self._alpha = 1.0 - confidence
         peak = -2.0 * math.log(self._alpha)
         self._rho = (peak + math.log(peak + 1.0)) / _TIGHT_AT
-        self._groups = {True: [0, 0.0], False: [0, 0.0]}  # rewards of the control group and of the policy: number, sum
+        self._groups = {True: [0, 0.0], False: [0, 0.0]}  # control group and policy: number and sum of rewards
         self._n = 0
         self._sum = self._squares = self._pooled = 0.0
         #: True once the upper limit was below 0.
@@ -114,7 +114,7 @@ class LiftSequence:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The numbers of rewards of the policy and of the control group."""
+        """The number of rewards of the policy, and of the control group."""
         return int(self._groups[False][0]), int(self._groups[True][0])
 
     def add(self, reward: float, control: float, *, in_control: bool) -> None:

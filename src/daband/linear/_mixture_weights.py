@@ -1,4 +1,4 @@
-"""The weights of several predictors in a common prediction, from how well each has predicted so far.
+"""The weights of several predictors in a common prediction, based on the past errors of each.
 
 Every round is predicted by every predictor before any of them learns it: the errors are honest and cost nothing. The
 weights w, non-negative with sum one, minimise
@@ -38,7 +38,7 @@ _REVISED_EVERY = 16
 
 
 class MixtureWeights:
-    """The weights of predictors in a common prediction: ``weights`` (M,), those of ``prior`` before the first round."""
+    """The weights of predictors in a common prediction: ``weights`` (M,), equal to ``prior`` before the first round."""
 
     def __init__(self, prior: Sequence[float] | FloatArray) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
@@ -49,7 +49,7 @@ class MixtureWeights:
         self._revised_at = 0
 
     def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> bool:
-        """Note the predictions (B, M) of rounds that no predictor had learned, and their rewards (B,).
+        """Record the predictions (B, M) of rounds that no predictor had learned, and their rewards (B,).
 
         ``scale`` is the standard deviation of rewards. Return True if the weights changed.
         """
@@ -64,7 +64,7 @@ class MixtureWeights:
         return True
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything needed to continue to the last bit."""
+        """Return all arrays needed to continue bit for bit."""
         rounds = np.array([self.n, self._revised_at], np.int64)
         return {"weights": self.weights, "errors": self._errors, "rounds": rounds}
 
@@ -78,10 +78,10 @@ class MixtureWeights:
 
 
 def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the predictions whose rewards are known if exactly one arm has reward 1, and those rewards.
+    """Return the predictions with known rewards if exactly one arm has reward 1, and those rewards.
 
-    ``means`` (B, K, M) are the predictions. A reward of 1 reveals that all other arms have 0; any other reward reveals
-    only that of the chosen arm.
+    ``means`` (B, K, M) are the predictions. A reward of 1 reveals that all other arms have reward 0; any other reward
+    reveals only the reward of the chosen arm.
 
     >>> import numpy as np
     >>> from daband.linear._mixture_weights import revealed_predictions
@@ -96,9 +96,9 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
 
 
 def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
-    """Return the w >= 0 with sum 1 that minimises w'G w - 2 m'w, exactly: over every set of non-zero weights.
+    """Return the exact minimiser of w'G w - 2 m'w with w >= 0 and sum 1, by trying every set of non-zero weights.
 
-    There are 2^M - 1 sets, so this is for few predictors; G is positive definite.
+    There are 2^M - 1 sets, so M must be small; G is positive definite.
     """
     m = len(moment)
     best, value = np.full(m, 1.0 / m), np.inf

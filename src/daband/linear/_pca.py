@@ -16,7 +16,7 @@ from daband.errors import InvalidInput, NotFitted
 
 @dataclass(frozen=True)
 class PcaStep:
-    """Flat contexts (n, d), centred and projected on ``axes`` (m, d): (n, m)."""
+    """Projection of flat contexts (n, d), centred, on ``axes`` (m, d): (n, m)."""
 
     centre: FloatArray
     axes: FloatArray
@@ -30,23 +30,23 @@ class PcaStep:
 
     @property
     def n_inputs(self) -> int:
-        """Numbers of a context."""
+        """The number of dimensions of a context."""
         return len(self.centre)
 
     @property
     def n_features(self) -> int:
-        """Numbers that a context becomes."""
+        """The number of features per context."""
         return len(self.axes)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         return (rows - self.centre).dot(self.axes.T)
 
     def settings(self) -> dict[str, Any]:
-        """What a file's header says of it."""
+        """Return the settings for a file header."""
         return {"kind": self.kind}
 
     def arrays(self) -> dict[str, AnyArray]:
-        """What a file holds of it."""
+        """Return the arrays for a file."""
         return {"centre": self.centre, "axes": self.axes}
 
 
@@ -56,9 +56,9 @@ _POWER_PASSES = 4
 
 
 class PCA:
-    """The leading ``n_components`` directions of contexts, to put in front of a policy: ``transform=PCA(64)``.
+    """Projects contexts on their ``n_components`` leading principal components: ``transform=PCA(64)`` for a policy.
 
-    With ``by_domain`` each domain loses its own mean, not the common one; directions are common.
+    With ``by_domain`` each domain is centred by its own mean instead of the common mean; the directions are common.
 
     It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
@@ -85,16 +85,16 @@ class PCA:
 
     @property
     def fitted(self) -> bool:
-        """Whether ``fit`` has been called."""
+        """True if ``fit`` has been called."""
         return self._axes is not None
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002 - the same for every shape
-        """How many features a context becomes."""
+        """Return the number of features per context."""
         return self.n_components
 
     @property
     def axes(self) -> FloatArray:
-        """The directions, (n_components, d), orthonormal, the widest first."""
+        """The directions, (n_components, d), orthonormal, sorted by decreasing variance."""
         if self._axes is None:
             raise NotFitted(
                 f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
@@ -102,7 +102,7 @@ class PCA:
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
-        """Fit on all batches of contexts (n_i, *C); with ``by_domain`` they are the domains in their order."""
+        """Fit on all batches of contexts (n_i, *C); with ``by_domain``, one batch per domain, in order."""
         domains, dim = flat_batches(contexts)
         flat = [batch for batch in domains if len(batch)]
         n = sum(len(batch) for batch in flat)
@@ -123,12 +123,12 @@ class PCA:
             raise InvalidInput("contexts have a NaN or infinite value")
         axes = (self._exact if dim <= _EXACT_UP_TO else self._randomised)(flat, centres)
         largest = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # the sign of an eigenvector is arbitrary: fix it
+        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # eigenvectors have arbitrary signs: fix them
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Contexts (B, *C) or (B, K, *C) of a domain to components, (B, n_components) or (B, K, n_components)."""
+        """Map contexts of a domain, (B, *C) or (B, K, *C), to components (B, n_components) or (B, K, n_components)."""
         step = self.frozen(domain)
         flat = contexts.reshape(-1, step.n_inputs)
         out = np.empty((len(flat), self.n_components))
@@ -139,24 +139,24 @@ class PCA:
         return out
 
     def frozen(self, domain: int = 0) -> PcaStep:
-        """What it does to contexts of a domain, as fitted."""
+        """Return the fitted step for contexts of a domain."""
         axes = self.axes
         assert self._centre is not None
         return PcaStep(self._centre[min(domain, len(self._centre) - 1)], axes)
 
     def settings(self) -> dict[str, int]:
-        """What ``PCA(**settings)`` needs to make the same, unfitted."""
+        """Return the arguments for an unfitted copy: ``PCA(**settings)``."""
         more = {"by_domain": True} if self.by_domain else {}
         return {"n_components": self.n_components, "seed": self.seed, **more}
 
     def state(self) -> dict[str, AnyArray]:
-        """The fitted arrays; empty before ``fit``."""
+        """Return the fitted arrays; empty before ``fit``."""
         if self._axes is None or self._centre is None:
             return {}
         return {"centre": self._centre if self.by_domain else self._centre[0], "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the arrays that ``state`` returned."""
         if state:
             centre = np.atleast_2d(restored_array(state, "centre", np.zeros(state["centre"].shape)))
             axes = restored_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
@@ -182,7 +182,7 @@ class PCA:
 
 
 def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
-    """Batches of contexts (n_i, *C) as (n_i, d), and d, which must be the same for those that have rows."""
+    """Return batches of contexts (n_i, *C) as (n_i, d), and d, which must be equal for all non-empty batches."""
     batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
     if any(batch.ndim < 2 for batch in batches):
         raise InvalidInput("contexts must have shape (n, *C)")
@@ -194,7 +194,7 @@ def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
 
 
 def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
-    """(X - centre)'(X - centre) basis, with X one part at a time."""
+    """Return (X - centre)'(X - centre) basis, computed on one part of X at a time."""
     out = np.zeros_like(basis)
     for shifted in _centre_parts(flat, centres):
         out += shifted.T @ (shifted @ basis)
@@ -202,14 +202,14 @@ def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basi
 
 
 def _centre_parts(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
-    """Parts of batches, each less its batch's centre."""
+    """Yield parts of batches, each minus its batch's centre."""
     for batch, centre in zip(flat, centres, strict=True):
         for part in _parts([batch]):
             yield part - centre
 
 
 def _parts(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
-    """Float64 pieces of at most 32 MB."""
+    """Yield float64 parts of at most 32 MB."""
     for batch in flat:
         rows = max(1, (32 << 20) // (8 * batch.shape[1]))
         for start in range(0, len(batch), rows):

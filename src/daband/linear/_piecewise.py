@@ -1,7 +1,7 @@
-"""Numbers of a context cut into pieces, so that a linear regression on them follows what is not linear in a number.
+"""Piecewise linear features, so that a linear regression on them can fit functions that are not linear in a number.
 
-A number that lies between the knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with
-the knots at quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in
+A number x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with the knots at
+quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in
 tabular deep learning", 2022). A ridge on their coefficients, which are the rises over each piece, prefers functions
 that change little. Beyond the outer knots such a function is constant: it does not extrapolate a line.
 """
@@ -20,28 +20,28 @@ from daband.errors import NotFitted
 from daband.linear._pca import flat_batches
 from daband.linear._standardise import Standardise, feature_scale
 
-#: Of a context, unless it has more numbers; and of one number.
+#: Maximum number of features per context, unless it has more numbers; and of pieces per number.
 _MOST_FEATURES, _MOST_PIECES = 128, 8
-#: Contexts of a domain from which knots are taken: quantiles of more change little.
+#: Contexts per domain from which knots are computed: more rows change the quantiles little.
 _MOST_ROWS = 4096
-#: Knots lie on a grid of so many to a deviation: a number of training is in no file, and no piece is too short.
+#: Grid points for knots per standard deviation: files contain no training value, and no piece is too short.
 _GRID = 1024.0
 PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 
 
 @dataclass(frozen=True)
 class PiecewiseStep:
-    """Flat contexts (n, d) to (n, m + 1): a constant 1, then m features, each a ramp between two knots of a number."""
+    """Maps flat contexts (n, d) to (n, m + 1): a constant 1, then m ramps, each between two knots of one number."""
 
-    #: Whose number each feature has, (m,).
+    #: The index of the number that each feature is computed from, (m,).
     column: IntArray
     start: FloatArray
-    #: The ramp begins at ``start`` and ends ``width`` later, (m,) each.
+    #: A ramp starts at ``start`` and is ``width`` long, (m,) each.
     width: FloatArray
     centre: FloatArray
-    #: What is subtracted from a number in [0, 1], and what it is multiplied by then, (m,) each.
+    #: A ramp value in [0, 1] has the centre subtracted and is then multiplied by the scale, (m,) each.
     scale: FloatArray
-    #: Numbers of a context.
+    #: The number of dimensions of a context.
     n_inputs: int
     kind: ClassVar[str] = "piecewise"
 
@@ -56,14 +56,14 @@ class PiecewiseStep:
 
     @property
     def n_features(self) -> int:
-        """Numbers that a context becomes."""
+        """The number of features per context."""
         return len(self.column) + 1
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Features of rows."""
+        """Return the features of rows."""
         out = np.ones((len(rows), self.n_features))
         inner = out[:, 1:]
-        with np.errstate(over="ignore"):  # what overflows is clipped
+        with np.errstate(over="ignore"):  # overflow is clipped
             np.subtract(rows[:, self.column], self.start, out=inner)
             inner /= self.width
         np.clip(inner, 0.0, 1.0, out=inner)
@@ -72,21 +72,21 @@ class PiecewiseStep:
         return out
 
     def settings(self) -> dict[str, Any]:
-        """What a file's header says of it."""
+        """Return the settings for a file header."""
         return {"kind": self.kind, "inputs": self.n_inputs}
 
     def arrays(self) -> dict[str, AnyArray]:
-        """What a file holds of it."""
+        """Return the arrays for a file."""
         return {name: getattr(self, name) for name in PIECEWISE_ARRAYS}
 
 
 class Piecewise:
-    """Cuts every number of a context into pieces: ``transform=Piecewise()`` in front of a linear policy.
+    """Cuts every number of a context into pieces: ``transform=Piecewise()`` for a linear policy.
 
     Numbers are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
     common to all domains, at quantiles of all contexts. A number with two values has one piece; others have at most
-    eight, and as many as keep the number of features at most 128, as long as each number has one. The features of a
-    number have together the variance that it has after a ``Standardise``. Spare features are 0.
+    eight, fewer if the total would exceed 128 features, but at least one each. Together, the features of a number have
+    the same variance as the number after ``Standardise``. Unused features are 0.
 
     >>> import numpy as np
     >>> from daband.linear import Piecewise
@@ -98,7 +98,7 @@ class Piecewise:
 
     def __init__(self, *, by_domain: bool | Sequence[int] = False) -> None:
         self.by_domain = Standardise(by_domain=by_domain).by_domain
-        #: The step for contexts of each domain, or of all; empty before ``fit``.
+        #: The step for contexts of each domain, or one for all; empty before ``fit``.
         self._steps: list[PiecewiseStep] = []
 
     def __repr__(self) -> str:
@@ -110,12 +110,12 @@ class Piecewise:
         return bool(self._steps)
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """Return the number of features of a context of this shape, including spare ones."""
+        """Return the number of features of a context of this shape, including unused ones."""
         size = math.prod(context_shape)
         return max(size, min(_MOST_FEATURES, size * _MOST_PIECES)) + 1
 
     def fit(self, *contexts: ArrayLike) -> Piecewise:
-        """Fit on batches of contexts (n_i, *C), of each domain in turn."""
+        """Fit on batches of contexts (n_i, *C), one per domain in order."""
         flat, dim = flat_batches(contexts)
         flat = [unit_scale(batch[:: max(1, len(batch) // _MOST_ROWS)]) for batch in flat]
         fitted = Standardise(by_domain=self.by_domain).fit(*flat)
@@ -150,7 +150,7 @@ class Piecewise:
         return self._steps[min(domain, len(self._steps) - 1)]
 
     def settings(self) -> dict[str, Any]:
-        """Return what ``Piecewise(**settings)`` needs to make the same, unfitted."""
+        """Return the arguments for an unfitted copy: ``Piecewise(**settings)``."""
         by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
         return {"by_domain": by_domain} if by_domain else {}
 
@@ -176,9 +176,9 @@ class Piecewise:
 
 
 def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseStep:
-    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``most`` a column.
+    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``most`` per column.
 
-    With ``trim`` a column is cut off at this quantile, and at one minus it, unless it is constant between them.
+    With ``trim`` a column is clipped at this quantile and at one minus it, unless it is constant between them.
     """
     sample = rows[:: max(1, len(rows) // _MOST_ROWS)]
     dim = sample.shape[1]
@@ -199,7 +199,7 @@ def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseSt
 
 
 def _pieces(numbers: FloatArray, most: int) -> FloatArray:
-    """Start, width, centre and scale of the pieces of a number (n,), (4, m): together they have a variance of 1."""
+    """Return start, width, centre and scale (4, m) of the pieces of a number (n,), with a total variance of 1."""
     knots = np.unique(np.round(_GRID * np.quantile(numbers, np.linspace(0.0, 1.0, most + 1))) / _GRID)
     start, width = knots[:-1], np.diff(knots)
     ramps = np.clip((numbers[:, None] - start) / width, 0.0, 1.0)

@@ -1,8 +1,8 @@
-"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one head or for many.
+"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one or more heads.
 
 Every regression has two right-hand sides, rewards r and ones, hence two columns theta_r and theta_1. With a prior mean
-c the prediction of a context z is ``c + z.(theta_r - c theta_1)``: the ridge regression of r - c, plus c, exactly, for
-a c that may change at any time.
+c the prediction of a context z is ``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus
+c, for a c that may change at any time.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from daband.linear._kernels import kernels
 from daband.linear._kernels_numpy import diagonal
 from daband.linear._reward_moments import RewardMoments
 
-# From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
+# From features to predicted rewards and bonuses: ridge regressions, and the weighted mean of several predictions.
 
 
-#: Features and rows from which on single precision pays.
+#: Minimum number of features, and of rows, for which single precision is faster.
 _WIDE, _MANY = 16, 1024
 _MOST_ROUNDING = 1e-4
-#: Numbers of a block's products: about 1 MB, which stays in the cache.
+#: Numbers in a block of products: about 1 MB, which fits in the cache.
 _BLOCK = 131_072
 
 
 def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean z.theta and variance z'A^-1 z of features (B, d) under every regression, (B, heads) each.
+    """Return means z.theta and variances z'A^-1 z of features (B, d) under every regression, (B, heads) each.
 
-    theta is (heads, d), inverse (heads, d, d): without one variances are 0. Variances of large batches are computed in
-    single precision if contexts are not too large for it: bonuses were off by less than 3e-6.
+    theta is (heads, d), inverse (heads, d, d) or None; variances are then 0. Variances of large batches are computed in
+    single precision if contexts are small enough for it: bonuses were off by less than 3e-6.
     """
     n_heads, dim = theta.shape
-    if len(z) == 1:  # products with a vector
+    if len(z) == 1:  # vector products
         row = z[0]
         mean = theta.dot(row)[None]
         if inverse is None:
@@ -58,12 +58,13 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
 
 
 def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
-    """Variances (B, heads) in single precision: |R'z|^2, A^-1 = R R', R lower triangular. None where they may be off.
+    """Return variances (B, heads) in single precision, or None if they may be inaccurate.
 
-    A row of R has the norm of the root of A^-1's diagonal. Rounding one factor of |R'| |z| moves its norm, the width,
-    by at most the unit of rounding times |z| times these norms; up to 1e-4 is accepted. That estimates the whole error
-    and is no bound: d products are summed. Their errors cancel for the most part (measured: a twentieth of the
-    estimate), and would be some 1.5 d times the estimate if none did.
+    They are |R'z|^2 with A^-1 = R R', R lower triangular. The norm of a row of R is the square root of A^-1's diagonal.
+    Rounding one factor of |R'| |z| changes its norm, the bonus, by at most the rounding unit times |z| times these
+    norms; up to 1e-4 is accepted. This estimates the total error and is not a bound: d products are summed. Their
+    errors mostly cancel (measured: a twentieth of the estimate); without cancellation they would be about 1.5 d times
+    the estimate.
     """
     largest = np.abs(z).max(axis=0)
     reach = float((largest @ np.sqrt(np.abs(inverse.diagonal(axis1=1, axis2=2)).T)).max())
@@ -74,7 +75,7 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
         return None
     heads, dim, _ = inverse.shape
-    # Blocks of columns leave out most of the zeros. One product has those of all heads beside each other.
+    # Blocks of columns skip most of the zeros. One product covers the columns of all heads side by side.
     columns = max(16, dim // 4)
     blocks = [
         (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
@@ -92,9 +93,9 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
 def mixed_scores(
     scores: Sequence[tuple[FloatArray, FloatArray]], shares: Sequence[float], width_shares: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """The weighted mean of several predictions, each of means and widths (B, K).
+    """Return the weighted mean of several predictions, each of means and bonuses (B, K).
 
-    The error of a mean is at most the mean of the errors: so the same mean of the widths is a width of it.
+    The error of a mean is at most the mean of the errors, so the same mean of the bonuses is a valid bonus.
     """
     if len(scores) == 1:
         return scores[0]
@@ -105,26 +106,26 @@ def mixed_scores(
     return mean, width
 
 
-# How large a context may be against the ridge before rounding errors reach the predictions.
+# Maximum size of a context, relative to the ridge, before rounding errors affect predictions.
 #
-# The largest eigenvalue of A is at least |z|^2 of any context learned, the smallest may be the ridge: what double
-# precision leaves of means and widths shrinks with the ratio of the two.
+# The largest eigenvalue of A is at least |z|^2 of any learned context; the smallest may be the ridge. The precision of
+# means and bonuses falls with the ratio of the two.
 
 
-#: The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
-#: in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise.
+#: The largest squared norm of a context, in units of the ridge. Up to this limit the error of means is about 1e-6, or
+#: 1e-4 in the dual form or if one such context repeats. Errors grow in proportion to it: at 1e16 bonuses are noise.
 LARGEST_SQUARE = 1e10
 
 
 def squared_norms(contexts: AnyArray) -> FloatArray:
-    """The squared norm of every row of contexts (B, d), (B,); uint8 counts as 0..1."""
+    """Return the squared norm of every row of contexts (B, d), (B,); uint8 is scaled to 0..1."""
     wide = contexts.astype(np.float64, copy=False)
     norms: FloatArray = np.einsum("bd,bd->b", wide, wide)
     return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
 
 
 def check_norm(contexts: AnyArray, ridge: float) -> None:
-    """Refuse contexts (..., d) of which one is too large against the ridge."""
+    """Raise an error if one of the contexts (..., d) is too large for the ridge."""
     limit = LARGEST_SQUARE * ridge
     if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:
         return
@@ -136,7 +137,7 @@ def check_norm(contexts: AnyArray, ridge: float) -> None:
 
 
 def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
-    """Name the largest of the contexts with these squared norms (B,)."""
+    """Raise an error that names the largest of the contexts with these squared norms (B,)."""
     row = int(np.argmax(norms))
     raise InvalidInput(
         f"contexts are too large against ridge={ridge:g} for accurate arithmetic: row {row} has squared norm "
@@ -145,23 +146,22 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
     )
 
 
-# Rounds as sums: Z'Z, Z'[r, 1], how many there are, and the moments of their rewards.
+# Rounds as sums: Z'Z, Z'[r, 1], their number, and the moments of their rewards.
 #
-# Sums of parts add up to those of the whole, in any order and on any machine, which is what learns from logs larger
-# than memory. Everything is summed in double precision, whatever the type of the contexts.
+# Sums over parts add up to the sums over all rounds, in any order and on any machine. This allows learning from logs
+# larger than memory. Everything is summed in double precision, whatever the type of the contexts.
 
 
-#: Rows are sorted by head and summed in tiles of about this size, which stay in the cache.
+#: Rows are sorted by head and summed in tiles of about this size, which fit in the cache.
 _TILE_BYTES = 1 << 22
-#: Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache.
+#: Padding between the columns of a tile, in numbers: columns a power of two apart would share few cache lines.
 _APART = 8
 
 
 class RidgeSums:
     """``gram`` (heads, d, d), ``moment`` (heads, 2, d), ``counts`` (heads,) and ``rewards`` of the added rounds.
 
-    ``moment`` has Z'r and Z'1. Contexts whose columns are stored one after the other (Fortran order), as tables give
-    them, are summed fastest.
+    ``moment`` has Z'r and Z'1. Contexts in Fortran order, as tables give them, are summed fastest.
     """
 
     def __init__(self, n_heads: int, dim: int) -> None:
@@ -173,7 +173,7 @@ class RidgeSums:
         self._tile = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
+        """Add rounds: contexts (B, d), the head of each round, its reward, and its weight if rounds count unequally."""
         self.rewards.add(rewards, weights)
         for start in range(0, len(contexts), self._tile):
             tile = slice(start, start + self._tile)
@@ -187,7 +187,7 @@ class RidgeSums:
         self.rewards.merge(other.rewards)
 
     def state(self) -> dict[str, AnyArray]:
-        """The sums as arrays."""
+        """Return the sums as arrays."""
         return {"gram": self.gram, "moment": self.moment, "counts": self.counts, "rewards": self.rewards.state()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
@@ -207,7 +207,7 @@ class RidgeSums:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
         small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
-        # A row times the root of its weight counts by its weight in every product of two rows.
+        # A row times the square root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _APART))[:, :n]
         taken = thread_scratch("taken columns", (dim, n), contexts.dtype)
@@ -219,45 +219,45 @@ class RidgeSums:
         stop = np.cumsum(counts)
         for head in np.flatnonzero(counts):
             rows = columns[:, stop[head] - counts[head] : stop[head]]
-            products = rows @ rows.T  # rewards and ones are in the last rows: Z'Z and Z'[r, 1] in one product
+            products = rows @ rows.T  # rewards and ones are the last rows: Z'Z and Z'[r, 1] in one product
             self.gram[head] += products[:dim, :dim]
             self.moment[head] += products[dim:, :dim]
         self.counts += counts
 
 
-#: A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once.
+#: A rank-one update loses as many digits as its variance has. Above this, the inverse is computed from A immediately.
 _LARGE_VARIANCE = 1e6
-#: Of A scaled to a unit diagonal. Its inverse is off by up to 2e-16 times this; above, rank-one updates lose less.
+#: Largest condition number of A, scaled to a unit diagonal, for inversion; above it rank-one updates are more accurate.
 _LARGEST_CONDITION = 1e10
-#: Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product.
+#: Rows collected before they are summed into A: few enough to be small, enough for one matrix product.
 _PENDING = 32
 #: Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products).
 _SEQUENTIAL_DIM = 96
 
 
 class Episode(NamedTuple):
-    """What the rounds of an episode start from: see ``kernels_numba.play_episode``."""
+    """The initial state for the rounds of an episode: see ``kernels_numba.play_episode``."""
 
     products: FloatArray
     contexts: FloatArray
     direct: bool
     #: Predictions (2, B, heads) of rewards and of ones.
     mean: FloatArray
-    #: (B, heads).
+    #: Variances (B, heads).
     variance: FloatArray
 
 
 class PrimalRidge:
-    """``n_heads`` ridge regressions of dimension ``dim``; every update changes the inverses.
+    """``n_heads`` ridge regressions of dimension ``dim``; updates change the inverses in place.
 
     ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, 2, d) the coefficients of rewards and of ones,
-    ``counts`` (heads,) the rounds learned. Targets (B, 2) of rounds are their rewards and ones. Rounding errors of
-    rank-one updates add up. So A itself is kept as well (summed in blocks, which keeps its own error small), and after
-    ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. That costs an eighth of dim^2
-    multiplications an update, a small part of the update itself.
+    ``counts`` (heads,) the number of learned rounds. Targets (B, 2) of rounds are their rewards and ones. Rounding
+    errors of rank-one updates add up. So A itself is stored as well, summed in blocks to keep its own error small.
+    After ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. This costs an eighth of dim^2
+    multiplications per update, a small part of the update itself.
 
-    Updates change the arrays in place: readers and writers must not overlap. Statistics that replace others while these
-    are still read are built with ``fit`` on a new object.
+    Updates change the arrays in place, so reads and writes must not overlap. To replace statistics while they are being
+    read, build new ones with ``fit`` on a new object.
     """
 
     counts: IntArray
@@ -280,7 +280,7 @@ class PrimalRidge:
             setattr(self, name, array)
 
     def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
-        """The arrays of ``n`` heads, by the names of attributes."""
+        """Return the arrays of ``n`` heads, by attribute name."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
             "counts": np.zeros(n, np.int64), "theta": np.zeros((n, 2, dim)),
@@ -291,7 +291,7 @@ class PrimalRidge:
 
     @property
     def n_heads(self) -> int:
-        """How many regressions there are."""
+        """The number of regressions."""
         return len(self.counts)
 
     def add_heads(self, n: int) -> None:
@@ -300,16 +300,16 @@ class PrimalRidge:
             setattr(self, name, np.concatenate([getattr(self, name), more]))
 
     def gram(self, head: int) -> FloatArray:
-        """A = ridge I + the sum of z z' of this head, (d, d)."""
+        """Return A = ridge I + the sum of z z' of this head, (d, d)."""
         rows = self._pending[head, : self._n_pending[head]]
         return self._gram[head] + rows.T @ rows
 
     def coefficients(self, centre: float = 0.0) -> FloatArray:
-        """The coefficients (heads, d) of rewards less ``centre``."""
+        """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
 
     def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads); 0 without widths."""
+        """Return predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads); 0 without ``widths``."""
         usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if widths else None
         z = contexts if usual else unit_scale(contexts)
@@ -317,13 +317,13 @@ class PrimalRidge:
         return mean + centre if centre else mean, variance
 
     def episode(self, contexts: AnyArray) -> Episode:
-        """What an episode with these contexts (B, d) starts from."""
+        """Return the initial state of an episode with these contexts (B, d)."""
         z = unit_scale(contexts)
         products = np.matmul(z, self.inverse)
         return Episode(products, z, False, np.matmul(z, self.theta.transpose(1, 2, 0)), diagonal(products, z))
 
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
-        """Learn from a batch of rounds: contexts (B, d), the head of each and its targets (B, 2)."""
+        """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         z = contexts if contexts.dtype == np.float64 and contexts.flags.c_contiguous else unit_scale(contexts)
         if len(z) > 1 and self.dim > _SEQUENTIAL_DIM:
             check_norm(z, self.ridge)
@@ -340,21 +340,21 @@ class PrimalRidge:
                     self._invert(head)
 
     def _arrays(self) -> tuple[AnyArray, ...]:
-        """Return what kernels change."""
+        """Return the arrays that kernels change."""
         return (
             self.inverse, self.theta, self._gram, self._moment, self._pending, self._n_pending, self.counts,
             self._since_refresh,
         )  # fmt: skip
 
     def fit(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
-        """Drop everything learned and fit these rounds, each counted once."""
+        """Discard all learned rounds and fit these, each counted once."""
         z = unit_scale(contexts)
         self._set_heads(self.n_heads)
         for head in range(self.n_heads):
             self._sum_and_invert(head, z[heads == head], targets[heads == head])
 
     def add_sums(self, sums: RidgeSums) -> None:
-        """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
+        """Learn rounds from their sums; if A is too ill-conditioned to invert, nothing changes."""
         before = {name: array.copy() for name, array in self.state().items()}
         for head in np.flatnonzero(sums.counts):
             self._gram[head] += sums.gram[head]
@@ -368,7 +368,7 @@ class PrimalRidge:
                 )
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""
+        """Return all arrays needed to continue bit for bit; without ``rounds``, pending rows are summed into A."""
         arrays = {name.lstrip("_"): getattr(self, name) for name in self._heads_without_rounds(0)}
         if not rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
@@ -376,14 +376,14 @@ class PrimalRidge:
         return arrays
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the arrays that ``state`` returned."""
         for name in self._heads_without_rounds(0):
             setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 
     def _update_head(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Woodbury's identity for the rows of one head, or a new inverse where that is cheaper or more accurate."""
+        """Update one head by Woodbury's identity, or invert A if that is cheaper or more accurate."""
         inverse = self.inverse[head]
         if 2 * len(z) < self.dim:
             u = z @ inverse
@@ -398,7 +398,7 @@ class PrimalRidge:
         self._sum_and_invert(head, z, targets)
 
     def _record(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Count rows that the inverse already holds, and add them to A and Z'r."""
+        """Count rows that are already in the inverse, and add them to A and Z'r."""
         n = len(z)
         filled = int(self._n_pending[head])
         if filled + n <= _PENDING:
@@ -421,17 +421,17 @@ class PrimalRidge:
         self.counts[head] += len(z)
 
     def _sum_and_invert(self, head: int, z: FloatArray, targets: FloatArray) -> None:
-        """Learn rows by inverting A; where A is too ill-conditioned for that, by one rank-one update per row."""
+        """Learn rows by inverting A, or by one rank-one update per row if A is too ill-conditioned."""
         self._sum(head, z, targets)
         if not self._invert(head):
-            # The rows are in A already: a copy of the statistics takes the rank-one updates.
+            # The rows are already in A, so rank-one updates are applied to a copy of the statistics.
             scratch = tuple(array.copy() for array in self._arrays()[2:])
             kernels.learn_rounds((self.inverse, self.theta, *scratch), z, np.full(len(z), head), targets, np.inf)
 
     def _invert(self, head: int) -> bool:
-        """Compute A^-1 and theta from A; where that is less accurate than what is there, keep it and return False.
+        """Compute A^-1 and theta from A. If that would be less accurate, keep the present ones and return False.
 
-        A is scaled to a unit diagonal first, so that features of unlike size do not count as ill-conditioning.
+        A is scaled to a unit diagonal first, so that features of different sizes do not count as ill-conditioning.
         """
         self._since_refresh[head] = 0
         gram = self.gram(head)

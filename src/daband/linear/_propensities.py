@@ -1,4 +1,4 @@
-"""Propensities of a log that has none: with which probability its arms were chosen."""
+"""Estimated propensities, for logs without any: the probability with which each logged arm was chosen."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FOLDS = 5
 
 
 def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
-    """Return the estimated probability of each chosen arm (n,), and how it was estimated.
+    """Return the estimated probability of each chosen arm (n,), and the name of the estimation method.
 
-    It is the arm's frequency, or a multinomial logistic model of contexts if that predicts held-out rounds better. Each
+    It is the arm's frequency, or comes from a multinomial logistic model if that predicts held-out rounds better. Each
     round is predicted by a model that did not see it. No propensity is below 0.01.
     """
     counts = np.bincount(arms, minlength=n_arms)
@@ -37,7 +37,7 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
 
     folds = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    with warnings.catch_warnings():  # an arm that a fold was trained without is predicted with probability 0
+    with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
         table = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
     columns = np.unique(arms, return_inverse=True)[1]

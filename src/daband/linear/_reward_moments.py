@@ -1,8 +1,8 @@
-"""Running moments of the learned rewards: the zero and the unit that predictions are made in.
+"""Running moments of the learned rewards: the zero point and the unit of predictions.
 
 A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Both follow
 the rewards themselves: the prior mean is their mean, the unit their standard deviation. Rewards ``a r + b`` with a > 0
-therefore lead to the decisions that rewards r lead to. The moments do not depend on the order of rounds, except for
+therefore lead to the same decisions as rewards r. The moments do not depend on the order of rounds, except for
 rounding.
 """
 
@@ -16,10 +16,10 @@ from daband._arrays import AnyArray, FloatArray, Weights, restored_array
 
 
 class RewardMoments:
-    """The weighted count, mean and variance of rewards, and the smallest and largest of them.
+    """The weighted count, mean and variance of rewards, and the smallest and largest reward.
 
     Args:
-        standardise: use them; otherwise the prior mean is 0 and the unit is 1.
+        standardise: use the moments; otherwise the prior mean is 0 and the unit is 1.
 
     >>> from daband.linear._reward_moments import RewardMoments
     >>> import numpy as np
@@ -40,18 +40,18 @@ class RewardMoments:
         self._squares = 0.0
         self.low = math.inf
         self.high = -math.inf
-        #: The prior mean of a reward: the mean of all, 0 before the first or without ``standardise``.
+        #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without ``standardise``.
         self.centre = 0.0
         #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without ``standardise``.
         self.scale = 1.0
 
     @property
     def observed(self) -> tuple[float, float]:
-        """The smallest and the largest reward, (0, 1) where rewards are not standardised or do not differ."""
+        """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not differ."""
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
 
     def add(self, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rewards (B,), each counted by its weight (B,); None: each once."""
+        """Add rewards (B,), each counted by its weight (B,); None counts each once."""
         if len(rewards) == 1:
             reward = rewards.item()
             self._combine(1.0 if weights is None else weights.item(), reward, 0.0, reward, reward)
@@ -60,13 +60,13 @@ class RewardMoments:
             rewards, weights = rewards[weights > 0], weights[weights > 0]
         if len(rewards):
             count = float(len(rewards) if weights is None else weights.sum())
-            low = float(rewards.min())  # sums of differences lose no digits to a common offset
+            low = float(rewards.min())  # differences lose no digits to a common offset
             mean = low + float(np.average(rewards - low, weights=weights))
             squares = float(np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights))
             self._combine(count, mean, squares, low, float(rewards.max()))
 
     def merge(self, other: RewardMoments) -> None:
-        """Add the rewards that ``other`` has seen."""
+        """Add the rewards of ``other``."""
         self._combine(other.count, other.mean, other._squares, other.low, other.high)
 
     def _combine(self, count: float, mean: float, squares: float, low: float, high: float) -> None:
@@ -82,7 +82,7 @@ class RewardMoments:
             self.scale = (math.sqrt(self._squares / total) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
-        """Count, mean, sum of squared differences, smallest and largest reward; kernels continue from this array."""
+        """Return count, mean, sum of squared differences, smallest and largest reward; kernels read this array."""
         low, high = (self.low, self.high) if self.count else (0.0, 0.0)
         return np.array([self.count, self.mean, self._squares, low, high])
 

@@ -1,6 +1,6 @@
-"""The head of every policy that is linear in some features: ridge statistics, in the primal or the dual form.
+"""The head of every policy that is linear in some features: ridge statistics, in primal or dual form.
 
-LinUCB puts it on contexts, Neural-LinUCB and DABand on the features of an encoder.
+LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
 _DUAL_FROM_DIM = 1024
-#: What a multiplication of the primal form costs, in units of one of the dual form: its matrices do not fit in a cache.
-#: Measured on images of 2,352 numbers, which the dual form multiplies in single precision: about three.
+#: The cost of a primal multiplication, in units of a dual one: primal matrices do not fit in a cache.
+#: The measured cost is about three on images of 2,352 dimensions, which the dual form multiplies in single precision.
 _PRIMAL_COST = 2.0
 _PRIMAL_BLOCK = 64
-_DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer and longer ones
+_DUAL_BLOCK = 256  # each block reads all stored contexts once, so blocks are few and long
 
 
 def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:
-    """Refuse a head whose statistics cannot fit in memory: two d x d matrices and 32 pending rows per regression.
+    """Raise an error if a head does not fit in memory: two d x d matrices and 32 pending rows per regression.
 
-    In the dual form an empty regression is small: there the list of them counts, and one round's arrays.
+    In the dual form an empty regression is small, so the number of regressions and one round's arrays count.
     """
     heads = n_arms if arms == "disjoint" else 1
     each = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
@@ -43,15 +43,15 @@ def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None
 
 
 class RidgeHead:
-    """K arms over features of dimension ``dim``: the ridge regressions, in the form that is cheaper.
+    """Ridge regressions for K arms over features of dimension ``dim``, in the cheaper form.
 
     With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
-    and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
-    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
+    and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in the space of features;
+    "auto" starts dual if the dimension is large and changes to primal once that is cheaper and fits in memory.
 
     Contexts to learn from may have a squared norm of at most ``LARGEST_SQUARE`` times the ridge; larger ones raise
     ``InvalidInput`` and change nothing. ``score`` may run in several threads, but not while ``learn``, ``play`` or
-    ``add_arm`` change the statistics: the policy holds a lock.
+    ``add_arm`` change the statistics; the policy holds a lock.
     """
 
     def __init__(self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, form: str) -> None:
@@ -73,7 +73,7 @@ class RidgeHead:
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and confidence bonuses, (B, K) each; without ``bonuses`` these are 0.
+        """Return predicted rewards and confidence bonuses, (B, K) each; bonuses are 0 without ``bonuses``.
 
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus.
         """
@@ -93,9 +93,9 @@ class RidgeHead:
         first_round: int,
         available: Mask,
     ) -> Decision | None:
-        """Score one row and choose its arm in one compiled call, as ``score`` and ``exploration`` would; or None.
+        """Score one row and choose its arm in one compiled call, as ``score`` and ``exploration`` do, or return None.
 
-        ``unit`` are centre and scale, ``key`` that of the draws.
+        ``unit`` is (centre, scale); ``key`` is the key of the draws.
         """
         statistics = self.statistics
         fits = self.arms == "disjoint" and isinstance(statistics, PrimalRidge) and exploration.rule != "thompson"
@@ -113,7 +113,7 @@ class RidgeHead:
         return Decision(arm, propensity, scored[0], scored[1])
 
     def predict(self, features: AnyArray, arms: IntArray, *, centre: float = 0.0) -> FloatArray:
-        """The predicted reward of one arm in each row, (B,)."""
+        """Return the predicted reward of one arm in each row, (B,)."""
         features, arms = self.of_chosen(features, arms)
         if isinstance(self.statistics, DualRidge):
             mean: FloatArray = self.statistics.score(features, centre=centre, widths=False)[0]
@@ -121,13 +121,13 @@ class RidgeHead:
         return centre + np.einsum("bd,bd->b", unit_scale(features), self.statistics.coefficients(centre)[arms])
 
     def of_chosen(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
-        """The features (B, d) of each round's arm, and the regression that it belongs to, (B,)."""
+        """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
         if self.arms == "disjoint":
             return features, arms
         return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Learn from rounds: features as in ``score``, the arm chosen in each and its reward.
+        """Learn from rounds: features as in ``score``, the chosen arm of each round and its reward.
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
@@ -149,10 +149,10 @@ class RidgeHead:
     ) -> Decision:
         """Decide and learn round by round, exactly; ``rewards`` (B, K) holds the reward of every arm.
 
-        The features are all known beforehand, so the expensive part is a few matrix products for the whole episode; the
-        loop over rounds only corrects means and variances of the rounds to come. Long episodes are cut into blocks:
-        those corrections grow with the square of a block's length. ``draws`` gives the draws from a row on; ``moments``
-        learn the rewards.
+        All features are known beforehand, so the expensive part is a few matrix products for the whole episode. The
+        loop over rounds only corrects means and variances of the remaining rounds. Long episodes are split into blocks,
+        since these corrections grow with the square of the block length. ``draws`` returns the draws from a row on;
+        ``moments`` learn the rewards.
         """
         n, n_arms = rewards.shape
         check_norm(features, self.ridge)
@@ -201,13 +201,13 @@ class RidgeHead:
         return Decision(arms, propensity, centre + scale * mean, scale * bonus)
 
     def without_rounds(self) -> RidgeHead:
-        """The same head before its first round."""
+        """Return the same head without any rounds."""
         other = copy.copy(self)
         other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         return other
 
     def check_primal_fits(self) -> None:
-        """Refuse a head whose statistics are too large for sums over rounds."""
+        """Raise an error if the head's statistics are too large for sums over rounds."""
         if not self._primal_fits(self.statistics.n_heads, _PRIMAL_LIMIT_BYTES):
             raise InvalidInput(
                 f"sums over rounds cannot be had here: with {self.dim} features and {self.statistics.n_heads} "
@@ -220,7 +220,7 @@ class RidgeHead:
             self.statistics.add_heads(1)
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
+        """Return all arrays needed to continue bit for bit; without ``rounds``, they contain no single context."""
         statistics = self.statistics
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
@@ -229,9 +229,9 @@ class RidgeHead:
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
     def primal(self, refusal: str) -> PrimalRidge:
-        """The statistics in the space of features: those of the head itself, or dual ones turned into a new object.
+        """Return the statistics in the space of features: the head's own, or dual ones converted to a new object.
 
-        Where they do not fit in memory, an error begins with ``refusal``.
+        If they do not fit in memory, raise an error that starts with ``refusal``.
         """
         statistics = self.statistics
         if isinstance(statistics, PrimalRidge):
@@ -244,9 +244,9 @@ class RidgeHead:
         return statistics.to_primal()
 
     def frozen(self, moments: RewardMoments, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Copies of theta (heads, d) and of the inverse of A (heads, d, d): (heads, 0, 0) without ``widths``.
+        """Return copies of theta (heads, d) and the inverse of A (heads, d, d); without ``widths`` it is (heads, 0, 0).
 
-        Predictions by this theta are in the unit of ``moments``: less their centre, divided by their scale.
+        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by their scale.
         """
         if not widths:
             statistics: PrimalRidge | DualRidge = self.statistics
@@ -257,7 +257,7 @@ class RidgeHead:
         return statistics.coefficients(moments.centre) / moments.scale, inverse
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state; the number of arms is that of the statistics."""
+        """Restore the state; the number of arms is taken from the statistics."""
         dual = any(name.startswith("dual.") for name in state)
         arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
         statistics = (DualRidge if dual else PrimalRidge)(self.statistics.n_heads, self.dim, self.ridge)
@@ -279,7 +279,7 @@ class RidgeHead:
 def _weigh(
     features: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights
 ) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Rounds (B, d), heads and targets (B, 2) whose ridge statistics count the given rounds by their weights."""
+    """Return rounds (B, d), heads and targets (B, 2) whose ridge statistics count the given rounds by weight."""
     targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
         return features, heads, targets
@@ -291,11 +291,11 @@ def _weigh(
 
 
 class EpisodeScores:
-    """Predicted rewards and bonuses of rounds under several heads, (heads, B, K) each, while rounds are learned.
+    """Predicted rewards and bonuses of rounds under several heads, (heads, B, K) each, updated as rounds are learned.
 
     The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
-    products, and every round that is learned corrects those to come by a rank-one update; the heads themselves learn
-    all of them at the end. For heads of disjoint arms.
+    products, and each learned round corrects the remaining ones by a rank-one update. The heads themselves learn all
+    rounds at the end. Arms must be disjoint.
     """
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
@@ -315,7 +315,7 @@ class EpisodeScores:
         return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
 
     def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
-        """Correct the rows behind ``row``, in which this arm was played, and which counts ``weight`` times."""
+        """Correct the rows after ``row``, in which this arm was played, and which counts ``weight`` times."""
         rest = slice(row + 1, None)
         covariance = self._covariance[:, arm]
         column = covariance[:, row, rest]

@@ -1,4 +1,4 @@
-"""Contexts of any scale and offset, made alike: centred, scaled, clipped, with a constant added."""
+"""Standardisation of contexts with any scale and offset: centred, scaled, clipped, with a constant added."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flat_batches
 
-#: No number that a policy accepts overflows when it is divided by a larger one.
+#: Division by a larger number never overflows for numbers that a policy accepts.
 _SMALLEST_DEVIATION = 1e-200
 
 
 @dataclass(frozen=True)
 class StandardiseStep:
-    """Flat contexts (n, d) to (n, d + 1): centred, divided by deviations, clipped, scaled; and a constant 1.
+    """Maps flat contexts (n, d) to (n, d + 1): centred, divided by standard deviations, clipped, scaled; then a 1.
 
     With ``axes`` (m, d) the standardised numbers are projected on them, which gives (n, m + 1).
     """
@@ -46,23 +46,23 @@ class StandardiseStep:
 
     @property
     def n_inputs(self) -> int:
-        """Numbers of a context."""
+        """The number of dimensions of a context."""
         return len(self.mean)
 
     @property
     def n_features(self) -> int:
-        """Numbers that a context becomes."""
+        """The number of features per context."""
         return len(self.mean if self.axes is None else self.axes) + 1
 
     def __call__(self, rows: FloatArray, watch: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
-        """Features of rows; ``watch`` sees the rows, and what they are in deviations before these are clipped."""
+        """Return the features of rows; ``watch`` gets the rows, and their standardised values before clipping."""
         dimensions = len(self.mean)
         out = np.empty((len(rows), dimensions + 1))
         out[:, -1] = 1.0
         inner = out[:, :-1]
         np.subtract(rows, self.mean, out=inner)
         if self._may_overflow:
-            with np.errstate(over="ignore"):  # what overflows is clipped
+            with np.errstate(over="ignore"):  # overflow is clipped
                 inner /= self.deviation
         else:
             inner /= self.deviation
@@ -78,7 +78,7 @@ class StandardiseStep:
 
     @functools.cached_property
     def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Lowest and highest deviation and the scale, as arrays: numpy converts numbers anew in every call."""
+        """Return lower and upper clipping limits and the scale as arrays: numpy would convert numbers in every call."""
         return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
 
     @functools.cached_property
@@ -86,18 +86,18 @@ class StandardiseStep:
         return bool(self.deviation.min() < _SMALLEST_DEVIATION)
 
     def settings(self) -> dict[str, Any]:
-        """What a file's header says of it."""
+        """Return the settings for a file header."""
         return {"kind": self.kind, "clip": self.clip, "scale": self.scale}
 
     def arrays(self) -> dict[str, AnyArray]:
-        """What a file holds of it."""
+        """Return the arrays for a file."""
         arrays = {"mean": self.mean, "deviation": self.deviation}
         return arrays if self.axes is None else {**arrays, "axes": self.axes}
 
 
-#: Deviations at which standardised numbers are clipped.
+#: Standardised numbers are clipped at this many standard deviations.
 CLIP = 5.0
-_OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
+_OUTLIER = 1e4  # far above sqrt(n) standard deviations, the size of a value seen once in n contexts
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
@@ -105,31 +105,31 @@ _MOST_ALIGNED = 2048
 
 
 class OutlierWarning(UserWarning):
-    """A context lies so far from the others that it was clipped."""
+    """A context is so far from the others that it was clipped."""
 
 
 class Standardise:
-    """Standardises every number of a context by what source and target contexts show: ``transform=Standardise()``.
+    """Standardises every number of a context by source and target contexts: ``transform=Standardise()``.
 
-    Each number loses its mean and is divided by its deviation, clipped at five deviations, and scaled by
-    ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows slowly beyond; a
-    constant 1 is appended. Against ridge 1 that leaves one ``alpha`` sensible for contexts of any unit, offset and
-    dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
-    the standardised numbers are kept, besides the constant.
+    Each number is centred by its mean, divided by its standard deviation, and clipped at five standard deviations. It
+    is then scaled by ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows
+    slowly beyond. A constant 1 is appended. With ridge 1, one ``alpha`` is then sensible for contexts of any unit,
+    offset and dimension. A number that never changes becomes 0. With ``components``, only this many leading principal
+    components of the standardised numbers are kept, in addition to the constant.
 
-    Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
-    count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
-    a row is clipped like any other, with an ``OutlierWarning``.
+    Means and standard deviations are robust. The 0.1% smallest and largest values of each number, at least one on each
+    side, are winsorised: they count as at most one range of the remaining values further out. So one row of size 1e9
+    changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
 
-    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is
-    for domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
-    ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
-    order, and a domain without contexts borrows the statistics of the first.
+    All domains have the same mean and standard deviation of a number, so that it means the same in each.
+    ``by_domain=True`` is for domains with their own units (``shift="units"``) or style: each is standardised
+    separately. ``by_domain=[0, 3]`` does so only for the numbers with these indices. Batches of ``fit`` are then the
+    domains in order, and a domain without contexts gets the statistics of the first.
 
-    ``align`` also turns the first domain, the source, towards the last, each standardised by itself. "coral" (Sun,
-    Feng, Saenko 2016) gives its numbers the covariance of the target: whitened, then coloured anew, both with a ridge
-    of 1. "subspace" (Fernando et al. 2013) maps its ``components`` principal components, half of the numbers unless
-    given, to those of the target. Both have a closed form, and need no reward.
+    ``align`` also aligns the first domain, the source, with the last, each standardised separately. "coral" (Sun, Feng,
+    Saenko 2016) gives its numbers the covariance of the target: they are whitened, then coloured again, both with a
+    ridge of 1. "subspace" (Fernando et al. 2013) maps its ``components`` principal components, by default half as many
+    as there are numbers, to those of the target. Both have a closed form, and need no reward.
 
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
 
@@ -150,7 +150,7 @@ class Standardise:
         self.components = None if components is None else whole("components", components, least=1)
         places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
-        #: What it does to contexts of each domain, or of all; empty before ``fit``.
+        #: The step for contexts of each domain, or one for all; empty before ``fit``.
         self._steps: list[StandardiseStep] = []
 
     def __repr__(self) -> str:
@@ -159,11 +159,11 @@ class Standardise:
 
     @property
     def fitted(self) -> bool:
-        """Whether ``fit`` has been called."""
+        """True if ``fit`` has been called."""
         return bool(self._steps)
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """One more than a context has numbers, or than there are components: the constant."""
+        """Return the number of dimensions or components, plus one for the constant."""
         size = math.prod(context_shape)
         if self.align is not None and size > _MOST_ALIGNED:
             raise InvalidInput(f"align takes contexts of at most {_MOST_ALIGNED:,} numbers, these have {size:,}")
@@ -171,7 +171,7 @@ class Standardise:
         return (whole_size if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
+        """Fit on batches of contexts (n_i, *C): one per domain in order, or with ``by_domain=False`` all together."""
         flat, dim = flat_batches(contexts)
         filled = [batch for batch in flat if len(batch)]
         if not filled:
@@ -209,7 +209,7 @@ class Standardise:
         return self
 
     def _aligning_axes(self, steps: Sequence[StandardiseStep], flat: Sequence[AnyArray]) -> list[FloatArray | None]:
-        """For each domain, what its standardised numbers are multiplied by; the last is the target."""
+        """Return the matrix that multiplies each domain's standardised numbers; the last domain is the target."""
         rows = [step(unit_scale(batch))[:, :-1] / step.scale for step, batch in zip(steps, flat, strict=True)]
         covariances = [part.T @ part / max(1, len(part)) for part in rows]
         dim = len(covariances[-1])
@@ -223,7 +223,7 @@ class Standardise:
         return [(basis @ basis.T @ bases[-1]).T for basis in bases[:-1]] + [bases[-1].T]
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Features (n, d + 1) of contexts (n, *C) of a domain."""
+        """Return features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
 
         def watch(rows: FloatArray, deviations: FloatArray) -> None:
@@ -233,7 +233,7 @@ class Standardise:
         return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
-        """What it does to contexts of a domain, as fitted."""
+        """Return the fitted step for contexts of a domain."""
         if not self._steps:
             raise NotFitted(
                 f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
@@ -241,22 +241,22 @@ class Standardise:
         return self._steps[min(domain, len(self._steps) - 1)]
 
     def settings(self) -> dict[str, Any]:
-        """What ``Standardise(**settings)`` needs to make the same, unfitted."""
+        """Return the arguments for an unfitted copy: ``Standardise(**settings)``."""
         by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
         if self.align is not None:
             return {"components": self.components, "align": self.align}
         return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
 
     def state(self) -> dict[str, AnyArray]:
-        """The fitted arrays; empty before ``fit``."""
-        if len(self._steps) < 2:  # a file of one domain's statistics has vectors
+        """Return the fitted arrays; empty before ``fit``."""
+        if len(self._steps) < 2:  # with one domain, a file stores vectors
             return self._steps[0].arrays() if self._steps else {}
         first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
         by_domain = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
         return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in by_domain if name in first}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take what ``state`` returned."""
+        """Restore the arrays that ``state`` returned."""
         if state:
             mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
             deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
@@ -285,7 +285,7 @@ def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray)
 
 
 def _power(matrix: FloatArray, exponent: float) -> FloatArray:
-    """A power of a symmetric positive matrix."""
+    """Return a power of a symmetric positive matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
 
@@ -295,21 +295,21 @@ def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = Non
 
 
 def feature_scale(dimensions: int) -> float:
-    """The factor of standardised numbers, by how many of them a context has."""
+    """Return the factor of standardised numbers for contexts of this many dimensions."""
     return max(1.0 / math.sqrt(dimensions), _SMALLEST_SCALE)
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and deviation (d,) of columns (n, d) after winsorising; a deviation that rounding alone made becomes 1."""
+    """Return mean and standard deviation (d,) of winsorised columns (n, d); 1 if it is due to rounding only."""
     n = len(columns)
-    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
+    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, if there are three
     ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
     low, high = ordered[tail], ordered[n - 1 - tail]
     reach = high - low
-    # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
+    # If the middle is a single value, as in a column of mostly zeros, only the other values are informative.
     kept = np.where(reach > 0, np.clip(columns, low - reach, high + reach), columns)
     with np.errstate(over="ignore"):
-        mean = low + (kept - low).mean(axis=0)  # rounding goes by the reach of a column, not by its offset
+        mean = low + (kept - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
         deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
     rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
     return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

@@ -1,7 +1,7 @@
-"""What may stand in front of a policy: a transform of contexts, fitted on unlabelled contexts before the first round.
+"""Transforms of contexts before a policy, fitted on unlabelled contexts before the first round.
 
-``PCA``, ``Standardise`` and ``Piecewise`` are ours. Anything else with ``fit`` and ``transform``, as scikit-learn's
-transformers and pipelines have them, is wrapped by ``as_transform``.
+``PCA``, ``Standardise`` and ``Piecewise`` are built in. ``as_transform`` wraps any other object with ``fit`` and
+``transform``, such as scikit-learn transformers and pipelines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TransformStep = StandardiseStep | PcaStep | PiecewiseStep
 
 
 def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
-    """The step that a file describes: ``settings`` of its header, ``arrays`` by name."""
+    """Return the step that a file describes: ``settings`` of its header, ``arrays`` by name."""
     if settings["kind"] == "pca":
         return PcaStep(arrays["centre"], arrays["axes"])
     if settings["kind"] == "piecewise":
@@ -43,8 +43,8 @@ class UnsavedPartWarning(UserWarning):
 class CustomTransform:
     """An object of another library, with ``fit(X)`` and ``transform(X)`` for X of shape (n, d).
 
-    How many features come out must be known when the policy is built. It is taken from a fitted object itself, else
-    from its ``n_components``, else it is the size of a context; ``fit`` checks it. It treats all domains alike.
+    The number of features must be known when the policy is built. It is taken from the fitted object, or from its
+    ``n_components``; otherwise it is the size of a context. ``fit`` checks it. All domains are treated alike.
     """
 
     by_domain = False
@@ -65,12 +65,12 @@ class CustomTransform:
 
     @property
     def name(self) -> str:
-        """The class of the wrapped object."""
+        """The class name of the wrapped object."""
         return _class_name(self.inner)
 
     @property
     def fitted(self) -> bool:
-        """Whether it is fitted: by ``fit``, by its own word, or by scikit-learn's convention of names in "_"."""
+        """True if fitted: by ``fit``, by the object's own flag, or by scikit-learn's attributes that end in "_"."""
         if self._was_fitted:
             return True
         is_fitted = getattr(self.inner, "__sklearn_is_fitted__", None)
@@ -96,7 +96,7 @@ class CustomTransform:
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:  # noqa: ARG002
-        """Features (n, d) of contexts (n, *C)."""
+        """Return features (n, d) of contexts (n, *C)."""
         if not self.fitted:
             raise NotFitted(
                 f"{self.name} is not fitted: train the policy, call policy.prepare(...), or fit it yourself"
@@ -107,14 +107,14 @@ class CustomTransform:
         return np.ascontiguousarray(out)
 
     def frozen(self, domain: int = 0) -> NoReturn:  # noqa: ARG002
-        """An error: what it does is code."""
+        """Raise an error: the transform is code and cannot be stored as arrays."""
         raise InvalidInput(
             f"transform: {self!r} is an object of another library, which a file cannot hold; use daband.PCA or "
             "daband.Standardise, or apply it to the data before daband sees them"
         )
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """How many features a context of this shape becomes."""
+        """Return the number of features per context of this shape."""
         size = math.prod(context_shape)
         if self.fitted:
             self._n_features = _features(self.inner, np.zeros((1, size)))
@@ -124,12 +124,12 @@ class CustomTransform:
         return self._n_features
 
     def settings(self) -> dict[str, Any]:
-        """The class, and the object's own settings where it offers them as JSON can hold them."""
+        """Return the class name, and the object's own settings if it offers them in JSON types."""
         settings = getattr(self.inner, "settings", None)
         return {"class": self.name, "settings": settings() if callable(settings) else None}
 
     def state(self) -> dict[str, AnyArray]:
-        """The object's own arrays, where it offers ``state`` and ``restore``; else a warning that names it."""
+        """Return the object's own arrays if it has ``state`` and ``restore``; otherwise warn, naming the object."""
         if not self.fitted:
             return {}
         if callable(getattr(self.inner, "state", None)) and callable(getattr(self.inner, "restore", None)):
@@ -143,17 +143,17 @@ class CustomTransform:
         return {}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Hand the arrays back to the object; one that keeps no arrays must come fitted."""
+        """Restore the object's arrays; an object without arrays must already be fitted."""
         if state:
             self.inner.restore(dict(state))
 
 
-#: Contexts (n, *C) of a domain to features (n, d), the same for a batch as for each of its rows.
+#: Maps contexts (n, *C) of a domain to features (n, d); a batch gives the same result as its single rows.
 Transform: TypeAlias = PCA | Standardise | Piecewise | CustomTransform
 
 
 def as_transform(transform: Any) -> Transform | None:
-    """A policy's own copy of what it was given as ``transform``; None stays None."""
+    """Return a policy's own copy of its ``transform`` argument; None stays None."""
     if transform is None:
         return None
     if isinstance(transform, PCA | Standardise | Piecewise):
@@ -171,7 +171,7 @@ _KINDS: dict[str, Any] = {"pca": PCA, "standardise": Standardise, "piecewise": P
 
 
 def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
-    """What a saved policy says of its transform."""
+    """Return the description of a transform for a saved policy."""
     if transform is None:
         return None
     kind = next((name for name, kind_class in _KINDS.items() if type(transform) is kind_class), "custom")
@@ -181,9 +181,9 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
-    """A transform of ours, unfitted, as this shift asks for it: each domain by its own statistics where those differ.
+    """Return a built-in, unfitted transform for this shift: with statistics by domain if those differ.
 
-    Any other, one that says ``by_domain`` itself, and one that is fitted come back as they are.
+    Custom transforms, those with ``by_domain`` set, and fitted ones are returned unchanged.
     """
     differs_at = shift.own_statistics(n_features)
     ours = isinstance(transform, PCA | Standardise | Piecewise)
@@ -198,7 +198,7 @@ def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:
-    """A transform from ``transform_settings``, unfitted; ``custom`` is the object of another library that they name."""
+    """Return an unfitted transform from ``transform_settings``; ``custom`` is the object of another library."""
     if settings is None:
         if custom is not None:
             raise InvalidInput("transform was given, but the saved policy has none")
