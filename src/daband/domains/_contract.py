@@ -1,9 +1,9 @@
-"""What training and evaluation may ask of a domain.
+"""The data that training and evaluation may read from a domain.
 
-Three things, kept apart by type, because the whole project rests on the difference:
+Three types keep the data apart, because the project depends on the difference:
 
-* ``Contexts``: a stream of contexts and nothing else. It is all that training ever gets of the target.
-* ``RewardDomain``: contexts for which a chosen arm pays. The source; and the target once its rewards may be seen.
+* ``Contexts``: a stream of contexts only. Training gets nothing else from the target.
+* ``RewardDomain``: contexts with the reward of a chosen arm. The source, and the target once its rewards may be seen.
 * ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Some rounds of a reward domain: contexts, and what each arm pays.
+    """Some rounds of a reward domain: contexts, and the reward of each arm.
 
-    ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
-    the training loop alone holds them, a policy observes that of the arm it chose. ``expected`` (B, K) are the
-    expected rewards where they are known (then regret is exact), else None.
+    ``rewards`` (B, K) are the realised rewards. They are drawn once for all arms, so that methods are compared on the
+    same draws. Only the training loop holds them; a policy observes the reward of the arm it chose. ``expected`` (B, K)
+    are the expected rewards if they are known (then regret is exact), else None.
     """
 
     contexts: AnyArray
@@ -47,11 +47,11 @@ class Rounds:
         return len(self.contexts)
 
     def pay(self, arms: IntArray) -> FloatArray:
-        """The reward of one arm per round, (B,)."""
+        """Return the reward of one arm per round, (B,)."""
         return self.rewards[np.arange(len(self.rewards)), arms]
 
     def regret(self, arms: IntArray) -> FloatArray:
-        """How much less than the best arm each choice pays in expectation, (B,); NaN where that is not known."""
+        """Return the expected regret of each choice against the best arm, (B,); NaN if it is not known."""
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         rows = np.arange(len(self.expected))
@@ -74,8 +74,8 @@ class LoggedRounds:
 class Contexts(ABC):
     """A finite collection of contexts, served in an order that a seed fixes.
 
-    A subclass gives ``context_shape``, ``__len__`` and ``read``. ``passes`` says how often each context may be shown;
-    every pass has its own order.
+    A subclass defines ``context_shape``, ``__len__`` and ``read``. ``passes`` is the number of times that each context
+    may be shown; every pass has its own order.
 
     >>> target = daband.domains.load("synthetic", tiny=True).target
     >>> target.batch(0, 4, seed=0).shape
@@ -84,33 +84,33 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
-    #: For contexts read from image files, the pixels a side to which files are resized, and of the centre cut out.
+    #: For contexts read from image files: the side in pixels after resizing, and the side of the centre crop.
     framing: tuple[int, int] | None = None
-    #: Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy.
+    #: Columns (n,) that identify the contexts for people, such as ids or files; for audits, never for a policy.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
-    #: Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards.
+    #: The rows (a polars frame) without labels and rewards, if the contexts come from a user's table.
     table: Any = None
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many different contexts there are."""
+        """Return the number of different contexts."""
 
     @abstractmethod
     def read(self, indices: IntArray) -> AnyArray:
-        """The contexts at these positions, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
+        """Return the contexts at these indices, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
 
     def as_given(self, indices: IntArray) -> Any:
-        """The contexts at these positions as their owner knows them: rows of ``table``, else what ``read`` gives."""
+        """Return the contexts at these indices as the user gave them: rows of ``table``, else from ``read``."""
         return self.read(indices) if self.table is None else self.table[indices]
 
     @property
     def rounds_available(self) -> int:
-        """How many rounds can be served: every context, ``passes`` times."""
+        """Return the number of rounds that can be served: every context, ``passes`` times."""
         return len(self) * self.passes
 
     def check_rounds(self, start: int, stop: int) -> None:
-        """Refuse rounds that there are not."""
+        """Raise if these rounds do not exist."""
         if not 0 <= start <= stop:
             raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > self.rounds_available:
@@ -120,7 +120,7 @@ class Contexts(ABC):
             )
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Positions of the contexts shown in rounds ``start`` to ``stop - 1``."""
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``."""
         self.check_rounds(start, stop)
         pieces = []
         while start < stop:
@@ -131,29 +131,29 @@ class Contexts(ABC):
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Positions of the contexts at places ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
+        """Return the indices of contexts ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
         return _permutation(len(self), seed, number, self._order_key)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
-        """All that is known of the rounds at these positions: contexts here, with what arms pay in a subclass."""
+        """Return all data of the rounds at these indices: contexts here, with rewards in a subclass."""
         return self.read(indices)
 
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
-        """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        """Return the contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         return self.read(self.order(start, stop, seed=seed))
 
     @property
     def by_name(self) -> Mapping[str | None, Contexts]:
-        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        """The component domains by name; a domain that is not a mixture has the name None."""
         return {None: self}
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        """What ``batch`` gives, or ``rounds`` where there are rewards, of each domain with its name."""
+        """Return, for each component domain, its name and its part of ``batch``, or of ``rounds`` if it has rewards."""
         return [(None, self.batch(start, stop, seed=seed))]
 
 
 class PlayedDomain(Contexts):
-    """Contexts whose rounds have more than a context: ``read_rounds`` returns it."""
+    """Contexts whose rounds have more data than a context: ``read_rounds`` returns it."""
 
     n_arms: int
 
@@ -166,7 +166,7 @@ class PlayedDomain(Contexts):
 
 
 class RewardDomain(PlayedDomain):
-    """Contexts for which a chosen arm pays.
+    """Contexts with the reward of a chosen arm.
 
     >>> source = daband.domains.load("synthetic", tiny=True).source
     >>> rounds = source.rounds(0, 4, seed=0)
@@ -178,27 +178,27 @@ class RewardDomain(PlayedDomain):
 
     @abstractmethod
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        """Realised rewards (B, K) of these contexts, and the expected ones where known."""
+        """Return the realised rewards (B, K) of these contexts, and the expected rewards if they are known."""
 
     def read_rounds(self, indices: IntArray) -> Rounds:
         return Rounds(self.read(indices), *self.read_rewards(indices))
 
 
 class LoggedDomain(PlayedDomain):
-    """Contexts with the arm that was chosen, its reward and its propensity: the log of another policy."""
+    """Contexts with the chosen arm, its reward and its propensity: the log of another policy."""
 
     _order_key = 2
 
     @abstractmethod
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Arms, rewards and propensities at these positions, each (B,)."""
+        """Return the arms, rewards and propensities at these indices, each (B,)."""
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
         return LoggedRounds(self.read(indices), *self.read_log(indices))
 
 
 class EvaluationDomain(ABC):
-    """Contexts with the expected reward of every arm; its order is its own and never changes.
+    """Contexts with the expected reward of every arm, in a fixed order.
 
     >>> held = daband.domains.load("synthetic", tiny=True).target_test
     >>> held.read(0, 3).shape, held.read_expected(0, 3).shape
@@ -210,23 +210,23 @@ class EvaluationDomain(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many contexts there are."""
+        """Return the number of contexts."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> AnyArray:
-        """Contexts ``start`` to ``stop - 1``, (B, *context_shape)."""
+        """Return contexts ``start`` to ``stop - 1``, (B, *context_shape)."""
 
     @abstractmethod
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        """Their expected rewards, (B, K)."""
+        """Return the expected rewards of contexts ``start`` to ``stop - 1``, (B, K)."""
 
     @property
     def by_name(self) -> Mapping[str | None, EvaluationDomain]:
-        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        """The component domains by name; a domain that is not a mixture has the name None."""
         return {None: self}
 
     def batches(self, size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
-        """All contexts and expected rewards, at most ``size`` at a time."""
+        """Yield all contexts and expected rewards, at most ``size`` at a time."""
         for start in range(0, len(self), size):
             stop = min(start + size, len(self))
             yield self.read(start, stop), self.read_expected(start, stop)
@@ -234,7 +234,7 @@ class EvaluationDomain(ABC):
 
 @dataclass(frozen=True)
 class About:
-    """What a person should know of a pair before using it."""
+    """A description of a pair for its users."""
 
     summary: str
     licence: str = "none needed: generated"
@@ -243,7 +243,7 @@ class About:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source with rewards, contexts of a target, and what labels of the target there are, kept for the evaluator.
+    """A source with rewards, contexts of a target, and the available target labels, for the evaluator only.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> pair.context_shape, pair.n_arms, pair.feedback
@@ -256,27 +256,27 @@ class Pair:
     class_names: tuple[str, ...]
     source: RewardDomain | LoggedDomain
     target: Contexts
-    #: Target contexts with expected rewards, for the evaluator alone; None where nobody has labels of the target.
+    #: Target contexts with expected rewards, for the evaluator only; None if there are no target labels.
     target_test: EvaluationDomain | None = None
-    #: The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it.
+    #: The target contexts with their rewards, for continued training after deployment; ``train`` never gets it.
     target_labelled: RewardDomain | None = None
     #: Source rounds that training does not use, for validation, selection criteria and estimates: an
-    #: ``EvaluationDomain``, or rounds of the log where the source is a log.
+    #: ``EvaluationDomain``, or rounds of the log if the source is a log.
     source_test: EvaluationDomain | LoggedDomain | None = None
-    #: "disjoint": one context a round; "shared": one context per arm.
+    #: "disjoint": one context per round; "shared": one context per arm.
     arms: str = "disjoint"
-    #: What a reward tells: "bandit", of the chosen arm alone; "one_hot": exactly one arm pays 1 and all others 0,
-    #: without noise, so that a reward of 1 tells of every arm.
+    #: "bandit": a reward is informative only about the chosen arm. "one_hot": exactly one arm has reward 1 and all
+    #: others 0, without noise, so that a reward of 1 determines the rewards of all arms.
     feedback: str = "bandit"
     about: About = field(default_factory=lambda: About(summary=""))
-    #: A name per number of a flat context, where there are such names; pictures and diagnostics use them.
+    #: A name per number of a flat context, or empty; used in figures and diagnostics.
     feature_names: tuple[str, ...] = ()
-    #: For a pair made of tables: the fitted transform that turns a raw row into a context.
+    #: The fitted transform that turns a raw row into a context, if the pair was made from tables.
     table: TableTransform | None = None
-    #: What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors.
+    #: The assumed differences between the domains; by default "style" for images and "covariate" for vectors.
     shift: Shift = None  # type: ignore[assignment]
-    #: The names of the sources and targets. With several sources ``source`` has the rounds of all of them, each in its
-    #: ``by_name``; so have ``target`` and the others.
+    #: The names of the sources and targets. With several sources, ``source`` has the rounds of all of them, and its
+    #: ``by_name`` has each one. The same holds for ``target`` and the other fields.
     domains: DomainNames = field(default_factory=DomainNames)
 
     def __post_init__(self) -> None:
@@ -300,7 +300,7 @@ class Pair:
         )
 
     def require_target_test(self) -> EvaluationDomain:
-        """``target_test``, or an error that says what cannot be done without labels of the target."""
+        """Return ``target_test``; without target labels, raise an error that lists what cannot be done."""
         if self.target_test is None:
             raise InvalidInput(
                 f"the pair {self.name!r} has no target_test: without labels of the target a policy can be trained but "
@@ -310,10 +310,10 @@ class Pair:
 
 
 def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-    """Columns of rows that lie in several parts, in the order of ``parts`` (B,), the number of each row's part.
+    """Return the columns of rows from several parts, in the order of ``parts`` (B,), the part index of each row.
 
-    ``read(part, rows)`` gives the columns of one part, for these rows of the result. A column that one part does not
-    have is left out, with those behind it.
+    ``read(part, rows)`` returns the columns of one part for these rows of the result. A column that one part lacks is
+    dropped, and so are the columns after it.
     """
     numbers = np.unique(parts) if len(parts) else [0]
     pieces = [read(int(number), np.flatnonzero(parts == number)) for number in numbers]

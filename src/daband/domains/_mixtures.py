@@ -1,7 +1,7 @@
 """Several domains that are read as one: the rounds of all sources, the contexts of all targets.
 
-A mixture has the positions of its first part, then those of its second, and so on. Which part comes next is drawn in
-proportion to the rest of each, and every part is shown in its own order, so that one that is read in blocks stays fast.
+A mixture has the indices of its first part, then those of its second, and so on. The part of the next round is drawn
+in proportion to the remaining rounds of each. Every part keeps its own order, so that reading in blocks stays fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_TARGETS = ("target", "target_test", "target_labelled")
 
 
 def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
-    """The number of the part that each position of a mixture lies in, and the position there, each (n,)."""
+    """Return the part index of each index of a mixture, and the index in that part, each (n,)."""
     ends = np.cumsum([0, *map(len, parts.values())])
     which = np.searchsorted(ends, indices, side="right") - 1
     return which, indices - ends[which]
@@ -91,7 +91,7 @@ class MixedContexts(Contexts):
         return [(name, getattr(self.named[name], read)(of_part)) for name, of_part in rows.items() if len(of_part)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-        """The columns that ``read`` gives of every part, in the order of ``indices``."""
+        """Return the columns that ``read`` returns for every part, in the order of ``indices``."""
         which, positions = _locate(self.named, np.asarray(indices))
         parts = list(self.named.values())
         return gather_rows(which, lambda part, rows: read(parts[part], positions[rows]))
@@ -149,13 +149,13 @@ class MixedEvaluation(EvaluationDomain):
 
 
 def origins(domain: Any, positions: IntArray) -> AnyArray:
-    """The name of the domain that each of these positions of a mixture is of, (n,)."""
+    """Return the name of the domain of each of these indices of a mixture, (n,)."""
     names: AnyArray = np.array(list(domain.by_name))
     return names[_locate(domain.by_name, positions)[0]]
 
 
 def mixed(parts: Mapping[str, Any]) -> Any:
-    """Return these domains as one; a single one as it is."""
+    """Return these domains as one domain; a single domain is returned unchanged."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     kinds: dict[type, Callable[[Mapping[str, Any]], Any]] = {
@@ -171,7 +171,7 @@ def mixed(parts: Mapping[str, Any]) -> Any:
 
 
 def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """Return one pair with the sources of some pairs and the targets of others, each under its name here."""
+    """Return one pair with the sources of some pairs and the targets of others, under the names given here."""
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
     for what in ("context_shape", "n_arms", "arms"):
@@ -200,9 +200,9 @@ def takes_several(
     """Let a reader of one ``source`` and one ``target`` take ``sources`` and ``targets``, mappings by name.
 
     Args:
-        by_source: arguments that are one value for all sources, or a mapping by their names.
-        by_target: the same of the targets; one value serves one target alone.
-        prepare: changes the arguments where there are several domains.
+        by_source: arguments with one value for all sources, or a mapping by source name.
+        by_target: the same for the targets; a single value is allowed for one target only.
+        prepare: changes the arguments if there are several domains.
     """
 
     def extend(read: Callable[P, Pair]) -> Callable[P, Pair]:
@@ -222,7 +222,7 @@ def takes_several(
 def read_several(
     read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_source: Sequence[str], by_target: Sequence[str]
 ) -> Pair:
-    """The pair of several sources and targets: each read by itself, beside the first of the other side."""
+    """Return the pair of several sources and targets, each read separately with the first domain of the other side."""
     given = dict(arguments)
     name = given.pop("name")
     of_source, of_target = ({what: given[what] for what in names} for names in (by_source, by_target))
@@ -255,7 +255,7 @@ def read_several(
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
-    """A pair with some of another's sources and targets, by default all of them.
+    """Return a pair with some of the sources and targets of another pair, by default all of them.
 
     >>> x, y = [[0.0], [1.0]] * 20, [0, 1] * 20
     >>> pair = daband.domains.from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x, "cz": x})

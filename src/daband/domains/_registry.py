@@ -1,4 +1,4 @@
-"""Pairs by name: how to register one, which data it needs, and where the data is."""
+"""Pairs by name: registration, the data that they need, and the folders of the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 class Resource:
     """A file or folder below the data directory, and how to get it.
 
-    ``places`` are the paths where it may be. ``content_md5`` is the checksum of its content, unpacked if it is gzipped.
+    ``places`` are the possible paths. ``content_md5`` is the checksum of its content, after unpacking if gzipped.
     ``of`` is the domain whose pairs need it; it is empty if every pair of the data set does.
     """
 
@@ -44,7 +44,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class PairEntry:
-    """A registered pair: how to build it, and what to know about it."""
+    """A registered pair: the function that builds it, and its description."""
 
     name: str
     build: Build
@@ -53,22 +53,22 @@ class PairEntry:
     resources: tuple[Resource, ...] = ()
 
     def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with those filled in that depend on this machine's data, so that they name what is loaded."""
+        """Return the options, with those that depend on this machine's data filled in, so that they name the data."""
         self.check_options(options)
         given = dict(options)
         return given if self.resolve is None else self.resolve(given)
 
     @property
     def ready(self) -> bool:
-        """Whether the data that it needs are there."""
+        """Return True if the data that the pair needs are available."""
         return all(find(resource.places) is not None for resource in self.resources if not resource.optional)
 
     def options(self) -> list[str]:
-        """The names of the keyword arguments that ``load`` passes on."""
+        """Return the names of the keyword arguments that ``load`` passes on."""
         return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
 
     def check_options(self, names: Iterable[str]) -> None:
-        """Raise where one of these is no option of the pair."""
+        """Raise if one of these names is not an option of the pair."""
         options = self.options()
         for name in sorted(set(names) - {*options, "tiny"}):  # every pair has a tiny twin
             hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
@@ -84,8 +84,8 @@ def register_pair(
     """Register a function that builds a pair.
 
     The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
-    with a default. Where it loads one thing or another by what it finds, ``resolve`` takes options and returns them
-    with the choice made: experiments record that, and never mix the two. ``resources`` are the files that it reads.
+    with a default. If the data that it loads depend on the available files, ``resolve`` takes options and returns them
+    with the choice made. Experiments record that choice and never mix the two. ``resources`` are the files it reads.
     """
 
     def enter(build: Build) -> Build:
@@ -96,7 +96,7 @@ def register_pair(
 
 
 def pair_names() -> list[str]:
-    """The name of every registered pair.
+    """Return the name of every registered pair.
 
     >>> "warfarin/white-asian" in daband.domains.pair_names()
     True
@@ -107,8 +107,8 @@ def pair_names() -> list[str]:
 def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     """Build the pair registered as ``name``.
 
-    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's own; a wrong one
-    is an error that lists them.
+    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's options; another
+    keyword is an error that lists them.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms
@@ -121,19 +121,19 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     return entry.build(tiny=tiny, **options)
 
 
-# Where data lies: the data directory that a user fills, and the cache that daband fills.
+# Data folders: the data directory that a user fills, and the cache that daband fills.
 #
 # They are two folders because the first may be shared and read-only.
 
 
 def data_directory() -> Path:
-    """The folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
+    """Return the folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
     given = os.environ.get("DABAND_DATA")
     return Path(given).expanduser() if given else cache_directory() / "data"
 
 
 def cache_directory() -> Path:
-    """The folder for what daband can make again: ``DABAND_CACHE``, else the user's cache folder."""
+    """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
     given = os.environ.get("DABAND_CACHE")
     if given:
         return Path(given).expanduser()
@@ -141,7 +141,7 @@ def cache_directory() -> Path:
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """An array to be filled; one of more than a gigabyte is in a mapped file without a name, which goes with it."""
+    """Return an empty array; one above a gigabyte is in an unnamed mapped file, which is deleted with the array."""
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
@@ -151,7 +151,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
 
 
 def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
-    """The first of these paths below the data directory that exists."""
+    """Return the first of these paths below the data directory that exists, or None."""
     root = data_directory() if directory is None else directory
     for candidate in candidates:
         if (root / candidate).exists():
@@ -160,7 +160,7 @@ def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | 
 
 
 def need(candidates: Sequence[str], *, pair: str) -> Path:
-    """Return what ``find`` returns; if nothing is there, raise an error that says how to get it."""
+    """Return the result of ``find``; if nothing is found, raise an error that says how to get the data."""
     place = find(candidates)
     if place is None:
         inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
@@ -193,7 +193,7 @@ def check_data(name: str) -> Iterator[ResourceStatus]:
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:
-    """True if a file has the published checksum; a folder only has to be there and not be empty."""
+    """Return True if a file has the published checksum, or if a folder exists and is not empty."""
     if path.is_dir():
         return any(path.iterdir())
     if not resource.content_md5:

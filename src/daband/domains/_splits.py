@@ -1,6 +1,6 @@
-"""Fixed splits: the same on every machine and in every run, whatever the seed of the run.
+"""Fixed splits: the same on every machine and in every run, for every seed.
 
-A part of a domain reads through the whole by position, so nothing is copied.
+A part of a domain reads from the full domain by index, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _BLOCK = 4096
 
 
 def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
-    """Positions (m,) that training may see and positions (n - m,) that evaluation holds, half of every class each.
+    """Return indices (m,) for training and indices (n - m,) for evaluation, half of every class each.
 
     Args:
         labels: the class of every context, (n,).
-        name: names the split; it alone decides the draw.
-        groups: contexts of one group (frames of one traffic sign, say) stay on one side, so that evaluation does not
-            hold near-copies of what training saw.
+        name: names the split; the draw depends only on it.
+        groups: contexts of one group (for example frames of one traffic sign) stay on one side, so that evaluation has
+            no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     keys = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
@@ -43,19 +43,19 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             counts[side] += len(member)
         seen += sides[0]
         held += sides[1]
-    # Shuffled, because files are listed class by class: a position must not tell the class, on either side.
+    # Shuffled, because files are listed class by class: an index must not reveal the class, on either side.
     return _shuffle(generator, seen), _shuffle(generator, held)
 
 
 def split_share(labels: IntArray, *, share: float | None, name: str) -> tuple[IntArray, IntArray]:
-    """Positions (n - m,) that training may use and positions (m,) held out, about ``share`` of every class.
+    """Return indices (n - m,) for training and indices (m,) held out, about the fraction ``share`` of every class.
 
-    The only example of a class is never held out. Both come in ascending order: nothing has to be hidden of a source.
+    The only example of a class is never held out. Both are sorted, because source labels need not be hidden.
 
     Args:
         labels: the class of every context, (n,); for tables of rewards the best arm.
-        share: which part to hold out, at least 0 and below 1; None for nothing.
-        name: names the split; with the labels it alone decides the draw.
+        share: the fraction to hold out, at least 0 and below 1; None for nothing.
+        name: names the split; the draw depends only on it and the labels.
     """
     share = 0.0 if share is None else checked_share("source_test", share)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
@@ -63,12 +63,12 @@ def split_share(labels: IntArray, *, share: float | None, name: str) -> tuple[In
     shuffled = generator.permutation(len(labels))
     several = shuffled[counts[2][counts[1][shuffled]] > 1]
     by_class = several[np.argsort(labels[several], kind="stable")]
-    # Every 1/share-th of rows listed class by class: each class gives its part, to within one row.
+    # Every 1/share-th of rows listed class by class: each class contributes its fraction, to within one row.
     ticks = np.floor(np.arange(len(by_class) + 1) * share + 0.5)
     held = np.zeros(len(labels), np.bool_)
     held[by_class[np.diff(ticks) > 0]] = True
     for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
-        held[np.flatnonzero(labels == label)[0]] = False  # a share near 1 would hold all of a small class
+        held[np.flatnonzero(labels == label)[0]] = False  # a share near 1 would hold out all of a small class
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -77,7 +77,7 @@ def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
 
 
 def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
-    """Raise an error that names the first class of which ``where`` has no example."""
+    """Raise an error that names the first class without an example in ``where``."""
     counts = np.bincount(labels, minlength=len(class_names))
     missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if missing:
@@ -88,7 +88,7 @@ def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str)
 
 
 class _Rows(Contexts):
-    """The contexts of a domain at some positions."""
+    """The contexts of a domain at some indices."""
 
     def __init__(self, whole: Any, rows: IntArray) -> None:
         self._whole, self._rows = whole, rows
@@ -102,23 +102,23 @@ class _Rows(Contexts):
 
 
 class PartOfRewards(_Rows, RewardDomain):
-    """The rounds of a reward domain at some positions."""
+    """The rounds of a reward domain at some indices."""
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         return self._whole.read_rewards(self._rows[indices])
 
 
 class PartOfLog(_Rows, LoggedDomain):
-    """The rounds of a log at some positions."""
+    """The rounds of a log at some indices."""
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._whole.read_log(self._rows[indices])
 
 
 class EvaluatedRewards(EvaluationDomain):
-    """The rounds of a reward domain, all or those at some positions, as contexts with expected rewards.
+    """The rounds of a reward domain, all or those at some indices, as contexts with expected rewards.
 
-    Where the domain does not know expected rewards, the realised ones stand in: right on average, and noisy.
+    If the domain has no expected rewards, realised rewards replace them: unbiased, but noisy.
     """
 
     def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
@@ -138,9 +138,9 @@ class EvaluatedRewards(EvaluationDomain):
 
 
 def hold_out(whole: RewardDomain | LoggedDomain, *, share: float | None, name: str) -> tuple[Any, Any]:
-    """Return a domain without about ``share`` of each class, or of each arm of a log, and that part, or None.
+    """Return a domain without about ``share`` of each class (for a log, of each arm), and the held-out part or None.
 
-    The split depends on ``name``. The held part of a reward domain is an evaluation domain.
+    The split depends on ``name``. The held-out part of a reward domain is an evaluation domain.
     """
     blocks = [np.arange(start, min(start + _BLOCK, len(whole))) for start in range(0, len(whole), _BLOCK)]
     if isinstance(whole, LoggedDomain):

@@ -1,1 +1,1 @@
-"""The data sets that come with the library: each a declaration over one builder, found by registration."""
+"""The data sets that come with the library: each is a declaration that uses one builder, and is registered."""

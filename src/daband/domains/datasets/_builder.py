@@ -1,6 +1,6 @@
-"""From the declaration of a data set to registered pairs: options, checks and splits are here, once.
+"""Register pairs from the declaration of a data set. Options, checks and splits are shared here.
 
-A data set says what it is, which files it needs, how they are read and what its tiny twin is made of. ``declare``
+A data set declares its description, its files, its reader and its tiny twin. ``declare``
 registers a pair for it, and one for each of its variants (an ordered pair of domains, one table of many).
 """
 
@@ -27,9 +27,9 @@ from daband.errors import DataError, InvalidInput
 
 @dataclass(frozen=True)
 class Parts:
-    """What was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
+    """The data that was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
 
-    ``note`` is added to the pair's summary. ``class_names`` are what people call the arms, where a table has numbers.
+    ``note`` is added to the pair's summary. ``class_names`` are readable arm names, if a table has numbers.
     """
 
     arguments: Mapping[str, Any]
@@ -50,11 +50,11 @@ _COMMON = {
 
 
 def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = None) -> None:
-    """Register a data set of the catalogue as a pair, and each variant of it.
+    """Register a data set of the catalogue as a pair, and each of its variants.
 
     Args:
-        family: the pair's name, and its table in ``catalogue.toml``, which has the rest: texts, arms, variants, files.
-        read: a function of the data set's own options, every one with a default, that reads its files.
+        family: the pair's name, and its table in ``catalogue.toml``, which has the texts, arms, variants and files.
+        read: a function of the data set's options, each with a default, that reads its files.
         tiny: the same for the twin that needs no file; it takes the same options.
         resolve: see ``register_pair``.
     """
@@ -108,7 +108,7 @@ def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = No
 
 @lru_cache(maxsize=1)
 def catalogue() -> dict[str, dict[str, Any]]:
-    """``catalogue.toml``: what is to be known of the research data sets."""
+    """Return ``catalogue.toml``, the descriptions of the research data sets."""
     return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 
 
@@ -124,7 +124,7 @@ def _resources_of(family: str) -> list[Resource]:
 
 
 def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
-    """The resources of an entry of the catalogue: those of another table, one for each member, or one."""
+    """Return the resources of a catalogue entry: those of another table, one for each member, or one."""
     fields = {**entry, "places": tuple(entry.get("places", ()))}
     if like := fields.pop("like", ""):
         del fields["places"]
@@ -139,7 +139,7 @@ def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resou
 
 
 def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
-    """Return the file of a data set, or of one of its members; if it is not there, the error names the pair."""
+    """Return the file of a data set, or of one of its members; if the file is missing, the error names the pair."""
     places = next(resource.places for resource in _resources_of(family) if resource.of == of)
     return need(places, pair=pair or family)
 
@@ -147,7 +147,7 @@ def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
 def halved(
     contexts: AnyArray, rewards: AnyArray, *, name: str, groups: Sequence[str] | None = None
 ) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
-    """The target's arguments of ``from_arrays``: one half of each class for training, the other for the evaluator.
+    """Return the target arguments of ``from_arrays``: half of each class for training, half for the evaluator.
 
     ``rewards`` are labels (n,) or a table (n, K), whose best arms are the classes.
     """
@@ -161,7 +161,7 @@ def halved(
 
 
 def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
-    """Return arrays of an ``npz``; a damaged or foreign file is an error that names it."""
+    """Return arrays of an ``npz``; a damaged file or one without these keys is an error that names it."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
             return [packed[key] for key in keys]
@@ -174,7 +174,7 @@ def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
 def load_labelled(
     path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts (n, *shape) of a type, or of any, and labels (n,) under these keys of an ``npz``."""
+    """Return contexts (n, *shape) of type ``dtype``, or of any type, and labels (n,) under these keys of an ``npz``."""
     contexts, labels = load_packed(path, keys)
     return _checked(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
 
@@ -205,7 +205,7 @@ def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int
 def _checked(
     path: Path, contexts: AnyArray, labels: AnyArray, *, shape: tuple[int, ...], n_classes: int, dtype: Any
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts and labels; raise an error that names the file if they are not of this shape, type and number."""
+    """Return contexts and labels; raise an error that names the file if shape, type or number is wrong."""
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
         sizes, kind = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
         raise DataError(f"{path} should hold contexts (n, {sizes}){kind}, got {contexts.shape} of {contexts.dtype}")
@@ -234,16 +234,16 @@ def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str
             require_classes(labels, class_names, where=f"{name}'s {part}")
 
 
-# Small made-up data in the shape of the real ones, so that tests and first steps need no file.
+# Small synthetic data in the shape of the real data, so that tests and first steps need no file.
 
 
 def made_up_images(
     *, n_arms: int, per_class: int, side: int, seed: int, channels: int = 3, n_test: int | None = None
 ) -> Parts:
-    """Source, target and target test: images (n, channels, side, side) of uint8 and labels (n,).
+    """Return source, target and target test: images (n, channels, side, side) of uint8 and labels (n,).
 
-    A class is a blotchy pattern. The source shows it in grey on black; the target in colour, with other contrast,
-    over a blotchy background.
+    A class is a blotchy pattern. The source shows it in grey on black. The target shows it in colour, with another
+    contrast, over a blotchy background.
     """
     generator = np.random.default_rng(seed)
     patterns = _blotches(generator, n_arms, side) > 0
@@ -265,7 +265,7 @@ def made_up_images(
 def made_up_vectors(
     *, n_arms: int, dimension: int, n: int, shift: float, seed: int, n_test: int | None = None
 ) -> Parts:
-    """Source, target and target test: non-negative vectors (n, d) with sparse features, and labels (n,)."""
+    """Return source, target and target test: non-negative vectors (n, d) with sparse features, and labels (n,)."""
     generator = np.random.default_rng(seed)
     centres = generator.random((n_arms, dimension)) * (generator.random((n_arms, dimension)) < 0.3)
     drift = shift * generator.random(dimension) * (generator.random(dimension) < 0.3)
@@ -286,7 +286,7 @@ def _as_parts(parts: list[tuple[AnyArray, IntArray]], n_test: int | None) -> Par
 
 
 def _blotches(generator: np.random.Generator, n: int, side: int) -> FloatArray:
-    """Smooth random fields (n, side, side) of mean 0 and deviation about 1."""
+    """Return smooth random fields (n, side, side) of mean 0 and standard deviation about 1."""
     coarse = generator.standard_normal((n, 4, 4))
     grown = np.repeat(np.repeat(coarse, -(-side // 4), axis=1), -(-side // 4), axis=2)[:, :side, :side]
     return np.ascontiguousarray(grown)

@@ -1,16 +1,16 @@
-"""Made markets: a log of offers in euros from an old market, and a new market that differs in one known way.
+"""Synthetic markets: a log of offers in euros from an old market, and a new market that differs in one known way.
 
-A customer belongs to a segment and has habits that its table shows: amounts in euros, two scores from 1 to 10, age,
-visits, a channel. An offer earns an expected amount, which depends on the habits. The old market's log holds the offer
-that was made, its reward (nothing in many rounds) and its propensity. What the new market changes is its kind:
+A customer belongs to a segment and has habits, which appear in the table: amounts in euros, two scores from 1 to 10,
+age, visits, a channel. The expected reward of an offer depends on the habits. The old market's log has the offer that
+was made, its reward (0 in many rounds) and its propensity. The kind of the new market is its difference:
 
-* ``covariate``: other customers, the same columns and the same tastes.
-* ``units``: amounts are in another currency, 4.3 to the euro. Right: ``units=`` the three columns of amounts.
-* ``inverted``: both scores run from best to worst instead of worst to best. No context tells.
-* ``moved``: the offers have changed places: the rewards of one are another's now. No context tells.
-* ``labels``: the segments are differently frequent, so that other offers are best for most customers.
+* ``covariate``: different customers, the same columns and the same tastes.
+* ``units``: amounts are in another currency, 4.3 to the euro. Correct setting: ``units=`` the three amount columns.
+* ``inverted``: both scores run from best to worst instead of worst to best. Contexts do not reveal it.
+* ``moved``: the offers are permuted: the rewards of one offer are now those of another. Contexts do not reveal it.
+* ``labels``: the segments have other frequencies, so that other offers are best for most customers.
 
-What an offer earns stays in euros. The best constant offer of the old market earns 4.1 on average and the best offer
+Rewards stay in euros. In the old market, the best constant offer has a mean reward of 4.1 and the best offer
 for each customer 6.1.
 """
 
@@ -25,27 +25,27 @@ from daband.domains.datasets._builder import Parts, declare
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 
-#: The columns of amounts: in another currency where the market is of the kind ``units``.
+#: The amount columns; they are in another currency if the market's kind is ``units``.
 AMOUNTS = ("basket", "spent_last_year", "last_order")
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3
 _CONSTANT, _BEST = 4.1, 6.1
 _HABITS = 6  # spending, order size, two scores, age, visits
-_BUYERS = 0.6  # the share of rounds in which an offer earns anything
+_BUYERS = 0.6  # the fraction of rounds with a reward above 0
 
 
 def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
-    """A market's log as source, a new market as target: 5 offers, rewards in euros, tables with categories and gaps.
+    """Read a market's log as source and a new market as target: 5 offers, rewards in euros, categories and gaps.
 
-    Half of the new market's customers are seen in training, the other half is kept for the evaluator with the expected
-    reward of every offer. Every ``data_seed`` is another market with tastes of its own.
+    Training sees half of the new market's customers. The other half is kept for the evaluator, with the expected
+    reward of every offer. Every ``data_seed`` is another market with other tastes.
 
     Args:
-        kind: what the new market changes: covariate, units, inverted, moved or labels.
+        kind: the difference of the new market: covariate, units, inverted, moved or labels.
         n_source: rounds of the log.
         n_target: customers of the new market.
-        data_seed: fixes everything that is drawn.
+        data_seed: fixes all random draws.
     """
     for name, value in (("n_source", n_source), ("n_target", n_target)):
         whole(name, value, least=100)
@@ -84,13 +84,13 @@ def _tiny(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
 
 
 class _World:
-    """The tastes of both markets: where the segments lie among the habits, and what an offer earns there."""
+    """The tastes of both markets: the segment centres among the habits, and the reward of an offer."""
 
     def __init__(self, draw: np.random.Generator) -> None:
         self.centres = 1.3 * draw.standard_normal((len(_OFFERS), _HABITS))
         self.slopes = self.centres / np.linalg.norm(self.centres, axis=1, keepdims=True)
         self.slopes = self.slopes + 0.3 * draw.standard_normal(self.slopes.shape)
-        self.slopes[:, :4] *= 1.4  # amounts and scores tell most
+        self.slopes[:, :4] *= 1.4  # amounts and scores are the most informative
         self.bends = 0.35 * draw.standard_normal((len(_OFFERS), _HABITS))
         self.base = 0.3 * draw.standard_normal(len(_OFFERS))
         raw = self._raw(self.habits(draw, 20_000, np.full(len(_OFFERS), 1.0 / len(_OFFERS))))
@@ -99,12 +99,12 @@ class _World:
         self.offset = _CONSTANT - self.scale * constant
 
     def habits(self, draw: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
-        """Customers (n, 6): the centre of a segment and what is their own."""
+        """Return customers (n, 6): a segment centre plus individual noise."""
         segments: IntArray = draw.choice(len(_OFFERS), size=n, p=frequencies)
         return self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
 
     def expected(self, habits: FloatArray) -> FloatArray:
-        """What each offer earns on average, (n, 5), in euros."""
+        """Return the mean reward of each offer, (n, 5), in euros."""
         return self.offset + self.scale * self._raw(habits)
 
     def _raw(self, habits: FloatArray) -> FloatArray:
@@ -116,7 +116,7 @@ class _World:
 def _table(
     draw: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
 ) -> pl.DataFrame:
-    """The columns of customers' habits, with one category and gaps for those who never ordered."""
+    """Return the table of customers' habits, with one category and gaps for those who never ordered."""
     spending, order, content, price, age, visits = habits.T
     n = len(habits)
     last = np.where(draw.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + draw.normal(0.0, 2.0, n))
@@ -130,7 +130,7 @@ def _table(
 
 
 def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, expected: FloatArray) -> pl.DataFrame:
-    """The log of the old market's policy: it knows a little, and tries every offer."""
+    """Return the log of the old market's policy, which is slightly better than random and tries every offer."""
     n, rows = len(habits), np.arange(len(habits))
     score = 0.5 * (expected + draw.normal(0.0, 2.0, expected.shape))
     weights = np.exp(score - score.max(axis=1, keepdims=True))

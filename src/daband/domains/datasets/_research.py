@@ -1,4 +1,4 @@
-"""Research data sets: features that others computed, rendered objects and photographs, and tables."""
+"""Research data sets: published features, rendered objects and photographs, and tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError
 
-# Amazon reviews: is a review positive? Learned on one kind of product, applied to another.
+# Amazon reviews: is a review positive? Trained on one kind of product, applied to another.
 
 
 def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
-    """Reviews of one kind of product as source, of another as target: contexts (400,), 2 arms.
+    """Read reviews of one kind of product as source and of another as target: contexts (400,), 2 arms.
 
     Args:
-        source: books, dvd, elec or kitchen; its reviews, about 2,000, pay.
-        target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
+        source: books, dvd, elec or kitchen, each with about 2,000 reviews.
+        target: another of them; training sees half of its reviews, the other half is kept for the evaluator.
     """
     of_source, of_target = (
         builder.load_matlab(file_of("amazon", domain), n_features=400, n_classes=2, first_label=0)
@@ -43,20 +43,20 @@ declare(
 )
 
 
-# Office-31 as pretrained features: 31 kinds of office things, photographed for a shop, by a camera, by a webcam.
+# Office-31 as pretrained features: 31 kinds of office objects, photographed for a shop, by a camera, by a webcam.
 
 
 _WIDTH = 1280
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
-    """Photographs of one kind as source, of another as target: contexts (1280,) of float32, 31 arms.
+    """Read photographs of one kind as source and of another as target: contexts (1280,) of float32, 31 arms.
 
-    Features come from a network that was trained on ImageNet. A source gives both halves of its photographs. Of a
-    target, training sees one half without labels, the evaluator holds the other.
+    Features come from a network that was trained on ImageNet. A source has both halves of its photographs. For a
+    target, training sees one half without labels, and the evaluator gets the other.
 
     Args:
-        source: amazon (2,817 photographs), dslr (498) or webcam (795); its photographs pay.
+        source: amazon (2,817 photographs), dslr (498) or webcam (795).
         target: another of them.
     """
     (x, y), (x_more, y_more) = _halves(source)
@@ -77,18 +77,18 @@ def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
 declare("office31_features", read=_read_office31, tiny=_tiny_office31)
 
 
-# Office-Caltech: ten kinds of objects in four collections of pictures, as counts of visual words.
+# Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words.
 
 
 def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> Parts:
-    """One collection as source, another as target: contexts (800,) of unit norm, 10 arms.
+    """Read one collection as source and another as target: contexts (800,) of unit norm, 10 arms.
 
-    Contexts are the square roots of each picture's share of every visual word. That depends on the picture alone: the
-    usual standardising of each domain by its own statistics would do a part of the adaptation before any method starts.
+    Contexts are the square roots of the visual word frequencies of each image. They depend only on that image:
+    standardising each domain by its own statistics, as is usual, would already do a part of the adaptation.
 
     Args:
-        source: amazon, caltech10 (1,123 pictures), dslr (157) or webcam; its pictures pay.
-        target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
+        source: amazon, caltech10 (1,123 images), dslr (157) or webcam.
+        target: another of them; training sees half of its images, the other half is kept for the evaluator.
     """
     files = (file_of("office_caltech", domain) for domain in (source, target))
     of_source, of_target = (
@@ -118,10 +118,10 @@ _VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
 
 
 def _read_visda17() -> Parts:
-    """The training set as source, the validation set as target: contexts (3, 224, 224), 12 arms.
+    """Read the training set as source and the validation set as target: contexts (3, 224, 224), 12 arms.
 
-    Images are resized to 256x256, then the centre 224x224 is taken (SENTRY's preprocessing, its random crop and flip
-    being augmentation). Half of the target, the same in every run, is kept for the evaluator.
+    Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's preprocessing; its random crop
+    and flip are augmentation. Half of the target, the same in every run, is kept for the evaluator.
     """
     root = file_of("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
@@ -130,7 +130,7 @@ def _read_visda17() -> Parts:
 
 
 def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
-    """Lists of photographs, read when they are first needed, at 224 pixels a side."""
+    """Return the parts of lists of photographs, read when first needed, at 224 pixels per side."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
         "framing": (256, 224),
@@ -149,11 +149,11 @@ _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", 
 
 
 def _read_s2rda49() -> Parts:
-    """The synthetic domain as source, the real one as target: contexts (3, 224, 224), 10 arms.
+    """Read the synthetic domain as source and the real one as target: contexts (3, 224, 224), 10 arms.
 
-    Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``; where
-    these lists are not there, half of the photographs, the same in every run, is kept for the evaluator. Images are
-    resized to 256x256, then the centre 224x224 is taken.
+    Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``. If
+    these lists are missing, half of the photographs, the same in every run, is kept for the evaluator. Images are
+    resized to 256x256, then cropped to the centre 224x224.
     """
     root = file_of("s2rda49").parent
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
@@ -200,12 +200,12 @@ _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 
 
 def _read_signs(*, side: int = 32) -> Parts:
-    """Rendered signs as source, photographs as target: contexts (3, side, side) of uint8, 43 arms.
+    """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
     Photographs of one sign, taken while driving towards it, are near-copies; they stay on one side of the split.
 
     Args:
-        side: pixels a side.
+        side: pixels per side.
     """
     rendered, photographed = (
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
@@ -216,7 +216,7 @@ def _read_signs(*, side: int = 32) -> Parts:
 
 
 def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
-    # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
+    # About 12 MB in all: decoded once and kept in memory, without the file names.
     contexts = ImageContexts(images.paths, (side, side))
     return contexts.read(np.arange(len(contexts))), images.labels
 
@@ -224,20 +224,20 @@ def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
 declare("signs", read=_read_signs, tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4))
 
 
-# Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).
+# Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex, year, store).
 #
-# On most of them a policy of the source is as good in the target as one trained there: adaptation has nothing to
-# gain. On earnings-years, computers-trend and salary-country the meaning of the arms moved (prices, wages,
+# On most of them a source policy is as good in the target as one trained there: adaptation has nothing to
+# gain. On earnings-years, computers-trend and salary-country the meaning of the arms changed (prices, wages,
 # currencies).
 
 
 def _read_natural(*, table: str = "wages-region") -> Parts:
-    """One table, read as a user's is: strings are categories, gaps are filled and flagged; the arms are quantiles.
+    """Read one table as a user's table: strings are categories, gaps are filled and flagged; the arms are quantiles.
 
-    Half of the target's rows, the same in every run and none that the evaluator holds, are what training sees.
+    Training sees half of the target rows, the same in every run; the evaluator gets the others.
 
     Args:
-        table: which one.
+        table: the name of the table.
     """
     path = file_of("natural_tables", table, pair=f"natural_tables/{table}")
     frame = read_table(path)
@@ -271,7 +271,7 @@ def _tiny_natural(*, table: str = "wages-region") -> Parts:
 declare("natural_tables", read=_read_natural, tiny=_tiny_natural)
 
 
-# Warfarin: which of three doses does a patient need? Learned on one population, applied to another.
+# Warfarin: which of three doses does a patient need? Trained on one population, applied to another.
 
 
 _FILE = "warfarin/warfarin.csv"
@@ -284,16 +284,16 @@ _CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
 
 
 def _read_warfarin(*, source: str = "white", target: str = "asian") -> Parts:
-    """Patients of one population as source, of another as target; 3 arms.
+    """Read patients of one population as source and of another as target; 3 arms.
 
-    The arm that pays 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
-    Patients without a known dose are left out. Contexts are age (by decade), height and weight, centred and scaled,
-    each with a flag where missing; gender, diseases, drugs and genotypes one-hot, with missing as a category.
+    The arm with reward 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
+    Patients without a known dose are dropped. Contexts are age (by decade), height and weight, centred and scaled,
+    each with a flag if missing. Gender, diseases, drugs and genotypes are one-hot, with missing as a category.
     ``Race`` defines the domain and is not part of the context, nor is anything that is known only after dosing.
 
     Args:
         source: white, asian, black or unknown.
-        target: another of them; half of its patients are seen in training, the other half is kept for the evaluator.
+        target: another of them; training sees half of its patients, the other half is kept for the evaluator.
     """
     return _parts_warfarin(read_table(file_of("warfarin")), source, target)
 
@@ -305,7 +305,7 @@ def _parts_warfarin(patients: pl.DataFrame, source: str, target: str) -> Parts:
         if not len(rows):
             raise DataError(f"{_FILE} has no patients of domain {race!r} (Race = {_RACES[race]!r}) with a known dose")
     columns = Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class")
-    # The label column holds 0, 1, 2 so that its order is that of the doses; people read the names.
+    # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the names.
     arguments = {"source": domains[source], "target": domains[target], "columns": columns}
     return Parts(arguments, reader=from_table, class_names=_ARMS)
 
@@ -328,7 +328,7 @@ def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
 
 
 def _made_up() -> pl.DataFrame:
-    """Patients in the columns of the real file, with the same kind of gaps, for the tiny twin."""
+    """Return synthetic patients in the columns of the real file, with the same kind of gaps, for the tiny twin."""
     generator = np.random.default_rng(3)
     n = 600
     race = np.repeat(list(_RACES.values()), n // 4)
@@ -365,15 +365,15 @@ declare(
 
 
 def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
-    """Instances of one kind as source, of the other as target; 31 arms, and every arm's reward is known.
+    """Read instances of one kind as source and of the other as target; 31 arms, and every arm's reward is known.
 
-    The reward is 1 - log(1 + seconds) / log(1 + cutoff): 1 at once, 0 where the solver does not end in 1,200 seconds.
-    Features count clauses and variables over many magnitudes: they are taken as sign(x) log(1 + abs(x)). Those of a
-    probe that did not end are missing together: they become the median, and one column for each such group says so.
+    The reward is 1 - log(1 + seconds) / log(1 + cutoff): 1 at once, 0 if the solver does not end in 1,200 seconds.
+    Features count clauses and variables over many magnitudes, so they become sign(x) log(1 + abs(x)). The features of
+    a probe that did not end are missing together: they become the median, and one column per such group flags them.
 
     Args:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
-        target: the other; half of its instances are seen in training, the other half is kept for the evaluator.
+        target: the other; training sees half of its instances, the other half is kept for the evaluator.
     """
     return _parts_sat12(*(_domain(domain) for domain in (source, target)))
 

@@ -1,11 +1,11 @@
-"""A pair whose rewards are known, so that regret is exact, with a shift that can be set.
+"""A pair with known expected rewards, so that regret is exact, and with an adjustable shift.
 
-A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend on ``u`` alone, in both domains.
-What differs is how ``u`` is seen: the source shows it as it is, the target rotated, scaled and moved, and with other
-arms being the best ones more often. So a policy that knows only the source's view misreads the target, while the
-clusters that the contexts form keep their meaning: there is something to adapt to.
+A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend only on ``u``, in both domains.
+The domains differ in how ``u`` is observed: the source shows it unchanged; the target shows it rotated, scaled and
+moved, and with other frequencies of the best arms. So a policy trained on the source alone is wrong on the target,
+while the clusters of the contexts keep their meaning: adaptation is possible.
 
-Prototypes are orthogonal and ``u`` leans towards one and away from none, so ``u . prototype`` lies in [0, 1]. With
+Prototypes are orthogonal and ``u`` leans towards one and away from none, so ``u . prototype`` is in [0, 1]. With
 ``rewards="linear"`` that product is the expected reward: on the source, contexts have unit norm and the reward is
 exactly ``context . theta`` with a ``theta`` of unit norm, the assumptions under which LinUCB's bound is proved.
 """
@@ -46,21 +46,21 @@ def synthetic(
 
     Args:
         tiny: a twin of 160 contexts, 3 arms and 8 dimensions; the other options keep their meaning.
-        rewards: "linear" (the expected reward is linear in the context) or "labels" (one arm pays 1, the others 0, no
+        rewards: "linear" (the expected reward is linear in the context) or "labels" (one arm has reward 1, others 0, no
             noise).
-        arms: "disjoint": one context (d,) a round; "shared": one context per arm, (K, d).
+        arms: "disjoint": one context (d,) per round; "shared": one context per arm, (K, d).
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
-        n_contexts: how many contexts the source has, and the target for training; the tests hold a fifth as many.
+        n_contexts: the number of contexts of the source, and of the target for training; the tests have a fifth.
         rotation: degrees by which the target turns the hidden vector in each of d // 2 fixed random planes.
         translation: the length of a fixed random vector that the target adds to it.
         scale: the factor by which the target multiplies it.
-        frequency: makes the arms that are best unevenly frequent in the target: the rarest is exp(-frequency) times as
+        frequency: makes the best arms unequally frequent in the target: the rarest is exp(-frequency) times as
             frequent as the commonest.
-        shift: what a policy may assume of it: each domain has a view of its own, so "style" by default.
-        noise: the share of rewards that are drawn as 0 or 1 with the expected reward as probability, the others being
-            paid exactly; the expectation is the same for every share. Not used with "labels".
-        data_seed: fixes everything that is drawn.
+        shift: the shift that a policy may assume; "style" by default, because each domain shows ``u`` differently.
+        noise: the fraction of rewards that are drawn as 0 or 1 with the expected reward as probability. The others are
+            equal to the expected reward, which is the same for every fraction. Not used with "labels".
+        data_seed: fixes all random draws.
     """
     if tiny:
         n_arms, dimension, n_contexts = 3, 8, 160
@@ -76,7 +76,7 @@ def synthetic(
         raise InvalidInput(f"scale must be positive, got {scale}")
     if not 0.0 <= finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
-    # Each part has a generator of its own, so that changing one option leaves what the others draw as it was.
+    # Each part has its own generator, so that changing one option does not change the draws of the others.
     keys = ("world", "source", "target", "test", "source_test")
     draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
     world = _World(draw["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
@@ -121,7 +121,7 @@ def synthetic(
 
 
 class _World:
-    """What both domains share: the prototypes and how they pay; and the fixed directions of the shift."""
+    """The data common to both domains: the prototypes, their rewards, and the fixed directions of the shift."""
 
     def __init__(
         self, generator: np.random.Generator, *, rewards: str, shared: bool, n_arms: int, dimension: int
@@ -133,10 +133,10 @@ class _World:
         self.direction = _unit(generator.standard_normal(dimension))
 
     def rounds(self, generator: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Hidden vectors, (n, d) or (n, K, d), and expected rewards, (n, K)."""
+        """Return hidden vectors, (n, d) or (n, K, d), and expected rewards, (n, K)."""
         n_arms, dimension = self.prototypes.shape
         best = generator.choice(n_arms, size=n, p=frequencies)
-        # Shared arms: the arm that is best shows prototype 0, which is what pays; the others show the other prototypes.
+        # Shared arms: the best arm shows prototype 0, which is rewarded; the others show the other prototypes.
         kinds = (np.arange(n_arms)[None, :] - best[:, None]) % n_arms if self.shared else best
         around = self.prototypes[kinds]
         noise = generator.standard_normal(around.shape) * (_SPREAD / np.sqrt(dimension))

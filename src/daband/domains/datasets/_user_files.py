@@ -1,6 +1,6 @@
-"""A user's own files as a pair: two tables (CSV, Parquet, ...) or two folders of pictures, by their paths.
+"""A user's files as a pair: two tables (CSV, Parquet, ...) or two folders of images, by their paths.
 
-Its options can stand in a TOML file, so that every command that takes a preset takes files. ``daband choose --source
+Its options can be in a TOML file, so that every command that takes a preset takes files. ``daband choose --source
 old.csv --target new.csv ...`` writes such a file.
 """
 
@@ -27,14 +27,14 @@ from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
-#: Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU.
+#: Pixels per side of a user's images: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU.
 PICTURE_SIDE = 32
-_READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content
+_READ_WHOLE = 1 << 28  # bytes; for a larger file, the digest covers size and time instead of the content
 
 
 @dataclass(frozen=True)
 class FilesRead:
-    """Two tables and what their columns are. A column ``ROW`` has row numbers of the file."""
+    """Two tables and the roles of their columns. A column ``ROW`` has row numbers of the file."""
 
     source: pl.DataFrame
     target: pl.DataFrame
@@ -43,10 +43,10 @@ class FilesRead:
 
 
 def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
-    """Read the tables at these paths, and infer what their columns are.
+    """Read the tables at these paths, and infer the roles of their columns.
 
     With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
-    Source rows without a reward or label, which may come later, are ignored; the column's reason says so.
+    Source rows without a reward or label, which may come later, are ignored; the column's reason reports it.
     """
     old = read_table(_existing(source, "source"))
     if domain:
@@ -78,7 +78,7 @@ def _targets(target: str) -> list[str]:
 
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
+    """Return the options with absolute paths and a file digest, so that runs on different data are never mixed."""
     if options.get("tiny") or "source" not in options or "target" not in options:
         return options
     sides = ("source",) if options.get("domain") else ("source", "target")
@@ -117,31 +117,31 @@ def _files(
     transform: TableTransform | None = None,
     digest: str = "",
 ) -> Pair:
-    """Two files, or two folders of pictures with a sub-folder per class, as source and target.
+    """Build a pair from two files, or two folders of images with a sub-folder per class.
 
     Args:
-        tiny: 300 + 300 made-up rows instead.
+        tiny: use 300 + 300 synthetic rows instead.
         source: the path of a table, or of a folder.
-        target: the same, of the target. Where it has the label's column, half of its rows are for the evaluator.
+        target: the same for the target. If it has the label column, half of its rows are for the evaluator.
         domain: a column of the table ``source`` that names the domain of a row; ``target`` is then the value, or the
-            values separated by commas, that are targets, and every other value is a source of its own.
-        label: the column that names the right arm; or
-        arm: the column that names the arm that was chosen,
-        reward: what it paid,
-        propensity: and with which probability it was chosen; where a log has none, propensities are estimated.
-        id: columns that name a row; they are left out.
+            values separated by commas, that are targets, and every other value is a separate source.
+        label: the column that names the right arm. For a log, use the next three instead.
+        arm: the column that names the chosen arm.
+        reward: the column with the reward of the chosen arm.
+        propensity: the column with the probability of the chosen arm; if the log has none, it is estimated.
+        id: columns that name a row; they are not used as contexts.
         category: columns to read as categories.
         number: columns to read as numbers.
         date: columns to read as dates.
-        drop: columns to leave out.
-        side: of pictures, pixels a side; training takes as much longer as there are more pixels.
-        shift: what may differ between the domains; see ``daband._shift``.
+        drop: columns to ignore.
+        side: for images, pixels per side; training time is proportional to the number of pixels.
+        shift: the assumed differences between the domains; see ``daband._shift``.
         units: the columns in other units in the target.
-        source_test: the share of the source that training does not use.
+        source_test: the fraction of the source that training does not use.
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        transform: reads the columns in place of one that is fitted here, such as a policy's own.
-        digest: what the files held when the settings were resolved; other files are refused.
+        target_passes: how many times each target context may be shown; by default equal to ``passes``.
+        transform: reads the columns instead of a transform that is fitted here, for example a policy's transform.
+        digest: the digest of the files when the settings were resolved; other files are rejected.
     """
     common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
     if tiny:
@@ -184,7 +184,7 @@ def _files(
 
 
 def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
-    """The same roles, with the contexts that a fitted transform reads."""
+    """Return the same roles, with the contexts that a fitted transform reads."""
     kinds = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,

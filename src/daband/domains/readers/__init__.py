@@ -1,1 +1,1 @@
-"""Readers for what users bring: arrays, tables, image folders, logs, torch data sets, simulators."""
+"""Readers for user data: arrays, tables, image folders, logs, torch data sets, simulators."""

@@ -1,4 +1,4 @@
-"""Domains over arrays in memory, and ``from_arrays``, which makes a pair of a user's arrays."""
+"""Domains over arrays in memory, and ``from_arrays``, which makes a pair from a user's arrays."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ArrayContexts(Contexts):
 
 
 class ArraySource(ArrayContexts, RewardDomain):
-    """Contexts with what every arm pays: labels (n,), or a table of rewards (n, K).
+    """Contexts with the reward of every arm: labels (n,), or a table of rewards (n, K).
 
     ``expected`` (n, K) are the expected rewards, if the realised ones are noisy. Without it the rewards themselves are
-    taken as expected, which is exact for noise-free ones.
+    used as expected rewards, which is exact if they have no noise.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ArraySource(ArrayContexts, RewardDomain):
 
     @property
     def reward_table(self) -> FloatArray | None:
-        """The rewards (n, K), None where there are labels instead."""
+        """The rewards (n, K), or None if there are labels instead."""
         return self._rewards
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -93,7 +93,7 @@ class ArrayEvaluation(EvaluatedRewards):
 
 
 def _with_arms_of_all(arguments: dict[str, Any]) -> dict[str, Any]:
-    """With the number of arms over several sources: labels of one may lack the last arms."""
+    """Set the number of arms over several sources: the labels of one may lack the last arms."""
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
@@ -121,35 +121,35 @@ def from_arrays(
     units: Sequence[int] | None = None,
     name: str = "arrays",
 ) -> Pair:
-    """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
+    """Return a pair made from arrays: ``from_arrays(source=(x, y), target=x_t)``.
 
-    Where there are several of either, ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
+    With several of either: ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
 
     Args:
-        source: contexts (n, *C), and either labels (n,) of integers, where the arm equal to the label pays 1 and every
-            other pays 0, or a table of rewards (n, K).
+        source: contexts (n, *C), and either labels (n,) of integers (the arm equal to the label has reward 1, every
+            other arm 0), or a table of rewards (n, K).
         target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
-        sources: several sources by name, each as ``source``, in its place. ``source_test`` is then a share, or a tuple
-            for each by name.
-        targets: several targets by name, each as ``target``, in its place. ``target_test`` and ``target_labelled`` are
-            then a tuple for each by name.
-        target_test: target contexts and labels or expected rewards that only the evaluator sees; None where there are
-            none. Such a pair can be trained on, not evaluated.
-        target_labelled: target contexts with rewards for continued training after the hand-over.
-        source_test: source rounds that training does not use: contexts and labels or rewards, or the share of
+        sources: several sources by name, each as ``source``, instead of it. ``source_test`` is then a fraction, or a
+            tuple for each name.
+        targets: several targets by name, each as ``target``, instead of it. ``target_test`` and ``target_labelled`` are
+            then a tuple for each name.
+        target_test: target contexts and labels or expected rewards that only the evaluator sees, or None. A pair
+            without them can be used for training, but not evaluated.
+        target_labelled: target contexts with rewards for continued training after deployment.
+        source_test: source rounds that training does not use: contexts and labels or rewards, or the fraction of
             ``source`` to hold out (a fixed split by class), or None.
         n_arms: the number of arms; by default one more than the largest source label, or the table's width.
         class_names: a name per arm; by default "0", "1", ...
-        arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
+        arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
+        target_passes: how many times each target context may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
-        name: what reports call the pair; it also fixes which source rounds are held out.
+        units: the indices of context features that are in other units in the target; implies ``shift="units"``.
+        name: the pair's name in reports; it also fixes which source rounds are held out.
 
-    Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
-    checks made here. Labels and rewards are copied.
+    Contexts are not copied, because they may be large. Changing such an array afterwards changes the pair without new
+    checks. Labels and rewards are copied.
 
     >>> pair = daband.domains.from_arrays(source=([[0.0, 1.0], [1.0, 0.0]] * 20, [0, 1] * 20), target=[[0.2, 0.9]] * 30)
     >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
@@ -211,7 +211,7 @@ def from_arrays(
 def target_parts(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
-    """The fields of a pair that a user gives of the target: contexts, what the evaluator holds, what pays later."""
+    """Return the target fields of a pair: contexts, test data for the evaluator, and rewards for later training."""
     passes = whole("target_passes", passes, least=1)
     parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
     parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
@@ -225,7 +225,7 @@ def target_parts(
 
 
 def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
-    """Raise where a part of a pair has contexts or arms unlike the source's."""
+    """Raise if a part of a pair has another context shape or number of arms than the source."""
     for what, domain in parts.items():
         if domain is None:
             continue
@@ -238,7 +238,7 @@ def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms:
 
 
 def checked_n_arms(n_arms: int, *, rows: int) -> int:
-    """The number of arms, if this machine can hold what they pay in a block of rounds."""
+    """Return the number of arms, if this machine can hold their rewards in a block of rounds."""
     n_arms = whole("n_arms", n_arms, least=1)
     check_memory(_bytes_of_rewards(n_arms, rows), f"n_arms={n_arms}")
     return n_arms
@@ -272,9 +272,9 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
 
 
 def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
-    """Return the rewards of arms, or labels, as numbers; arm names are refused with a hint.
+    """Return the rewards of arms, or labels, as numbers; arm names are rejected with a hint.
 
-    Integers in one column are labels: nobody has a bandit of one arm.
+    Integers in one column are labels, because a bandit with one arm is useless.
     """
     values = pays.to_numpy() if hasattr(pays, "to_numpy") else pays  # a column or a frame
     first: Any = values
@@ -299,7 +299,7 @@ def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
 def _checked_rewards(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
-    """Either a table (n, K) or labels (n,), whichever was given."""
+    """Return either a table (n, K) or labels (n,), whichever was given."""
     array = _numbers_or_labels(rewards, name)
     if array.ndim == 2:
         return _checked_table(array, n, f"{name} rewards"), None

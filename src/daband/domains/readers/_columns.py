@@ -1,4 +1,4 @@
-"""Which columns of a table mean what: as the user says, and as inferred from the values."""
+"""The roles of table columns: given by the user, or inferred from the values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from daband.errors import InvalidInput, did_you_mean
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns mean what.
+    """The roles of columns.
 
-    ``context`` are the columns that a policy sees, ``categorical`` those of them that become one-hot, ``dates`` those
-    that hold dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
+    ``context`` are the columns that a policy sees. ``categorical`` are those that become one-hot, ``dates`` those
+    with dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
     names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
     ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
-    the target's test. ``id`` names rows in the questions of an audit. None of these columns may be a context.
+    the target test. ``id`` names rows in the questions of an audit. None of these columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -66,7 +66,7 @@ _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", 
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-#: With more categories, each needs ``_ROWS_PER_CATEGORY`` rows to be learned from.
+#: With more categories, each needs ``_ROWS_PER_CATEGORY`` rows.
 _MAX_CATEGORIES = 50
 _ROWS_PER_CATEGORY = 20
 _ROWS_PER_ARM = 3
@@ -76,15 +76,15 @@ _UNIQUE = 0.95
 _FAR = 2.0
 #: Fraction of target rows with categories that the source never had, above which a notice is given.
 _NEW_CATEGORIES = 0.01
-#: Numbers that many tables have in the place of a missing value.
+#: Numbers that many tables use instead of a missing value.
 _CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One column: ``role`` is "number", "category", "date", "left out", or "label", "arm", ...; ``why`` says why.
+    """One column: ``role`` is "number", "category", "date", "left out", or "label", "arm", ...; ``why`` is the reason.
 
-    ``is_id`` is True if the column names rows. ``notable`` is True if a user should know of the role.
+    ``is_id`` is True if the column names rows. ``notable`` is True if a user should check the role.
     """
 
     name: str
@@ -96,7 +96,7 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something about a column that looks like a mistake; ``is_open`` if only the user can tell what it means."""
+    """A possible mistake in a column; ``is_open`` is True if only the user can decide."""
 
     column: str
     text: str
@@ -108,10 +108,10 @@ class Notice:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What a user says of columns; the rest is inferred.
+    """The roles that a user gives to columns; the others are inferred.
 
-    ``label``, or ``arm`` and ``reward`` (and ``propensity``, which is recognised by its usual names) say what arms are
-    rewarded. The others overrule inference: each is a column's name, or several.
+    ``label``, or ``arm`` and ``reward`` (and ``propensity``, which is recognised by its usual names) define the
+    rewards. The others override inference: each is a column name, or several.
     """
 
     label: str | None = None
@@ -132,7 +132,7 @@ class ColumnRoles:
 
 
 def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
-    """Return which columns mean what, and why, for every column of the source in its order."""
+    """Return the roles of the columns, and the reason for every source column in its order."""
     if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
             "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
@@ -183,7 +183,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
 
 
 def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
-    """Raise if nothing can be learned: one arm, amounts in the place of arms, one reward in every row."""
+    """Raise if nothing can be learned: one arm, amounts instead of arms, or one reward in every row."""
     name = roles.label or roles.arm
     assert name is not None
     arms = source[name].drop_nulls()
@@ -242,12 +242,12 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
 
 
 def _readable() -> tuple[Any, ...]:
-    """Return the types of columns, other than numbers, that are read."""
+    """Return the column types, other than numbers, that are read."""
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
 def _date_kind(column: pl.Series) -> str:
-    """Return ``date`` if all values are dates, ``time`` if all are times of day, else an empty text."""
+    """Return ``date`` if all values are dates, ``time`` if all are times of day, else an empty string."""
     if column.dtype != pl.String:
         return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
     try:
@@ -260,7 +260,7 @@ def _date_kind(column: pl.Series) -> str:
 
 
 def _unread(parts: Sequence[pl.Series]) -> str:
-    """Return what texts seem to be that are read as neither numbers nor dates; empty if they are just text."""
+    """Return the apparent type of texts that are read as neither numbers nor dates; empty for plain text."""
     text = str(parts[0][0])
     texts = pl.concat([part.cast(pl.String) for part in parts])
     plain = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
@@ -278,7 +278,7 @@ def _unread(parts: Sequence[pl.Series]) -> str:
 def column_notices(
     source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
 ) -> list[Notice]:
-    """Return a notice for each column that looks like a mistake, or as if it meant something else in the target.
+    """Return a notice for each column that looks like a mistake, or that may have another meaning in the target.
 
     Numbers with a very different median or standard deviation, unless they are in ``units``; categories that only the
     target has; values that differ only by capitals; numbers such as -999 that may stand for a missing value; arms of
@@ -339,7 +339,7 @@ def _other_units(name: str, source: Any, target: Any) -> list[Notice]:
 
 
 def _missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
-    """Return a notice for a number that seems to stand for a missing value: far from all others, or alone below 0."""
+    """Return a notice for a number that may stand for a missing value: far from all others, or the only one below 0."""
     values = np.concatenate(parts)
     notices = []
     for code in _CODES:

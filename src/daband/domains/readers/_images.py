@@ -28,9 +28,9 @@ from daband.domains._splits import EvaluatedRewards, hold_out, require_classes, 
 from daband.errors import DataError, InvalidInput
 from daband.serving._row_reader import ImageRule, RowReader
 
-#: The column of a log that has the paths of images, relative to the current folder or absolute.
+#: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
-#: Bytes of decoded images that are kept, at most.
+#: Maximum number of bytes of decoded images kept in memory.
 _MAX_BYTES = 1 << 30
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -57,8 +57,8 @@ def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
 class ImageContexts(Contexts):
     """Image files as contexts (3, H, W) of uint8.
 
-    ``framing`` is how an image of any size becomes a context: both sides resized to the first number, then the centre
-    of the second cut out. Decoded images are kept, if all of them take at most a gigabyte.
+    ``framing`` defines how an image of any size becomes a context: both sides are resized to the first number, then the
+    centre is cropped to the second. Decoded images are kept if all of them take at most a gigabyte.
     """
 
     def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
@@ -137,27 +137,27 @@ def from_images(
     shift: ShiftLike = None,
     name: str = "images",
 ) -> Pair:
-    """Return a pair of folders of images, decoded when they are first needed.
+    """Return a pair made from image folders; images are decoded when first needed.
 
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
         target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
             no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
             every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
-        sources: several sources by name, in the place of ``source``; all have the same sub-folders.
-        targets: several targets by name, in the place of ``target``; ``target_test`` is then a folder for each by name.
+        sources: several sources by name, instead of ``source``; all have the same sub-folders.
+        targets: several targets by name, instead of ``target``; ``target_test`` is then a folder for each name.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
-        source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
-            out (a fixed split by class), or None.
+        source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
+            hold out (a fixed split by class), or None.
         framing: the side of a context in pixels; or two, to resize both sides to the first and crop the centre.
         passes: how many times each source image may be shown.
-        target_passes: how many times each target image may be shown; by default as ``passes``.
+        target_passes: how many times each target image may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        name: what reports call the pair; it also fixes how source and target are split.
+        name: the pair's name in reports; it also fixes how source and target are split.
 
-    Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
-    class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
+    Contexts are (3, H, W) of uint8. The target stream has the names of its files, and a sub-folder's name is its
+    class. So target labels can be read from these paths, but no training code of daband does so.
 
     >>> from pathlib import Path
     >>> from PIL import Image
@@ -220,14 +220,14 @@ def pair_of_images(
     shift: ShiftLike = None,
     name: str,
 ) -> Pair:
-    """Return a pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
+    """Return a pair made from lists of image files; ``target_labelled`` lists the ``target`` files with classes."""
     passes = whole("passes", passes, least=1)
     target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
     require_classes(source.labels, class_names, where="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, where="the target's test")
     options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
-    # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
+    # Files are listed class by class: shuffled, so that an index of the target does not reveal the class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
     seen = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
     later = None
@@ -257,7 +257,7 @@ def pair_of_images(
 
 
 def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
-    """Return the images below each class's sub-folder, in the order of classes and names."""
+    """Return the images below each class's sub-folder, sorted by class and name."""
     paths: list[Path] = []
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
@@ -302,7 +302,7 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 class ImagePaths:
-    """Turns rows with the path of an image file into contexts, by the code that decides on image files.
+    """Turns rows with image paths into contexts, with the same code that deployed policies use for image files.
 
     Args:
         shape: the shape of a context.

@@ -1,4 +1,4 @@
-"""Logged bandit feedback as a source: what another policy saw, did and got."""
+"""Logged bandit feedback as a source: the contexts, arms and rewards of another policy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from daband.linear._propensities import estimate_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
-    """Contexts (n, *C) with the arms that were chosen, their rewards and with which probability, each (n,).
+    """Contexts (n, *C) with the chosen arms, their rewards and their propensities, each (n,).
 
-    Without propensities they are estimated from the log; ``propensities_estimated`` then says how.
+    Missing propensities are estimated from the log; ``propensities_estimated`` then describes the method.
     """
 
     def __init__(
@@ -77,30 +77,30 @@ def from_log(
     units: Sequence[int] | None = None,
     name: str = "log",
 ) -> Pair:
-    """A pair whose source is a log of another policy's rounds: ``from_log(source=log, target=x_t, n_arms=5)``.
+    """Return a pair whose source is a log of another policy: ``from_log(source=log, target=x_t, n_arms=5)``.
 
     Args:
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
-            glob of Parquet files (a ``ParquetLog`` where columns have other names), which may be larger than memory.
-            Without propensities (a tuple of three) they are estimated, with a warning that says how.
+            glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than memory.
+            Without propensities (a tuple of three) they are estimated, with a warning that describes the method.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
-        sources: several logs by name, in the place of ``source``.
-        targets: several targets by name, in the place of ``target``; what follows of the target is then a mapping.
+        sources: several logs by name, instead of ``source``.
+        targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
         target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
         target_labelled: target contexts with labels or rewards, for continued training.
-        source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
-            fixed split by arm; of Parquet files, by blocks of rows), or None.
-        n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been chosen.
+        source_test: logged rounds that training does not use, as ``source``, or the fraction of ``source`` to hold out
+            (a fixed split by arm; for Parquet files, by blocks of rows), or None.
+        n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen.
         class_names: a name per arm; by default "0", "1", ...
-        feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
+        feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
+        target_passes: how many times each target context may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
-        name: what reports call the pair; it also fixes which rounds are held out.
+        units: the indices of context features that are in other units in the target; implies ``shift="units"``.
+        name: the pair's name in reports; it also fixes which rounds are held out.
 
-    Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
+    Contexts are not copied: changing such an array afterwards changes the pair without new checks.
 
     >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
     >>> log = (contexts, arms, rewards, [0.5] * 20)
@@ -158,7 +158,7 @@ def _open_log(
 
 
 def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
-    """Tell the user what the propensities of a log rest on."""
+    """Warn that the propensities of a log are estimated, and how."""
     warnings.warn(
         f"the log has no propensities; they are {how}. What rests on them is as right as this model of the logging "
         "policy",
@@ -167,7 +167,7 @@ def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
 
 
 def check_logged_propensities(propensities: FloatArray, column: str = "", number: Callable[[int], int] = int) -> None:
-    """Raise if one is not a probability of a chosen arm; the error names the ``column`` and the row's ``number``."""
+    """Raise if a value is not the propensity of an arm; the error names the ``column`` and the row's ``number``."""
     wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
     if len(wrong):
         first = propensities[wrong[0]]

@@ -1,7 +1,7 @@
-"""Logs larger than memory: Parquet files, read in batches and never as a whole. CSV files must fit into memory.
+"""Logs larger than memory: Parquet files, read in batches. CSV files must fit into memory.
 
-A log is cut into parts: a file, or a range of rows of a large one. Several machines can read different parts, and a run
-that was killed skips those it has read. Columns, types and the number of rows are checked for every file before the
+A log is cut into parts: a file, or a range of rows of a large file. Several machines can read different parts, and a
+resumed run skips the parts it has read. Columns, types and the number of rows are checked for every file before the
 first row is read; values are checked batch by batch. Errors name the file, and rows by their numbers in it.
 """
 
@@ -44,7 +44,7 @@ BATCH_ROWS = 65536
 #: A larger file is cut into parts of at most this many rows.
 _PART_ROWS = 4_194_304
 _ROLES = ("arm", "reward", "propensity")
-#: Bytes of the images that are read at a time, at most.
+#: Maximum number of bytes of images read at a time.
 _BATCH_BYTES = 1 << 27
 _NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
 _RENAME = {
@@ -60,9 +60,9 @@ class LogFile:
     """A file of a log before its rows are read."""
 
     path: str
-    #: The number of its rounds.
+    #: The number of rounds.
     rows: int
-    #: Its rounds. A column ``ROW`` has their numbers in the file, if some rows are not rounds.
+    #: The rounds. A column ``ROW`` has their numbers in the file, if some rows are not rounds.
     query: pl.LazyFrame
 
 
@@ -72,20 +72,20 @@ class ParquetLog(LoggedDomain):
     Args:
         log: a folder, a glob, or a list of files.
         n_arms: the number of arms; the arm column has the numbers 0..n_arms - 1, or names in ``arm_names``.
-        columns: which columns mean what; by default "arm", "reward" and "propensity", and every other column is a
+        columns: the roles of columns; by default "arm", "reward" and "propensity", and every other column is a
             number of the context. A context may also be one column of lists, all of one length.
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not flat; with ``shared`` arms a row has one per arm.
-        shared: whether a row holds one context per arm, one after the other.
-        on_damaged: "refuse" a log with a file that cannot be read or does not fit, or "skip" such files; ``damaged``
-            has them with the reason.
+        shared: True if a row has one context per arm, one after the other.
+        on_damaged: "refuse" raises an error for a log with a file that cannot be read or does not fit; "skip" ignores
+            such files, and ``damaged`` lists them with the reason.
         passes: how many times ``train`` may show each round.
         roles: names of columns that are not contexts, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
         arm_names: the names of the arms.
-        skip_unrewarded: leave rounds out whose reward is missing; ``unrewarded`` counts them by file.
+        skip_unrewarded: ignore rounds without a reward; ``unrewarded`` counts them by file.
 
-    ``batches`` streams a part. ``train`` takes the log as any other source: it is shown in the order of blocks that
-    the seed fixes, and within a block of 65,536 rows in an order that the seed fixes, so that memory holds a block.
+    ``batches`` streams a part. ``train`` takes the log like any other source. The seed fixes the order of the blocks
+    and the order of the 65,536 rows within a block, so that only one block is in memory.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class ParquetLog(LoggedDomain):
         self.shared = shared
         self._transform, self._arm_names, self._skip_unrewarded = transform, arm_names, skip_unrewarded
         self.files: list[LogFile] = []
-        #: The files that were skipped, and why.
+        #: The files that were skipped, with the reason.
         self.damaged: dict[str, str] = {}
-        #: By file, how many rounds were left out as they have no reward.
+        #: By file, the number of rounds that were ignored because they have no reward.
         self.unrewarded: dict[str, int] = {}
         #: The types of the columns of the first file.
         self.schema: dict[str, Any] = {}
@@ -169,7 +169,7 @@ class ParquetLog(LoggedDomain):
         return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
 
     def _take_blocks(self, blocks: list[LogPart]) -> None:
-        """Be the log of these blocks of rows; a position is one among their rows."""
+        """Restrict this log to these blocks of rows; an index counts their rows."""
         self._blocks = blocks
         self._ends = np.cumsum([len(block) for block in blocks])
 
@@ -177,9 +177,9 @@ class ParquetLog(LoggedDomain):
         return int(self._ends[-1])
 
     def hold_out(self, share: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
-        """The log without about ``share`` of its blocks of rows, and those; the split depends on ``name``.
+        """Return the log without ``share`` of its blocks of rows, and these blocks. The split depends on ``name``.
 
-        Blocks, because whoever streams a log larger than memory skips ranges of rows, not rows.
+        Blocks, because streaming a log larger than memory can skip ranges of rows, but not single rows.
         """
         share = 0.0 if share is None else checked_share("source_test", share)
         n_held = min(round(share * len(self._blocks)), len(self._blocks) - 1)
@@ -196,7 +196,7 @@ class ParquetLog(LoggedDomain):
     # The log as a stream.
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
-        """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
+        """Return the parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
         runs: list[LogPart] = []
         for block in self._blocks:
             if runs and (runs[-1].path, runs[-1].stop) == (block.path, block.start):
@@ -230,13 +230,13 @@ class ParquetLog(LoggedDomain):
                     at += len(frame)
 
     def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
-        """Yield the values of a column, in the order of the part's rounds; nothing without a column."""
+        """Yield the values of a column, in the order of the part's rounds; nothing if ``column`` is None."""
         for frame in self.frames(part, [column]) if column is not None else ():
             refuse_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
 
     def sample(self, rows: int) -> AnyArray:
-        """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
+        """Return about ``rows`` contexts from the beginnings of files, evenly spaced over the log."""
         chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
         chosen = [file for file in chosen if file.rows]
         each = math.ceil(rows / max(1, len(chosen)))
@@ -246,7 +246,7 @@ class ParquetLog(LoggedDomain):
     # The log as a domain.
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
+        """Return indices in an order that the seed fixes: of the blocks and within each, without a full permutation."""
         key = [seed, number, len(self), self._order_key]
         lengths = np.diff(self._ends, prepend=0)
         blocks = np.random.default_rng(key).permutation(len(lengths))
@@ -285,7 +285,7 @@ class ParquetLog(LoggedDomain):
     # From a frame to rounds.
 
     def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, implied: bool) -> None:
-        """Raise if a file's columns do not mean what those of the first file mean."""
+        """Raise if a file's columns differ in meaning from those of the first file."""
         first = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles):
@@ -307,7 +307,7 @@ class ParquetLog(LoggedDomain):
             raise UnusableFile(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
 
     def _numbers_per_row(self, rows: pl.LazyFrame, path: Path) -> int:
-        """Return how many numbers of context a row has."""
+        """Return the number of context features per row."""
         context = self.columns.context
         if self._transform is not None:
             return len(self._transform.feature_names)
@@ -362,7 +362,7 @@ def _lacks(path: Path, name: str, schema: Iterable[str]) -> str:
 
 
 def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
-    """Raise an error if a file lacks the column of a role other than arm, reward and propensity."""
+    """Raise if a file lacks the column of a role other than arm, reward and propensity."""
     for role, column in roles.items():
         if role not in _ROLES and column not in schema:
             hint = did_you_mean(column, schema)
@@ -376,7 +376,7 @@ def _resolve_columns(
     transform: TableTransform | ImagePaths | None,
     roles: Mapping[str, str],
 ) -> Columns:
-    """Return the columns that are meant: those given, or the named roles with every other column as context."""
+    """Return the columns that were given, or the named roles with every other column as context."""
     _check_roles(roles, schema, path)
     if columns is not None:
         if not isinstance(columns, Columns):
@@ -398,7 +398,7 @@ def _resolve_columns(
 
 
 def _kind(dtype: Any) -> str:
-    """Return what a type can be used for: integers and floats of any size are alike."""
+    """Return the use of a type: integers and floats of any size are alike."""
     if _is_list(dtype):
         return "list"
     if dtype.is_integer() or dtype == pl.Boolean:
@@ -428,7 +428,7 @@ def _lists_as_rows(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
 
 
 def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
-    """Raise if one of these columns has a gap."""
+    """Raise if one of these columns has a missing value."""
     for name in names:
         if frame[name].null_count():
             row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
@@ -449,7 +449,7 @@ def open_log(
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
-    """Open the log for a policy or an exported one: files by their names, or a log that is open.
+    """Open the log for a policy or an exported policy: from file names, or a log that is already open.
 
     The policy's table reads the rows. A policy for images reads the files that the column "file" names,
     resized and cropped as in training.
@@ -483,14 +483,14 @@ def open_log(
 
 
 def _image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:
-    """Return what reads the images of a log with a column of paths, if the policy takes images; else None."""
+    """Return the image reader for a log with a column of paths if the policy takes images, else None."""
     layout = image_layout(policy.context_shape)
     if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
         return None
     try:
         if scan_log_file(log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
             return None
-    except UnusableFile:  # whoever opens the log reports it
+    except UnusableFile:  # the caller that opens the log reports it
         return None
     if isinstance(policy, DeployedPolicy):
         return ImagePaths(policy.context_shape, policy.reader.images or ImageRule(layout))

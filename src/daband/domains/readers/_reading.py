@@ -1,6 +1,6 @@
-"""Read tables and the files of a log: the usual formats, and frames of pandas, polars and arrow.
+"""Read tables and log files: the usual formats, and pandas, polars and arrow tables.
 
-Text columns come out the same from every format (``tidy``); what single values mean is in ``daband._table_transform``.
+Text columns are the same from every format (``tidy``); the meaning of single values is in ``daband._table_transform``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from daband._lazy_polars import pl
 from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, spell
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-_SAMPLE = 1 << 16  # bytes of a CSV file that show how it is written
+_SAMPLE = 1 << 16  # bytes of a CSV file from which its format is inferred
 _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
-#: Kinds of files that are read as CSV.
+#: File types that are read as CSV.
 _CSV = (".csv", ".tsv")
-#: Positions in a file at which its digest covers bytes.
+#: Number of positions in a file at which its digest covers bytes.
 _DIGEST_SAMPLES = 16
 #: Bytes at each of these positions.
 _DIGEST_BYTES = 1 << 16
@@ -96,9 +96,9 @@ def _suffix(path: Path) -> str:
 
 
 def _scan_csv(path: Path) -> pl.LazyFrame:
-    """Return the rows of a CSV file, gzipped or not, however a spreadsheet wrote it.
+    """Return the rows of a CSV file, gzipped or not, in any of the usual spreadsheet formats.
 
-    Amounts such as 3,854 or 12% stay text, as their meaning is not known. With decimal commas 3.854,17 is a number.
+    Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
     form, skipped = _csv_form(path)
     rows = pl.scan_csv(path, infer_schema=False, skip_rows=skipped, separator=form["separator"])
@@ -110,9 +110,9 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
 
 def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
-    """Return rows whose texts have no spaces around them, and are None if they mean that there is no value.
+    """Return rows whose texts are stripped, and None if they mean a missing value.
 
-    A column becomes numbers or truth values if all its texts spell them. Leading zeros keep a column text.
+    A column becomes numbers or booleans if all its texts spell them. Leading zeros keep a column text.
     """
     texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
     if not texts:
@@ -132,7 +132,7 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
         if decimal_comma:
             values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
         rows = rows.with_columns(values.cast(kind))
-    if decimal_comma:  # a number next to other texts is spelled as everywhere
+    if decimal_comma:  # a number in a text column is written with a decimal point, as in other files
         mixed = pl.col(texts)
         is_number = mixed.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
         rows = rows.with_columns(pl.when(is_number).then(mixed.str.replace(",", ".")).otherwise(mixed).name.keep())
@@ -140,9 +140,9 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
 
 
 def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
-    """Return how the start of a CSV file is written, as polars' options, and the number of lines before its header.
+    """Return the format of a CSV file as polars options, inferred from its start, and the number of lines to skip.
 
-    If ; separates, as in much of Europe, numbers may have a decimal comma, and points between their thousands.
+    If ; is the separator, as in much of Europe, numbers may have a decimal comma, and points between thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         sample = file.read(_SAMPLE)
@@ -162,7 +162,7 @@ def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _long_row(path: Path) -> str:
-    """Return which line of a CSV file has more cells than its header."""
+    """Return the line of a CSV file that has more cells than its header."""
     form, skipped = _csv_form(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
         lines = csv.reader(file, delimiter=form["separator"])
@@ -173,11 +173,11 @@ def _long_row(path: Path) -> str:
 
 @contextmanager
 def polars_errors(kind: type[DataError], message: str, path: Path | None = None) -> Iterator[None]:
-    """Raise errors of polars and of the disk as ``kind``: the message, and the first line of the error."""
+    """Raise polars and disk errors as ``kind``: the message, and the first line of the error."""
     try:
         yield
     except BaseException as error:
-        # A panic is a defect of polars, met on damaged bytes; it is not an Exception. A ValueError is a NUL in a name.
+        # A panic is a defect of polars, seen on damaged bytes; it is not an Exception. A ValueError is a NUL in a name.
         foreign = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
         if isinstance(error, DataError | InvalidInput) or not (foreign or type(error).__name__ == "PanicException"):
             raise
@@ -191,7 +191,7 @@ def polars_errors(kind: type[DataError], message: str, path: Path | None = None)
 
 
 class UnusableFile(DataError):
-    """A file that cannot be part of the log; the others may be."""
+    """A file that cannot be part of the log; other files are not affected."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class LogPart:
 
 
 def part_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
-    """Return a digest of each part: of the file's content, with the part's rows.
+    """Return a digest of each part: the file content with the part's rows.
 
     For a large file the digest covers samples and the footer: reading all of it would take as long as learning it.
     """
@@ -272,7 +272,7 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
 
 
 def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
-    """Return the number of each arm that a log has by its name; None if the log has numbers."""
+    """Return the number of each arm name in a log; None if the log has numbers."""
     index = {arm: number for number, arm in enumerate(arm_names or ())}
     found = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
     unknown = next((spell(value) for value, number in found.items() if number is None), None)
@@ -289,7 +289,7 @@ def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) 
 
 
 def find_arm(value: Any, index: Mapping[str, int]) -> int | None:
-    """Return the index of an arm whose name a column may spell otherwise: a true is True, and 1.0 is 1."""
+    """Return the index of an arm whose name may be spelled differently: true is True, and 1.0 is 1."""
     text = value.strip() if isinstance(value, str) else spell(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spelled = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))

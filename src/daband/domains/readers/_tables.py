@@ -47,33 +47,33 @@ def from_table(
     units: Sequence[str] | None = None,
     name: str = "table",
 ) -> Pair:
-    """A pair made of tables.
+    """Return a pair made from tables.
 
     Args:
         source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
             arrow table.
-        target: the same, of the target; training sees its context columns only. A target without the label or reward
-            columns, or without labels there, is unlabelled: the pair then has no ``target_test``. One with them, where
-            ``target_test`` is not given, is split, and one half, the same in every run, is kept for the evaluator.
-        domain: the column that names the domain of a row, where ``source`` has the rows of several domains.
-        targets: the values of ``domain`` that are targets; all others are sources. Without ``target``.
+        target: the same for the target; training sees only its context columns. A target without the label or reward
+            columns, or without labels there, is unlabelled: the pair then has no ``target_test``. If it has them and
+            ``target_test`` is not given, half of it, the same in every run, is kept for the evaluator.
+        domain: the column that names the domain of a row, if ``source`` has the rows of several domains.
+        targets: the values of ``domain`` that are targets; all others are sources. Not together with ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
-        source_test: a table of source rounds that training does not use, or the share of ``source`` to hold out (a
+        source_test: a table of source rounds that training does not use, or the fraction of ``source`` to hold out (a
             fixed split), or None.
-        columns: which columns mean what.
+        columns: the roles of columns.
         transform: a fitted transform, to treat new data as before; by default one is fitted on the context columns of
             the source that training uses and of the target that training sees.
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        class_names: the arms in their order, by the names that the label or arm column has for them, with arms that the
-            source never tried; by default those it has, sorted. With ``columns.rewards`` the arms are these columns.
+        target_passes: how many times each target context may be shown; by default equal to ``passes``.
+        class_names: the arms in their order, by their names in the label or arm column, including arms that the
+            source never tried; by default those values, sorted. With ``columns.rewards`` the arms are these columns.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         units: the numeric context columns in other units in the target, by name; implies ``shift="units"``.
-        name: what reports call the pair; it also fixes how source and target are split.
+        name: the pair's name in reports; it also fixes how source and target are split.
 
-    ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
-    the numbers of a context are.
+    ``pair.table`` is the fitted transform, which turns a raw row into a context. ``pair.feature_names`` names
+    the features of a context.
 
     >>> import polars as pl
     >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
@@ -128,7 +128,7 @@ def from_table(
         )
     names = transform.feature_names
     assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
-    # A column in units of each domain's own has gaps of its own too: a price in euros is no guess of one in zloty.
+    # A column in separate units per domain also has separate fill values: a price in euros is not one in zloty.
     marked = assumed.own_statistics(len(names))
     of_source, transform = (transform.with_medians(frame, marked) for frame in (source_frame, target_frame))
     _warn_of_disjoint_categories(source_frame, target_frame, columns)
@@ -168,7 +168,7 @@ def from_table(
 def _from_domains(
     frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **rest: Any
 ) -> Pair:
-    """The pair of a table whose column ``domain`` names the domain of each row."""
+    """Return the pair of a table whose column ``domain`` names the domain of each row."""
     if domain is None or not targets or isinstance(targets, str):
         raise InvalidInput('domain and targets go together: domain="country", targets=["pl"]')
     if domain in columns.context:
@@ -184,7 +184,7 @@ def _from_domains(
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
     every = frame.filter(~np.isin(values, wanted)), frame.filter(np.isin(values, wanted))
     pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
-    if columns.label is not None and pooled.target_test is None:  # of some targets alone they are not used either
+    if columns.label is not None and pooled.target_test is None:  # labels of only some targets are not used either
         unlabelled = pl.when(pl.Series(np.isin(values, wanted))).then(None).otherwise(pl.col(columns.label))
         frame = frame.with_columns(unlabelled.alias(columns.label))
     if columns.rewards == ():
@@ -196,7 +196,7 @@ def _from_domains(
 
 
 def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with the numbers of its rows, which errors name, also after rows are left out or held out."""
+    """Return the frame with row numbers, for errors, which stay correct after rows are dropped or held out."""
     return frame if ROW in frame.columns else frame.with_row_index(ROW)
 
 
@@ -219,7 +219,7 @@ def _sorted_values(values: list[Any]) -> list[str]:
 
 
 def _name(value: Any) -> str:
-    """An arm or a domain by its name: 1.0 is arm 1, as a column of whole numbers with gaps has it."""
+    """Return the name of an arm or a domain: 1.0 is arm 1, because integer columns with gaps become floats."""
     return spell(value) if isinstance(value, float) else str(value)
 
 
@@ -234,7 +234,7 @@ def _values(frame: pl.DataFrame, name: str) -> list[Any]:
 
 
 def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
-    """What a split balances: the arm of every row that a log chose, in column ``arm``, else the best one."""
+    """Return the strata of a split: for a log the chosen arm of every row, in column ``arm``, else the best arm."""
     name = arm or columns.label
     if name is None:
         return np.asarray(_reward_table(frame, columns, "target").argmax(axis=1))
@@ -242,7 +242,7 @@ def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> In
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
-    """Whether rows of the target have labels; in a table of all domains they often have none."""
+    """Return True if target rows have labels; in a table of all domains they often have none."""
     missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < missing < len(target):
         warnings.warn(
@@ -285,7 +285,7 @@ def _numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
 
 
 def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
-    """Add what the logging policy's propensities seem to be, from all rounds of the log: training's and those held."""
+    """Add estimated propensities of the logging policy, from all rounds of the log, training and held-out."""
     given = {what: part for what, part in parts.items() if part is not None}
     contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
     propensities, how = estimate_propensities(contexts, arms, n_arms)
@@ -296,7 +296,7 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
 
 
 def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn of a column that has no category common to both domains: it tells nothing about the target."""
+    """Warn about a column without a common category in both domains: it is uninformative about the target."""
     for name in columns.categorical:
         in_source, in_target = (set(categories(frame, name)) - {None} for frame in (source, target))
         if in_source and in_target and not in_source & in_target:
