@@ -1,7 +1,7 @@
 """DABand: Neural-LinUCB whose encoder also aligns target contexts with source contexts.
 
 "Towards Domain Adaptive Neural Contextual Bandits" (ICLR 2025). The objective adds the terms of the target-regret bound
-to the source regret; with all of them at weight 0 it is Neural-LinUCB, to the bit.
+to the source regret. With all of these terms at weight 0 it is Neural-LinUCB, to the bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class DABand(NeuralLinUCB):
     """Learns in the source, where rewards are observed, and acts in the target, where they are not.
 
     Show it target contexts with ``observe_target`` and call ``adapt`` after every episode (``daband.train`` does both).
-    The arguments are those of ``NeuralLinUCB``; the name of a recipe means all of its terms.
+    The arguments are the same as for ``NeuralLinUCB``; the name of a recipe means the recipe with all its terms.
 
     >>> policy = daband.DABand(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> policy.observe_target([[0.5] * 8] * 64)

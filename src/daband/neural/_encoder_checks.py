@@ -1,4 +1,4 @@
-"""Rules for every encoder. Each check takes the registered name and a shape of contexts that the network takes.
+"""Checks for every encoder. Each check takes the registered name and a context shape that the network accepts.
 
     from daband.checks import check_encoder
     check_encoder("mine", context_shape=(3, 32, 32))
@@ -40,7 +40,7 @@ def _contexts(context_shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
 
 @ENCODER_CHECKS.add
 def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> None:
-    """Latents (B, d) have norm 1 and alignments (B, w) the promised width, in training and after it."""
+    """Check that latents (B, d) have norm 1 and alignments (B, w) the stated width, in training and after it."""
     encoder = _made(name, context_shape)
     for mode in (True, False):
         latent, alignment = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
@@ -52,7 +52,7 @@ def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> N
 
 @ENCODER_CHECKS.add
 def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) -> None:
-    """After training, a context's latent does not depend on the rest of its batch."""
+    """Check that after training a context's latent does not depend on the rest of its batch."""
     encoder = _made(name, context_shape)
     contexts = _contexts(context_shape)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) 
 
 @ENCODER_CHECKS.add
 def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -> None:
-    """A ``stackable`` encoder gives two stacked runs the outputs, gradients and statistics of each run alone."""
+    """Check that a ``stackable`` encoder gives stacked runs the outputs, gradients and statistics of single runs."""
     if not _made(name, context_shape).features.stackable:
         return
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
@@ -99,12 +99,12 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
 
 
 def _score(latent: torch.Tensor, alignment: torch.Tensor) -> torch.Tensor:
-    """Return a number that depends on every latent and alignment in its own way."""
+    """Return a number that depends on every latent and alignment in a different way."""
     weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
     rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
     return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()
 
 
 def check_encoder(name: str, context_shape: tuple[int, ...]) -> None:
-    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    """Run every check. The first failure raises an error, mostly ``AssertionError``, with its rule as a note."""
     ENCODER_CHECKS.run(name, context_shape)

@@ -39,9 +39,9 @@ from daband.serving._monitor import MOST_CONTEXTS
 
 #: Floating-point images with larger numbers cause a warning.
 _LARGEST_PIXEL = 2.0
-#: The limit of steps per episode for ``LearningSettings.min_run_steps``.
+#: The maximum steps per episode for ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
-#: Steps with a loss or gradient that is not finite, in a row, after which training stops.
+#: Consecutive steps with a loss or gradient that is not finite after which training stops.
 _STREAK_THAT_STOPS = 3
 
 
@@ -53,25 +53,25 @@ class NeuralLinUCB(Policy):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         recipe: a name ("default", "default-rpd", "paper", "small"), here without target terms; a ``Recipe``; or a
-            change of a named one, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``.
-        encoder: another network than the recipe's: a registered name, ``EncoderSettings``, or a custom
+            mapping that changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``.
+        encoder: a network to use instead of the recipe's: a registered name, ``EncoderSettings``, or a custom
             ``torch.nn.Module``, which is copied and gets contexts as they are. A file holds only its weights:
             ``daband.load(path, encoder=module)``.
-        feedback: the information in a reward: "bandit" (about that arm only), or "one_hot" if exactly one arm has
+        feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if exactly one arm has
             reward 1 and all others 0, without noise. Other rewards are then learned as bandit feedback.
         alpha: the factor of the confidence bonus; the recipe's by default.
         ridge: the penalty of the head's regressions.
         arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per arm, one
             regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability with which an arm is drawn uniformly instead.
+        epsilon: the probability with which an arm is drawn uniformly.
         standardise_rewards: learn rewards in units of their running mean and standard deviation, so that their unit
             changes no decision. Rewards of "one_hot" feedback are not standardised.
         transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
         seed: determines initial weights, batches, ties and draws.
-        shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by default it follows from the
-            shape of a context. It decides which statistics normalise, and which terms the named recipes have.
+        shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by default it follows
+            from the shape of a context. It decides which statistics normalise, and which terms the named recipes have.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
@@ -85,7 +85,7 @@ class NeuralLinUCB(Policy):
     source_only: ClassVar[bool] = True
     learns_by_gradients = True
     scale_matters = True
-    locks_state = False  # encoding takes long; the state lock is held for the work of the head
+    locks_state = False  # encoding takes long; the state lock is only held while the head works
     alpha = exploration_setting("alpha")
     epsilon = exploration_setting("epsilon")
     explore = exploration_setting("rule")
@@ -122,7 +122,7 @@ class NeuralLinUCB(Policy):
             domains=domains,
         )
         self.device_setting = device
-        # The transform takes care of units, if there is one.
+        # If there is a transform, it handles units.
         kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
         chosen = resolve_recipe(
             recipe,
@@ -163,7 +163,7 @@ class NeuralLinUCB(Policy):
             domains=self.domains,
         )
         self._encoder = self.learner.acting_copy()
-        #: The gradient steps of one ``adapt``; ``plan`` may raise it.
+        #: The gradient steps of one ``adapt``; ``plan`` may increase it.
         self.steps = self.recipe.learning.steps
         #: The replay buffers that steps draw from.
         self.buffers = self._empty_buffers(self.n_arms)
@@ -199,7 +199,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def alignment(self) -> str:
-        """One line about what is aligned between the domains."""
+        """One line that describes the alignment between the domains."""
         return self.learner.alignment
 
     @property
@@ -207,7 +207,7 @@ class NeuralLinUCB(Policy):
         return self.learner.objective.needs_target
 
     def plan(self, episodes: int) -> None:
-        if self.learner.step_number == 0:  # a run that continues keeps its plan
+        if self.learner.step_number == 0:  # a continued run keeps its plan
             wanted = math.ceil(self.recipe.learning.min_run_steps / episodes)
             self.steps = max(self.steps, min(_MAX_STEPS_PER_EPISODE, wanted))
             self.learner.plan(episodes * self.steps)
@@ -278,7 +278,7 @@ class NeuralLinUCB(Policy):
             self.buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     def _check_pixels(self, contexts: AnyArray) -> None:
-        """Warn of floating-point images with pixels of 0..255, from which networks learn worse."""
+        """Warn of floating-point images with pixels of 0..255, which networks learn less well."""
         if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._warned:
             return
         largest = float(contexts.max())
@@ -344,7 +344,7 @@ class NeuralLinUCB(Policy):
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Let the trained encoder act from now on, unless the steps diverged."""
+        """Let the trained encoder act, unless the steps diverged."""
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _STREAK_THAT_STOPS:
             raise TrainingDiverged(

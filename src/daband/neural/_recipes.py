@@ -2,12 +2,12 @@
 
 ``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` has P
 on the arm that the policy would choose in the target. ``default`` is the recommended recipe; ``default-rpd`` is the
-same with R, P and D all on, for ablations. ``small`` is the default for a CPU and a few minutes: a narrower network,
+same with R, P and D all on, for ablations. ``small`` is ``default`` for a few minutes on a CPU: a narrower network,
 fewer steps. ``default`` and ``small`` follow the ``shift`` between the domains: they have target terms only if its
 style differs. For Neural-LinUCB a name means that recipe without target terms. ``docs/results/protocol.md`` has the
 data on which the defaults were chosen.
 
-A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
+A recipe can also be given as changes of a named one, in a form that JSON and TOML can hold:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
 "default".
 """
@@ -45,7 +45,7 @@ _RAMP = 0.3125
 _UNALIGNED_STEPS = 8
 #: Gradient steps of a planned run on at most 64 numbers.
 _MIN_RUN_STEPS = 1024
-#: The same with two arms: one function decides between them, and more steps overfit, as they do on more numbers.
+#: The same with two arms: a single function separates them, so more steps overfit, as they do on longer contexts.
 _MIN_RUN_STEPS_WITH_TWO_ARMS = 256
 _FEW_NUMBERS = 64
 
@@ -59,10 +59,10 @@ def resolve_recipe(
     shift: Shift | None = None,
     standardised: bool = False,
 ) -> Recipe:
-    """Return the recipe that is meant by a name, a ``Recipe``, ``Recipe.settings()``, or a change of a named recipe.
+    """Return the recipe for a name, a ``Recipe``, ``Recipe.settings()``, or a change of a named recipe.
 
     A mapping with every group of a recipe is that recipe. Any other mapping is a change (``Recipe.changed``) of the
-    recipe that it names under ``base``, by default "default"; so is None.
+    recipe that it names under ``base``, by default "default". None means "default".
 
     ``default`` and ``small`` follow ``shift``, by default that of the context's shape. The changes of a mapping are
     applied after that. ``standardised`` contexts are not normalised again. With ``source_only`` a name, and the
@@ -101,8 +101,8 @@ def _for_shift(recipe: Recipe, shift: Shift, n_numbers: int, changed_weights: ob
     """Return the recipe under this assumption about the difference between the domains.
 
     Target terms stay only if the style differs, and if ``changed_weights`` names them. If the frequencies of arms
-    differ, no term asks for equally frequent or certain arms. Networks normalise by the statistics of each domain if
-    its style or its units differ, otherwise by those of the sources.
+    differ, there is no term for equally frequent or certain arms. Networks normalise by the statistics of each domain
+    if its style or its units differ, otherwise by those of the sources.
     """
     named = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
     dropped = {"target_entropy", "target_diversity"} if shift.moves_labels else set()
@@ -209,8 +209,8 @@ def _small_vector() -> Recipe:
 def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
     """Return Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
 
-    The paper normalises images, which is read as [-1, 1] here, and sums L_RS over all arms, which is read as those that
-    bandit feedback reveals.
+    The paper normalises images, which is taken to mean [-1, 1], and sums L_RS over all arms, which is taken to mean
+    those whose rewards are known.
     """
     return Recipe(
         weights={

@@ -1,4 +1,4 @@
-"""Several neural policies of one shape take their gradient steps together, which a GPU does in about half the time."""
+"""Take the gradient steps of several neural policies of one shape together, in about half the time on a GPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from daband.policies._policy import Policy
 
 
 def can_stack(members: Sequence[Policy]) -> bool:
-    """Return True if ``adapt_stacked`` can take the steps of these policies: neural ones of one shape and recipe.
+    """Return True if ``adapt_stacked`` can take the steps of these policies: neural, of one shape and recipe.
 
-    Seeds may differ, and the values of weights if the terms are the same. Each policy may be given only once.
+    Seeds may differ, and so may the values of weights if the terms are the same. Each policy may be given only once.
     """
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
@@ -24,16 +24,16 @@ def can_stack(members: Sequence[Policy]) -> bool:
 def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
     """Call ``adapt`` for several policies that ``can_stack``, with common gradient steps.
 
-    If one of them fails, its result is the exception, and the others are as they would be without it.
+    If a policy fails, its result is the exception, and the others are not affected.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
     ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
     with ExitStack() as held:
-        for policy in sorted(members, key=id):  # in one order, in every thread that stacks them
+        for policy in sorted(members, key=id):  # the same order in every thread that stacks them, against deadlocks
             held.enter_context(policy._locks.write)
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
-            # Policies take other steps once they have target contexts, or target rewards.
+            # Policies take different steps once they have target contexts or target rewards.
             steps, kinds = policy.before_steps(None), tuple(part.kind for part in policy.buffers.parts().values())
             if steps:
                 ready.setdefault((steps, kinds), []).append((index, policy))

@@ -1,4 +1,4 @@
-"""Rules for every term of the objective. Each check takes the term's class.
+"""Checks for every term of the objective. Each check takes the term's class.
 
     from daband.checks import check_term
     check_term(MyTerm)  # or its registered name
@@ -59,7 +59,7 @@ def _gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
 
 @TERM_CHECKS.add
 def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
-    """The value is one finite number, the same each time."""
+    """Check that the value is one finite number, the same each time."""
     term = _made(kind)
     first, second = term(_batch()), term(_batch())
     assert first.shape == (), f"the value has shape {tuple(first.shape)}"
@@ -69,7 +69,7 @@ def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_something_learns_from_it(kind: type[Term]) -> None:
-    """Some input of the encoder gets a finite gradient that is not zero."""
+    """Check that some input of the encoder gets a finite gradient that is not zero."""
     grads = [grad for grad in _gradients(_made(kind), _batch()).values() if grad is not None]
     assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
     assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
@@ -77,7 +77,7 @@ def check_something_learns_from_it(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_gradient_is_the_derivative(kind: type[Term]) -> None:
-    """The gradient agrees with finite differences, except for terms that weigh themselves."""
+    """Check that the gradient agrees with finite differences, except for terms that weigh themselves."""
     if kind.weighs_itself:
         return
     term, batch = _made(kind), _batch()
@@ -96,7 +96,7 @@ def check_gradient_is_the_derivative(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_no_target_is_no_trouble(kind: type[Term]) -> None:
-    """A term that does not need the target works without one."""
+    """Check that a term that does not need the target works without one."""
     if kind.needs_target:
         return
     empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_width", "target_teacher")}
@@ -106,7 +106,7 @@ def check_no_target_is_no_trouble(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
-    """An objective with the term at weight 0 equals one without it, to the bit."""
+    """Check that an objective with the term at weight 0 equals one without the term, to the bit."""
     names = [name for name in terms if terms.get(name) is kind]
     assert names, "the term is not registered"
     other = next(name for name in ("source_squared", "source_cross_entropy") if name != names[0])
@@ -124,13 +124,13 @@ def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_arms_can_be_added(kind: type[Term]) -> None:
-    """A term that was built for K arms takes K + 1."""
+    """Check that a term built for K arms accepts K + 1."""
     assert torch.isfinite(_made(kind)(_batch(arms=_ARMS + 1)))
 
 
 @TERM_CHECKS.add
 def check_rows_need_not_match(kind: type[Term]) -> None:
-    """Rewarded target rounds may follow the source rounds, or replace them, and a round may have a context per arm."""
+    """Check that rewarded target rounds may follow or replace source rounds, which may have a context per arm."""
     batch, term = _batch(), _made(kind)
     again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
     names = ("alignment", "target_alignment")
@@ -148,7 +148,7 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_runs_can_be_mapped(kind: type[Term]) -> None:
-    """Several runs, mapped by ``torch.vmap``, have the values, measurements and gradients of single runs.
+    """Check that runs mapped by ``torch.vmap`` have the values, measurements and gradients of single runs.
 
     A term may hold parameters and buffers only, and must not branch on values (``.item()``, ``if``).
     """
@@ -182,7 +182,7 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
 
 
 class _Measured(nn.Module):
-    """A term with its value and all that it measures in one call."""
+    """A term that returns its value and all its measurements in one call."""
 
     def __init__(self, term: Term) -> None:
         super().__init__()
@@ -193,8 +193,8 @@ class _Measured(nn.Module):
 
 
 def check_term(term: type[Term] | str) -> None:
-    """Run every check on a term, its class or its registered name.
+    """Run every check on a term, given by its class or its registered name.
 
-    The first check that fails raises an error, mostly ``AssertionError``, with its rule as a note.
+    The first failure raises an error, mostly ``AssertionError``, with its rule as a note.
     """
     TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

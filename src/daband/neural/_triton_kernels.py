@@ -1,9 +1,10 @@
-"""Kernels for NVIDIA GPUs, written in Triton, where torch's own operations take many passes over large tensors.
+"""Triton kernels for NVIDIA GPUs, for steps in which torch's operations take many passes over large tensors.
 
-``norm_pool_relu`` is batch norm by domain, 2x2 max pooling and ReLU: between a convolution and the pooled maps torch
-reads and writes the large maps some fifteen times a step, these kernels read them four times and write them once.
-``patches`` cuts images for a convolution as a product. ``adam`` is the optimiser's step for all stacked runs at once.
-Sums are taken in a fixed order. Triton comes with torch's builds for NVIDIA GPUs; others never import this file.
+``norm_pool_relu`` is batch norm by domain, 2x2 max pooling and ReLU. Between a convolution and the pooled maps, torch
+reads and writes the large maps about fifteen times a step. These kernels read them four times and write them once.
+``patches`` cuts images into patches for a convolution as a product. ``adam`` takes the optimiser's step for all stacked
+runs together. Sums have a fixed order. Triton comes with torch's builds for NVIDIA GPUs; other builds never import this
+file.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls, no-warn-return-any
 
@@ -16,10 +17,10 @@ import torch
 import triton
 import triton.language as tl
 
-#: In how many pieces the rows of a domain are summed; a power of two.
+#: The number of pieces in which the rows of a domain are summed; a power of two.
 _PARTIALS = 64
 _ROWS = 32
-#: Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer.
+#: Rows that a program reads at once for sums: more rows hide the latency of memory.
 _ROWS_OF_SUMS = 128
 _CHANNELS = 64
 _NUMBERS = 1024
@@ -29,7 +30,7 @@ _SUM_OPTIONS = {**_OPTIONS, "rows": _ROWS_OF_SUMS, "num_warps": 8}
 
 @triton.jit
 def _moments(x, partial, n_rows, channels, per_piece, pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr):
-    """Mean and sum of squared deviations of each piece of a domain's rows: partial (domains, 2, pieces, C)."""
+    """Compute mean and sum of squared differences of each piece of a domain's rows: partial (domains, 2, pieces, C)."""
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
@@ -57,7 +58,7 @@ def _pool(
     n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    """Normalise, take the largest of four, cut at 0; keep which it was (4: none), mean and inverse deviation."""
+    """Normalise, max-pool and apply ReLU; store the index of the maximum (4: none), mean and 1 / standard deviation."""
     tile, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
@@ -110,7 +111,7 @@ def _sums(
     largest, gradient, place_of_largest, moments, partial, channels, per_piece, pooled_rows,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    """Sums of the gradient, and of the gradient times the normalised value: partial (domains, pieces, 2, C)."""
+    """Sum the gradient, and the gradient times the normalised value: partial (domains, pieces, 2, C)."""
     piece, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
@@ -141,7 +142,7 @@ def _back(
     x, gradient, place_of_largest, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    """The gradient by the maps."""
+    """Compute the gradient with respect to the maps."""
     tile, domain = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
@@ -174,7 +175,7 @@ def _back(
 def _affine_pool(
     x, scale, shift, out, channels, pooled_rows, height, width, rows: tl.constexpr, wide: tl.constexpr
 ):  # fmt: skip
-    """Scale and shift, take the largest of four, cut at 0."""
+    """Scale and shift, take the largest of four, and apply ReLU."""
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
     factor = tl.load(scale + column, mask=inside, other=0.0)
@@ -198,13 +199,13 @@ def _patches(
     images, out, of_image, of_run, of_channel, of_row, of_column, n_rows, n_images, channels, height, width, out_height,
     out_width, columns, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    """Rows (runs, B, H', W') of patches (C, h, w), and ones behind them up to ``columns``."""
+    """Write rows (runs, B, H', W') of patches (C, h, w), followed by ones up to ``columns``."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, wide)
     x, rest = row % out_width, row // out_width
     y, rest = rest % out_height, rest // out_height
     image, run = rest % n_images, rest // n_images
-    channel, place = column // (height * width), column % (height * width)  # neighbours lie side by side in memory
+    channel, place = column // (height * width), column % (height * width)  # neighbours are adjacent in memory
     start = run.to(tl.int64) * of_run + image.to(tl.int64) * of_image + y * of_row + x * of_column
     offset = channel * of_channel + (place // width) * of_row + (place % width) * of_column
     used = (row < n_rows)[:, None] & (channel < channels)[None, :]
@@ -295,15 +296,16 @@ def norm_pool_relu(
     momentum: float,
     epsilon: float,
 ) -> torch.Tensor:
-    """Maps (B, C, H, W) of so many domains of B / ``domains`` rows each, H and W even: (B, C, H / 2, W / 2).
+    """Normalise, pool and apply ReLU to maps (B, C, H, W) with H and W even: (B, C, H / 2, W / 2).
 
-    Each domain is normalised by its own rows, and the running statistics (domains or more, C) follow.
+    There are B / ``domains`` rows of each domain, which is normalised by its own rows. The running statistics
+    (domains or more, C) are updated.
     """
     return _NormPoolReLU.apply(maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon)
 
 
 def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Maps (B, C, H, W), H and W even, times ``scale`` (C,), plus ``shift``, pooled and cut at 0; no way back."""
+    """Multiply maps (B, C, H, W), H and W even, by ``scale`` (C,), add ``shift``, pool, apply ReLU; no gradient."""
     images, channels, height, width = maps.shape
     x = maps.permute(0, 2, 3, 1).contiguous()
     out = x.new_empty(images, height // 2, width // 2, channels)
@@ -314,7 +316,7 @@ def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tenso
 
 
 def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Every patch of images (B, runs, C, H, W) as a row (runs, B, H', W', columns), ones behind its numbers."""
+    """Return every patch of images (B, runs, C, H, W) as a row (runs, B, H', W', columns), filled up with ones."""
     n_images, runs, channels = images.shape[:3]
     sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
     rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
@@ -337,7 +339,7 @@ def adam(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """Take a step of Adam for rows (runs, n) in place; ``taken`` (runs,) counts steps; rows whose ``bad`` is 1 rest."""
+    """Take a step of Adam for rows (runs, n) in place; ``taken`` (runs,) counts steps. Rows with ``bad`` 1 stay."""
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
     tensors = (parameters, gradient, mean, square, taken, bad)

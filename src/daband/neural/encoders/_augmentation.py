@@ -1,7 +1,7 @@
-"""Augmentations of images that leave the right arm as it is: a shift, a change of contrast and of brightness.
+"""Augmentations of images that do not change the right arm: a shift, a change of contrast and of brightness.
 
-They make the encoder invariant to differences that many source and target domains have anyway. Pseudo-labels need them:
-the teacher sees the image as it is, the student sees it augmented.
+They make the encoder invariant to differences that are common between source and target domains. Pseudo-labels need
+them: the teacher sees the original image, the student the augmented one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from daband.neural.encoders._encoder import unit_range
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How far images are augmented while training; vectors are left alone.
+    """The strength of the augmentation of images in training; vectors are not augmented.
 
-    ``shift`` is the largest displacement in pixels, the border repeated. ``contrast`` 0.4 multiplies an image's
+    ``shift`` is the largest displacement in pixels, with the border repeated. ``contrast`` 0.4 multiplies an image's
     distance from its mean by 0.6 to 1.4 (each channel by a further half of that), and moves its brightness by up to
     0.2 of the full range (each channel by a further half of that).
     """
@@ -36,16 +36,17 @@ class Augmentation:
         return self.shift > 0 or self.contrast > 0
 
     def draws(self, context_shape: tuple[int, ...]) -> int:
-        """How many random numbers one context takes."""
+        """Return the number of random numbers for one context."""
         if len(context_shape) != 3:
             return 0
         return (2 if self.shift else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
 
 
 def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
-    """Images (B, C, H, W) as floats, augmented; anything else as it came.
+    """Return images (B, C, H, W) as augmented floats, and other contexts unchanged.
 
-    ``draws`` (B, settings.draws(...)) are even draws from [0, 1). Shapes are static and nothing waits for the device.
+    ``draws`` (B, settings.draws(...)) are uniform draws from [0, 1). Shapes are static, and there is no wait for the
+    device.
     """
     if draws.shape[1] == 0:
         return contexts
@@ -71,11 +72,11 @@ def _shifted(images: torch.Tensor, reach: int, draws: torch.Tensor) -> torch.Ten
 
 def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
     batch, channels = images.shape[:2]
-    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # of contrast and brightness: the image's, each channel's
+    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # for contrast and brightness: of the image, of each channel
     whole, single = drawn[:, :, :1], drawn[:, :, 1:]
     gain = (1 + contrast * whole[:, 0]) * (1 + contrast / 2 * single[:, 0])
     brightness = contrast / 2 * whole[:, 1] + contrast / 4 * single[:, 1]
     mean = images.mean(dim=(2, 3))
-    # (x - mean) gain + mean + brightness, with all but the last step on one number an image and channel.
+    # (x - mean) gain + mean + brightness; all but the last step work on one number per image and channel.
     offset = torch.addcmul(mean + brightness, mean, gain, value=-1)
     return torch.addcmul(offset.view(batch, channels, 1, 1), images, gain.view(batch, channels, 1, 1))

@@ -1,4 +1,4 @@
-"""``conv``: two 5x5 convolutions for small images; their pooled maps are the wide features that alignment works on."""
+"""``conv``: two 5x5 convolutions for small images; their pooled maps are the wide features that are aligned."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from daband.neural.encoders._encoder import Features, encoders
 #: The rules by which pixels in [0, 1] can be normalised.
 PIXELS = ("unit", "symmetric")
 
-#: Pixels of an image's shorter side.
+#: The minimum of an image's shorter side, in pixels.
 _SMALLEST_SIDE = 16
-#: Pixels of the last map's side, after pooling.
+#: The maximum side of the last map after pooling, in pixels.
 _LARGEST_MAP = 8
-#: Stacked runs in one grouped convolution.
+#: The maximum number of stacked runs in one grouped convolution.
 _RUNS_PER_CONVOLUTION = 5
-#: Input channels from which grouped convolutions are faster than one per run.
+#: The minimum number of input channels for which grouped convolutions are faster than one per run.
 _ENOUGH_CHANNELS = 8
 #: Matrix products are fastest over rows that start at multiples of 16 bytes.
 _ROW_BYTES = 16
-#: Numbers of a patch up to which a convolution is computed as a matrix product.
+#: The maximum numbers of a patch for which a convolution is computed as a matrix product.
 _MOST_COLUMNS = 128
-#: Numbers of all patches up to which a convolution is computed as a matrix product.
+#: The maximum numbers of all patches for which a convolution is computed as a matrix product.
 _MOST_NUMBERS = 1 << 27
 
 
@@ -39,7 +39,7 @@ _MOST_NUMBERS = 1 << 27
 class ConvFeatures(Features):
     """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
 
-    ``normalise=False`` omits the batch norms; ``statistics`` are those of ``DomainNorm``. ``pixels`` "unit" leaves
+    ``normalise=False`` omits the batch norms. ``statistics`` is an argument of ``DomainNorm``. ``pixels`` "unit" leaves
     pixels in [0, 1], "symmetric" maps them to [-1, 1]. Average pooling limits the side of the last map to 8, so that
     larger images keep a moderate number of alignment features.
     """
@@ -71,7 +71,7 @@ class ConvFeatures(Features):
         self.norms = nn.ModuleList()
         inputs, height, width = context_shape
         for outputs in channels:
-            # The norm that follows has a shift of its own; without it the convolution needs one.
+            # The norm after the convolution has a bias; without a norm the convolution needs one.
             self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
             norm = DomainNorm(channels=outputs, domains=domains, statistics=statistics)
             self.norms.append(norm if normalise else nn.Identity())
@@ -104,16 +104,16 @@ class ConvFeatures(Features):
 
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
-    """Convolution of maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), each run by its own weights."""
+    """Convolve maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), with the weights of each run."""
     apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     if im2col_is_faster(apart, weight):
         return im2col_conv2d(apart, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
-    # Grouped kernels are slow with few channels a group, and with many groups on the way back.
+    # Grouped kernels are slow with few channels per group, and their backward pass with many groups.
     at_once = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
-    # Kernels for the channels-last layout read four channels at once, and a group's must begin where such four do.
+    # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
     more_in, more_out = (-inputs % 4, -outputs % 4) if at_once > 1 else (0, 0)
     weights = weight.view(runs, outputs, *weight.shape[1:])
     if more_in:
@@ -132,7 +132,7 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
-    """A convolution of groups, in training with a way back that is fast on a GPU."""
+    """Convolve in groups; in training with a backward pass that is fast on a GPU."""
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
@@ -140,9 +140,9 @@ def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) ->
 
 
 class GroupedConvolution(torch.autograd.Function):
-    """``conv2d`` of groups whose gradient by the maps is a convolution as well, with the weights turned.
+    """``conv2d`` of groups whose gradient with respect to the maps is a convolution with the flipped weights.
 
-    A library's own way back runs group by group and converts layouts: six times as long on a GPU.
+    The library's backward pass runs group by group and converts layouts, which takes six times as long on a GPU.
     """
 
     @staticmethod
@@ -165,10 +165,10 @@ class GroupedConvolution(torch.autograd.Function):
         return by_maps, by_weight, None
 
 
-# A convolution as a matrix product (im2col). With three channels a library's kernels convert what they are given before
-# they begin, and are slow on the way back: a product of all patches with the weights saves a fifth to a third of the
-# layer's time on a GPU. The images need no gradient, which is the part that would be expensive this way. Biases are
-# weights of a column of ones, so that adding them costs nothing in either direction.
+# A convolution as a matrix product (im2col). With three channels the library's kernels convert the layout first and
+# have a slow backward pass. A product of all patches with the weights saves a fifth to a third of the layer's time on a
+# GPU. The gradient with respect to the images, which would be expensive, is not needed. Biases are weights of a column
+# of ones, so that adding them costs nothing in either direction.
 
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -183,7 +183,7 @@ def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Images (B, runs, C, H, W), each run's with its own of weights (runs * K, C, h, w): (B, runs * K, H', W')."""
+    """Convolve images (B, runs, C, H, W) with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat = weight.flatten(1)
     kind = images.device.type
@@ -199,7 +199,7 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
 
 def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
+    """Return every patch of every image as a row (runs, B, H', W', columns), filled up with ones."""
     kernels = triton_kernels(images.device)
     if kernels is not None:
         return kernels.patches(images, height, width, columns=columns, dtype=dtype)
@@ -212,7 +212,7 @@ def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dty
 
 
 class _Products(torch.autograd.Function):
-    """Rows (runs, B, H', W', columns) by weights (runs, K, columns): (B, runs * K, H', W'), the channels last."""
+    """Multiply rows (runs, B, H', W', columns) by weights (runs, K, columns): (B, runs * K, H', W'), channels last."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -229,7 +229,7 @@ class _Products(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         runs, images, _, _, columns = rows.shape
         gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
-        # A product for each image and their sum: one long product of so few numbers would leave the device idle.
+        # A product for each image and then the sum: one long product with so few outputs would leave the device idle.
         by_run = [
             torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
             for run in range(runs)

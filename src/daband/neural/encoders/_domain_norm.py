@@ -1,7 +1,7 @@
 """Batch normalisation with statistics for each domain.
 
-Domains may differ in the mean and the standard deviation of every layer, and one estimate for all of them then
-normalises none well. Training uses the statistics of a domain's part of the batch. Otherwise running statistics are
+Domains may differ in the mean and the standard deviation of every layer, so common statistics normalise none of them
+well. Training uses the statistics of a domain's part of the batch. Otherwise running statistics are
 used, so that a context has the same features alone as in a batch.
 """
 
@@ -22,7 +22,7 @@ from daband._arguments import one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 
-#: NVIDIA's compute capability (Ampere).
+#: The first compute capability of NVIDIA with bfloat16 (Ampere).
 _FIRST_WITH_BFLOAT16 = 8
 
 
@@ -58,15 +58,15 @@ class DomainNorm(nn.Module):
     """Batch norm over channel 1 of (B, C) or (B, C, H, W), with running statistics for each of ``domains``.
 
     Scale and shift are shared by the domains, which keeps their features comparable. A domain that was never trained on
-    borrows the statistics of the sources, so that a policy without any target context still acts in the target.
+    uses the statistics of the sources, so that a policy without any target context can act in the target.
 
     ``statistics`` "own" normalises a domain by its own statistics. "source" normalises every domain by those of all
-    sources, which keeps a difference between the domains that has a meaning: if patients of one domain need more,
+    sources, which keeps a meaningful difference between the domains: if patients of one domain need more,
     removing the mean removes that as well.
 
-    Stacked runs are normalised at once: given parameters and buffers for ``runs * channels`` channels (by
-    ``torch.func.functional_call``), with one column of ``batches_seen`` per run, the channels of each run are treated
-    as its own norm would treat them.
+    Stacked runs are normalised together. Parameters and buffers then have ``runs * channels`` channels (by
+    ``torch.func.functional_call``), and ``batches_seen`` has a column per run. The channels of each run are
+    normalised as in a single run.
     """
 
     running_mean: torch.Tensor
@@ -90,15 +90,15 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(len(domains), channels))
         self.register_buffer("running_variance", torch.ones(len(domains), channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
-        #: In a network that never changes: scale and shift of each domain, computed at first use.
+        #: Scale and shift of each domain in a network that never changes, computed at first use.
         self.frozen: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; same shape out as in."""
+        """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; the shape does not change."""
         rows = list(domain_rows)
-        if self.statistics == "source":  # all sources are one domain, whose statistics the others have
+        if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
             rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
-        # Split, not sliced: the gradient of a slice is a full-size tensor of zeros, that of a split one concatenation.
+        # The gradient of a slice is a full-size tensor of zeros, but that of a split is one concatenation.
         parts = []
         for domain, part in enumerate(torch.split(features, rows)):
             by_batch = self.training and (domain == 0 or self.statistics == "own")
@@ -126,7 +126,7 @@ class DomainNorm(nn.Module):
         return pool_relu(self(maps, domain_rows=domain_rows))
 
     def _fuses(self, domain_rows: Sequence[int]) -> bool:
-        """Return True if the kernels apply: in training, by own statistics of domains with equally many rows."""
+        """Return True if the kernels apply: in training, with own statistics, and equally many rows per domain."""
         by_batch = self.training and self.statistics == "own" and self.weight is not None
         return by_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
 
@@ -158,7 +158,7 @@ class DomainNorm(nn.Module):
         mean, variance = means[0], variances[0]
         if self.statistics == "source" or (domain == 0 and self.n_sources == 1):
             return mean, variance
-        if self.n_sources > 1:  # those of an even mixture
+        if self.n_sources > 1:  # the statistics of a uniform mixture
             mean = means[: self.n_sources].mean(dim=0)
             variance = (variances[: self.n_sources] + (means[: self.n_sources] - mean).square()).mean(dim=0)
         # Selected by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.

@@ -1,7 +1,7 @@
-"""The contract of encoders: from contexts to a latent of unit norm, and wider features for alignment.
+"""The interface of encoders: from contexts to a latent of unit norm, and wider features for alignment.
 
-A network that registers here returns *features*; ``Encoder`` appends the two dense layers of the paper. By default the
-features before those layers are aligned: that moves target accuracy far more than aligning the small latent does.
+A registered network returns *features*; ``Encoder`` appends the two dense layers of the paper. By default the
+features before those layers are aligned, which changes target accuracy far more than aligning the small latent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Features(nn.Module):
     context_shape: tuple[int, ...]
     width: int
     #: True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
-    #: follow one another along the first dimension, and features are (B, runs * width). All parameters must be trained,
-    #: and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs stay apart.
+    #: are adjacent along the first dimension, and features are (B, runs * width). All parameters must be trained,
+    #: and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs are independent.
     stackable: ClassVar[bool] = False
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
@@ -104,9 +104,9 @@ class Encoder(nn.Module):
         return self.features.width if self.latent.alignment == "features" else self.latent.dimension
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
-        """Encode (B, *context_shape), ``domain_rows[i]`` of them from domain i; None: all from the first.
+        """Encode (B, *context_shape), ``domain_rows[i]`` of them from domain i; by default all from the first.
 
-        With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers are those of all runs (see
+        With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers belong to all runs (see
         ``Features.stackable``), and outputs are (B, runs, ...).
         """
         lead = () if runs == 1 else (runs,)
@@ -116,7 +116,7 @@ class Encoder(nn.Module):
         more = {} if runs == 1 else {"runs": runs}
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
         wide, kind = wide.to(self.first.weight.dtype), wide.device.type
-        # The dense layers are too small to gain from another type of numbers.
+        # The dense layers are too small to gain from lower precision.
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             latent = dense(self.second, functional.relu(dense(self.first, wide, runs=runs)), runs=runs)
             if runs > 1:
@@ -126,12 +126,12 @@ class Encoder(nn.Module):
 
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
-    """Divide rows (..., d) by their norms, except rows of zeros; same shape out as in."""
+    """Divide rows (..., d) by their norms, except rows of zeros; the shape does not change."""
     return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
-    """The gradient is the part orthogonal to the unit vector; autograd takes three times the operations for it."""
+    """The gradient is the part orthogonal to the unit vector; autograd needs three times as many operations."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ class _UnitNorm(torch.autograd.Function):
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
     """Return contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
-        return contexts / _BYTE  # in one pass, to float32 whatever torch's default type is
+        return contexts / _BYTE  # in one pass, to float32 for any default type of torch
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
 
@@ -160,9 +160,9 @@ BuildFeatures = Callable[..., Features]
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
 
 
-#: Contexts that are encoded at once.
+#: The maximum number of contexts that are encoded together.
 _ROWS = 2048
-#: Numbers of contexts that are encoded at once on the CPU, so that the output of a layer stays in the cache.
+#: The maximum numbers of contexts encoded together on the CPU, so that the output of a layer stays in the cache.
 _NUMBERS = 1 << 18
 
 
@@ -205,7 +205,7 @@ class InferenceEncoder:
 
 
 def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
-    """Append copies of the first context up to a power of two: a GPU's libraries plan again for each number of rows."""
+    """Append copies of the first context up to a power of two: GPU libraries plan again for each number of rows."""
     more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
     return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
 
@@ -221,7 +221,7 @@ def build_encoder(
     """Return the encoder with the network of this name, or with a custom module, for contexts of one shape.
 
     "auto" is "conv" for images (channels, height, width) and "mlp" for all other contexts. ``options`` are settings of
-    the network. ``domains`` are those that statistics are kept for: a source and a target by default.
+    the network. ``domains`` are the domains with statistics: a source and a target by default.
     """
     if isinstance(network, nn.Module):
         features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
@@ -245,18 +245,18 @@ class CustomFeatures(Features):
     """A copy of a custom module from (B, *context_shape) to (B, ...), flattened.
 
     With ``trainable=False`` the module stays in evaluation mode and receives no gradient. Batch norms of the module
-    always use their running statistics, so that training sees the features that decisions see.
+    always use their running statistics, so that training and decisions have the same features.
     """
 
     def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
         super().__init__()
-        module = copy.deepcopy(module)  # policies with the same network must not train each other's
+        module = copy.deepcopy(module)  # policies with the same network must not train each other's copy
         self.module = module
         self.trainable = trainable
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        module.eval()  # a trial must not change statistics of the module
+        module.eval()  # the trial call must not change statistics of the module
         reference = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
             probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)

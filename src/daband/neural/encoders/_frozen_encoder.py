@@ -25,7 +25,7 @@ from daband.serving._numpy_networks import Network, network_from, torch_loaders
 
 
 def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:
-    """Return an encoder as it acts in one domain (its index); ``name`` and ``options`` are those it was built from."""
+    """Return an encoder frozen for one domain (its index); it was built from ``name`` and ``options``."""
     features = encoder.features
     if type(features) is MlpFeatures:
         header, arrays = _mlp(features, domain)
@@ -41,7 +41,7 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
         }  # fmt: skip
         return TorchNetwork(settings, copy.deepcopy(encoder).to("cpu"))
     first = _folded(encoder.first, None, domain)
-    if last:  # maps lie channels last here, channels first there
+    if last:  # maps are channels last in numpy, channels first in torch
         weight = first[0].reshape(len(first[0]), -1, *last).transpose(0, 2, 3, 1)
         first = (weight.reshape(len(weight), -1), first[1])
     layers = [*header.pop("layers"), first, _folded(encoder.second, None, domain)]
@@ -75,7 +75,7 @@ class TorchNetwork:
             raise InvalidInput(text, argument="encoder")
         options = dict(settings["options"])
         if settings["name"] == "pretrained":
-            options["weights"] = "random"  # those of the file follow
+            options["weights"] = "random"  # the file's weights are loaded below
 
         def build() -> Encoder:
             with torch.random.fork_rng(devices=[]):
@@ -86,7 +86,7 @@ class TorchNetwork:
                     **options,
                 )
 
-        with torch.device("meta"):  # sizes only: a header may promise more than the file holds
+        with torch.device("meta"):  # sizes only: a header may claim more than the file holds
             sizes = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         if sizes != shapes:

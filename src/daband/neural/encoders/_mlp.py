@@ -21,8 +21,8 @@ from daband.neural.encoders._encoder import Features, dense, encoders
 class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
-    ``normalise_input`` standardises every input feature, as raw columns of different units need. ``statistics`` are
-    those of ``DomainNorm``.
+    ``normalise_input`` standardises every input feature, which raw columns of different units need. ``statistics`` is
+    an argument of ``DomainNorm``.
     """
 
     stackable = True
@@ -44,7 +44,7 @@ class MlpFeatures(Features):
             raise InvalidInput(f"widths must be positive, got {widths}")
         self.context_shape = tuple(context_shape)
         inputs = math.prod(context_shape)
-        # Parameters in single precision: the network's, their moving average, the gradient, and what Adam keeps of it.
+        # Five copies in single precision: the parameters, their EMA, the gradient, and Adam's two moments.
         check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
         shared: dict[str, Any] = {"domains": domains, "statistics": statistics}

@@ -1,4 +1,4 @@
-"""``pretrained``: a backbone trained elsewhere, in front of the two dense layers."""
+"""``pretrained``: a pretrained backbone before the two dense layers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
 class PretrainedFeatures(Features):
     """A named backbone: "efficientnet_lite0", or the name of any torchvision classification model.
 
-    Images are (3, height, width); ``side`` is what they are resized to on the way in. The backbone is frozen unless
-    ``trainable``; its classifier is taken off. ``weights`` "random" leaves the weights as they are drawn, for whoever
-    cannot or will not fetch the trained ones.
+    Images are (3, height, width), and are resized to ``side``. The backbone is frozen unless ``trainable``; its
+    classifier is removed. ``weights`` "random" keeps the initial weights, if the trained ones cannot be
+    downloaded.
     """
 
     mean: torch.Tensor
-    #: The deviation; saved policies have it under this name.
+    #: The standard deviation of the input; saved policies have it under this name.
     spread: torch.Tensor
 
     def __init__(
@@ -56,7 +56,7 @@ class PretrainedFeatures(Features):
 
 
 def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
-    """A module without its classifier, and the mean and the deviation of its input."""
+    """Return a module without its classifier, and the mean and the standard deviation of its input."""
     if name == "efficientnet_lite0":
         return _efficientnet_lite0(trained), (127 / 255,) * 3, (128 / 255,) * 3
     try:

@@ -1,1 +1,1 @@
-"""How an encoder is trained: settings, replay buffers and gradient steps. It does not depend on policies."""
+"""The training of an encoder: settings, replay buffers and gradient steps. It does not depend on policies."""

@@ -18,9 +18,9 @@ from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers, a
 
 #: The maximum number of steps that are drawn together.
 BLOCK = 64
-#: Numbers of contexts that are prepared before the steps that use them.
+#: The maximum numbers of contexts that are prepared before the steps that use them.
 _MAX_AHEAD = 1 << 27
-#: Numbers of contexts that are augmented together, which temporarily takes several times their memory.
+#: The maximum numbers of contexts that are augmented together, which temporarily takes several times their memory.
 _MAX_AUGMENTED = 1 << 26
 
 
@@ -62,7 +62,7 @@ class DrawnBatch(NamedTuple):
 class Batches:
     """The draws of the coming steps, in tables whose addresses never change.
 
-    On the CPU a step gathers its own contexts. On a GPU, where the number of operations decides the time of a step, the
+    On the CPU a step gathers its own contexts. On a GPU the number of operations determines the time of a step, so the
     contexts of all coming steps are gathered and augmented together, also from buffers on the host.
     """
 
@@ -120,23 +120,23 @@ class Batches:
             self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
 
     def prepares_ahead(self, fit: int) -> bool:
-        """Return True if contexts of the coming steps are gathered together; those of ``fit`` steps fit in memory."""
+        """Return True if contexts of coming steps are gathered together, which needs memory for ``fit`` steps."""
         return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
 
     @property
     def recordable(self) -> bool:
-        """True if ``draw`` for a full block always does the same operations, on a GPU only."""
+        """True if ``draw`` for a full block always performs the same operations, on a GPU only."""
         weighted = any(part.weighted for own in self._parts for part in own)
         return self.ahead and not (self._on_host or self.shape.latest or weighted)
 
     def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
-        """Draw for the coming steps, at most ``block``; ``recorded`` replays ``draw`` for as many steps."""
+        """Draw for the coming steps, at most ``block``; ``recorded`` replays ``draw`` for the same number of steps."""
         lengths = torch.tensor([[len(part) for part in own] for own in self._parts])
         self._lengths.copy_(lengths[:, :, None], non_blocking=True)
         self.draw(steps) if recorded is None else recorded()
 
     def draw(self, steps: int) -> None:
-        """Draw with the buffer lengths that ``load`` has noted; each run draws from its own generator."""
+        """Draw with the buffer lengths that ``load`` stored; each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
         sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
@@ -233,6 +233,6 @@ def _by_weight(part: ReplayBuffer, evenly: torch.Tensor) -> torch.Tensor:
 
 
 def _latest(part: ReplayBuffer, size: int) -> torch.Tensor:
-    """Return the rows (size,) of the latest contexts; a buffer with fewer repeats its oldest."""
+    """Return the rows (size,) of the latest contexts; a buffer with fewer contexts repeats its oldest."""
     numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
     return numbers % part.capacity  # a full buffer overwrites its oldest

@@ -19,7 +19,7 @@ from torch.optim.adam import adam
 from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
 
 _NUMBERS_IN_16_BYTES = 4
-#: For the widest processors. Numbers beyond the last full register may be rounded in another way.
+#: Numbers in a register of the widest processors. Numbers after the last full register may be rounded differently.
 _NUMBERS_IN_A_REGISTER = 16
 
 
@@ -48,7 +48,7 @@ class _Place:
 
 
 def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
-    """Return a nameless place up to the next multiple of ``numbers``, if one is needed."""
+    """Return an unnamed place for padding up to the next multiple of ``numbers``, if needed."""
     missing = -sum(place.size for place in before) % numbers
     return [_Place(part, "", (missing,))] if missing else []
 
@@ -57,7 +57,7 @@ class FlatParameters:
     """The trainable parameters of named modules, one after another.
 
     Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights start at
-    multiples of 16 bytes. A module's numbers end at a full register, so that its steps have the same bits with and
+    multiples of 16 bytes. A module's numbers end at a full register, so that its steps give the same bits with and
     without a module after it. Padding belongs to no parameter and stays 0.
     """
 
@@ -76,7 +76,7 @@ class FlatParameters:
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
-            # Matrices and convolutions first, then the many short vectors: so there is little padding.
+            # Matrices and convolutions first, then the many short vectors, which needs little padding.
             for place in sorted(own, key=lambda place: len(place.shape) < 2):
                 places.append(place)
                 if len(place.shape) > 1:
@@ -89,7 +89,7 @@ class FlatParameters:
         return FlatParameters([place for place in self.places if place.part == part])
 
     def size_of(self, part: str) -> int:
-        """Return the number of numbers of a module."""
+        """Return the length of a module's part."""
         return sum(place.size for place in self.places if place.part == part)
 
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
@@ -113,7 +113,7 @@ class FlatParameters:
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """Return the parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
 
-        The gradient of a split is one concatenation, so the gradient of ``rows`` is one piece. With several runs, the
+        The gradient of a split is one concatenation, so the gradient of ``rows`` is contiguous. With several runs, the
         runs' parts of each parameter are made adjacent by one copy of all rows; networks would copy each parameter.
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
@@ -188,7 +188,7 @@ class FlatStatistics:
         return vector.long()
 
     def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
-        """Return the number of rows of a buffer, the room of a row with its padding, and a run's part of it."""
+        """Return the rows of a buffer, the length of a row with padding, and the length of a run's part of it."""
         lead, own = buffer[1][0], math.prod(buffer[1][1:])
         size = self.runs * own
         return lead, size + -size % _NUMBERS_IN_16_BYTES, own

@@ -35,15 +35,15 @@ class GradientStep:
         self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
-        #: For each of the coming steps the weight of every term, and the rate of the EMA encoder.
+        #: The weight of every term and the rate of the EMA encoder, for each of the coming steps.
         self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
-        #: The number of these steps that were taken.
+        #: The number of the scheduled steps that were taken.
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         #: Sums over measured steps: their number, and then the values of ``measured_names``.
         self.totals = torch.zeros(runs, _MAX_MEASURED, dtype=torch.float32, device=device)
         self._taught = stack.first.objective.taught
         by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
-        #: True if only the norms use unlabelled rows; on a GPU one pass over all rows has fewer kernels.
+        #: True if only the norms use unlabelled rows. On a GPU one pass over all rows has fewer kernels.
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._no_width = torch.zeros((), device=device)
@@ -61,13 +61,13 @@ class GradientStep:
         (gradient,) = torch.autograd.grad(losses, stack.parameters, grad_outputs=self._ones)
         with torch.no_grad():
             losses = losses.detach()
-            # Zero times a finite number is 0, and NaN otherwise: 1 if a step must be skipped.
+            # Zero times a finite number is 0, otherwise NaN: ``bad`` is 1 if a step must be skipped.
             bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
             self._adam.step(gradient, bad)
             stack.restore_where(bad, statistics, others)
             stack.update_ema(torch.addcmul(now[:, -1], now[:, -1], bad, value=-1))
             skipped, streak, longest = stack.faults.unbind(1)
-            torch.addcmul(bad, streak, bad, out=streak)  # one more, or 0 if the step was good
+            torch.addcmul(bad, streak, bad, out=streak)  # plus 1, or 0 if the step was good
             skipped.add_(bad)
             torch.maximum(longest, streak, out=longest)
             if measure:
@@ -90,7 +90,7 @@ class GradientStep:
                 teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
             latent, alignment = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
-        if self._stream is not None:  # whose backward pass reads it; its memory must not be reused before
+        if self._stream is not None:  # the stream's backward pass reads it, so its memory must not be reused before
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
@@ -128,7 +128,7 @@ class GradientStep:
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:
-        """Return a context in which a GPU works concurrently with what follows, up to ``_join_side_stream``."""
+        """Return a context in which a GPU works concurrently with the following work, until ``_join_side_stream``."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
@@ -182,7 +182,7 @@ class GradientStep:
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
             measured["target_top_share"] = shares.max()
         self.measured_names = ["loss", "gradient_norm", *measured]
-        if len(self.measured_names) >= _MAX_MEASURED:  # the first total is their number
+        if len(self.measured_names) >= _MAX_MEASURED:  # the first total is the number of steps
             raise InvalidInput(f"an objective can have at most {_MAX_MEASURED - 6} terms")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
 
@@ -193,7 +193,7 @@ def _joined(whole: torch.Tensor, rows: int, places: Sequence[int], *, dim: int =
 
 
 def _of(segments: Sequence[torch.Tensor], places: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
-    """Concatenate the segments of ``whole`` with these indices; the gradient of a slice would be zeros with a copy."""
+    """Concatenate the segments of ``whole`` with these indices; the gradient of a slice would copy into zeros."""
     if not places:
         return whole.narrow(dim, 0, 0)
     return segments[places[0]] if len(places) == 1 else torch.cat([segments[place] for place in places], dim=dim)

@@ -88,7 +88,7 @@ class Learner:
                 scale=recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0),
                 standardised=standardised,
             )
-            torch.manual_seed(seed + 1)  # the number of terms must not change the start of another term
+            torch.manual_seed(seed + 1)  # the number of terms must not change the initial weights of another term
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
@@ -126,7 +126,7 @@ class Learner:
         self.step_number = 0
         #: The number of steps of the run; schedules are fractions of it.
         self.run_steps = recipe.learning.run_steps
-        #: Steps skipped in this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``.
+        #: Skipped steps of this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``.
         self.faults = torch.zeros(3, device=device)
         rows = 2 * recipe.learning.batch * self.contexts_per_round
         #: True if steps on the CPU use more than one thread.
@@ -156,7 +156,7 @@ class Learner:
 
     @property
     def alignment(self) -> str:
-        """One line about what is aligned between the domains, and with which weights."""
+        """One line that describes the alignment between the domains, with its weights."""
         statistics = "no normalisation by domain"
         if self.norms:
             own = self.norms[0].statistics == "own"
@@ -182,7 +182,7 @@ class Learner:
 
     @property
     def shape_key(self) -> str:
-        """Equal for learners that can be stacked."""
+        """A key that is equal for learners that can be stacked."""
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
         sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings(), self.standardised]
@@ -228,7 +228,7 @@ class Learner:
     def take_head(
         self, theta: FloatArray, inverse: FloatArray, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        """Copy the constants of the losses, and set the gate by the skill so far.
+        """Copy the constants of the losses, and set the gate by the present skill.
 
         ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, ``unit`` the centre and
         scale of rewards.
@@ -289,7 +289,7 @@ class Learner:
         generator = torch.from_numpy(np.array(state["generator"]))
         if generator.shape == self.generator.get_state().shape:
             self.generator.set_state(generator)
-        else:  # of another kind of device, which cannot be continued
+        else:  # saved on another kind of device: use it as a seed
             self.generator.manual_seed(zlib.crc32(generator.numpy().tobytes()))
         self.step_number = int(state["step_number"][0])
         self.run_steps = int(state["run_steps"][0])

@@ -1,11 +1,11 @@
-"""Replay buffers: contexts, and for rounds their arm, reward and weight.
+"""Replay buffers for contexts, and for rounds with arm, reward and weight.
 
 Contexts are stored on the device, so that steps gather them without the host. If they would take more than a quarter
-of a GPU, they are stored on the host, and those of the coming steps are sent together.
+of a GPU's memory, they are stored on the host, and those of the coming steps are sent together.
 
-Beyond its capacity a buffer keeps a uniform sample of all its contexts (reservoir sampling), or the latest. Which one
-is replaced depends on the seed and on the number of the new one only, so a restored buffer continues as if it had never
-been saved.
+Above its capacity a buffer keeps a uniform sample of all its contexts (reservoir sampling), or the latest. The slot
+that is replaced depends only on the seed and on the number of the new context, so a restored buffer continues as if it
+had never been saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from daband.neural.learning._settings import ReplaySettings
 
 #: Contexts for which memory is allocated at first.
 _FIRST_ROOM = 1024
-#: The same on a GPU, in bytes: recorded steps hold addresses, and growth moves everything.
+#: Bytes for which memory is allocated at first on a GPU: recorded steps hold addresses, and growth moves everything.
 _FIRST_BYTES = 1 << 26
 #: The fraction of a GPU's memory that the contexts of one buffer may take; two buffers grow large.
 _MAX_FRACTION = 0.25
@@ -72,7 +72,7 @@ class ReplayBuffer:
 
     @property
     def kind(self) -> tuple[bool, torch.dtype, bool]:
-        """Equal for buffers of runs that can be stacked: filled or empty, type, and place."""
+        """A key that is equal for buffers of runs that can be stacked: filled or empty, type, and device."""
         return len(self) > 0, self.contexts.dtype, self.on_host
 
     def add(self, contexts: AnyArray) -> None:
@@ -172,9 +172,9 @@ class ReplayBuffers:
     """The data that steps draw from: rounds of each domain, and unlabelled contexts of each target."""
 
     domains: DomainNames
-    #: By the index of the domain; a target has rounds once it is labelled.
+    #: The buffer of each domain, by its index; a target has rounds once it is labelled.
     rounds: tuple[ReplayBuffer, ...]
-    #: By the index of the target among the targets.
+    #: The buffer of each target, by its index among the targets.
     unlabelled: tuple[ReplayBuffer, ...]
 
     @classmethod
@@ -187,7 +187,7 @@ class ReplayBuffers:
         device: torch.device,
         domains: DomainNames | None = None,
     ) -> ReplayBuffers:
-        """Return buffers for contexts of this shape; with shared arms a round's contexts are one item."""
+        """Return empty buffers for contexts of this shape; with shared arms a round's contexts are one item."""
         domains = DomainNames() if domains is None else domains
         common: dict[str, Any] = {
             "context_shape": context_shape, "capacity": settings.capacity, "device": device,
@@ -231,7 +231,7 @@ class ReplayBuffers:
 
 
 def _seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
-    """Return the seed of a domain's buffer; the first source and the first target have their own rule."""
+    """Return the seed of a domain's buffer; the first source and the first target follow a separate rule."""
     if domain == 0:
         return 3 * seed
     if domain == domains.first_target:

@@ -44,7 +44,7 @@ class LearningSettings:
     min_run_steps: int = 0
     #: Source rounds of a step, and the same number of target contexts.
     batch: int = 64
-    #: The decay of the EMA encoder, which acts and teaches; with 0 the encoder itself does.
+    #: The decay of the EMA encoder, which acts and teaches. With 0 there is none, and the encoder itself acts.
     ema_decay: float = 0.99
     augmentation: Augmentation = field(default_factory=Augmentation)
     #: The factor between predicted rewards and logits.
@@ -77,10 +77,10 @@ class ReplaySettings:
 
     #: "all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1.
     sampling: str = "all"
-    #: Stored rounds, and stored target contexts. Beyond it a uniform sample of all is kept, or with ``sampling`` "last"
-    #: the latest.
+    #: The maximum number of stored rounds, and of stored target contexts. Above it a uniform sample is kept, or with
+    #: ``sampling`` "last" the latest.
     capacity: int = 200_000
-    #: True if losses see the coefficients of each head at unit norm.
+    #: True if losses use the coefficients of each head scaled to unit norm.
     unit_theta: bool = False
 
     def __post_init__(self) -> None:
@@ -133,8 +133,8 @@ class Recipe:
         """Return the recipe with some settings changed; they are named and grouped as in ``settings()``.
 
         A weight may be a number, which keeps the term's schedule, or a table with some of ``Weight``'s fields. A
-        weight of 0 removes the term. Another network starts without the options of the one before. An unknown name is
-        an error that suggests the nearest.
+        weight of 0 removes the term. A new network starts without the options of the previous one. An unknown name is
+        an error that suggests the nearest name.
         """
         settings = self.settings()
         changes = dict(changes)

@@ -11,7 +11,7 @@ in [0, 1], from recent source rounds. Each round is predicted before it is learn
   another policy is as informative as the policy's own rounds.
 * With "one_hot" feedback 1 is attainable, and the best constant's value is the frequency of the most frequent best arm.
 * Otherwise predictions replace both: the mean of the highest prediction, and the highest mean prediction of an arm.
-  Noisy or small rewards therefore close no gate.
+  Noisy or small rewards therefore do not close the gate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SkillGate:
 
     def __init__(self, *, n_arms: int, feedback: str) -> None:
         self.feedback = feedback
-        #: Rounds and their highest predictions; rounds in which that arm was played, and their rewards.
+        #: [[rounds, sum of highest predictions], [rounds in which that arm was played, sum of their rewards]].
         self._sums: FloatArray = np.zeros((2, 2))
         #: For every arm the sum of predictions, and the number of rounds with reward 1.
         self._arms: FloatArray = np.zeros((2, n_arms))

@@ -2,8 +2,8 @@
 
 Several learners of one shape are trained together: their parameters are rows of one matrix, the channels of their
 networks are adjacent, and the objective is mapped over the rows. The number of operations is near that of one learner,
-and on a GPU it decides the time of a step. Each learner has its own generator and its own buffers, so its results are
-those that it would have alone, up to rounding.
+and on a GPU it determines the time of a step. Each learner has its own generator and its own buffers, so its results
+are the same as alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ RunLoss = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Stack:
-    """Learners that agree in everything but seed, data and the values of weights.
+    """Learners that agree in everything except seed, data and the values of weights.
 
-    Building a stack moves the learners' numbers into its tensors, so that the learners see what a step changes.
+    Building a stack moves the learners' numbers into its tensors, so that steps change the learners.
     """
 
     def __init__(self, learners: Sequence[Learner]) -> None:
@@ -159,7 +159,7 @@ class Stack:
 
 
 def _of_only_run(parameters: Parameters) -> dict[str, torch.Tensor]:
-    """Squeeze parameters (1, *shape); the gradient of a selection would be zeros with a copy in them."""
+    """Squeeze parameters (1, *shape); the gradient of a selection would copy into zeros."""
     return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 

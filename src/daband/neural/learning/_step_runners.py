@@ -1,6 +1,6 @@
-"""Run gradient steps, eagerly or from a CUDA graph that was recorded from a step.
+"""Run gradient steps, eagerly or from a recorded CUDA graph.
 
-A graph holds addresses. If a tensor that it reads has moved (a buffer that grew) or a part of the step appears (the
+A graph holds addresses. If a tensor that it reads has moved (a buffer that grew) or a part of the step is new (the
 first target context), the step is recorded again. If recording fails, steps run eagerly, with a warning.
 """
 
@@ -23,7 +23,7 @@ from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
 from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
 
-#: Steps before recording, in which the libraries choose their kernels and allocate their work space.
+#: Steps before recording, in which the libraries choose their kernels and allocate their workspace.
 _WARM_UP = 3
 #: Steps from one measurement to the next.
 _MEASURE_EVERY = 16
@@ -33,7 +33,7 @@ Step = Callable[[bool], None]
 
 
 class StepRunner:
-    """Runs a step eagerly, or with a recorder from a recording, of which there are two: with and without measuring."""
+    """Runs a step eagerly, or with a recorder from one of two recordings: with and without measuring."""
 
     def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
         self._step = step
@@ -44,7 +44,7 @@ class StepRunner:
         self.eager = recorder is None
 
     def run(self, measure: bool) -> None:
-        """Take one step; with a recorder the first ones warm up before a step is recorded."""
+        """Take one step; with a recorder the first steps warm up before a step is recorded."""
         if self._recorder is not None and measure not in self._replays and not self.eager:
             if self._warm_ups < _WARM_UP:
                 self._warm_ups += 1
@@ -78,7 +78,7 @@ class CudaRecorder:
 
     def warm_up(self, work: Callable[[], None]) -> None:
         """Run ``work`` on the stream that will record it."""
-        # On a separate stream, as recording is: memory that is allocated here is then safe to reuse there.
+        # On a separate stream, as for recording, so that memory allocated here can be reused there.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -107,7 +107,7 @@ class CudaRecorder:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect no garbage within this block: freed events and pinned memory end a recording."""
+    """Disable garbage collection in this block: freed events and pinned memory would end a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -132,7 +132,7 @@ def _stepper_of(learners: Sequence[Learner]) -> Stepper:
 
 
 class Stepper:
-    """Takes the steps of ``learners``, which must agree in everything but seed, data and the values of weights."""
+    """Takes the steps of ``learners``, which must agree in everything except seed, data and the values of weights."""
 
     @single_precision()
     def __init__(self, learners: Sequence[Learner]) -> None:
@@ -171,7 +171,7 @@ class Stepper:
         """Take ``steps`` steps, and return for each learner the means of the measurements.
 
         Every sixteenth step measures, including the last: measuring takes about a sixth of the operations of a small
-        network's step. Skipped steps count in no mean. The device is read once, at the end.
+        network's step. Skipped steps are not in the means. The device is read once, at the end.
         """
         batches = self._refresh_batches(buffers)
         first, faults = self.stack.first, self.stack.faults

@@ -1,8 +1,8 @@
-"""Devices, and what gradient steps set in torch while they run: types of numbers, threads of the CPU.
+"""Devices, and the settings of torch during gradient steps: types of numbers, CPU threads.
 
-Numbers are float32, on tensor cores where there are any. The number of threads follows a fixed rule, so that the same
-machine gives the same bits. More threads are not always faster: small networks leave them nothing to share; threads
-then spin while they wait for one another, and on a busy machine a step takes several times as long.
+Numbers are float32, on tensor cores if available. The number of threads follows a fixed rule, so that the same
+machine gives the same bits. More threads are not always faster: with small networks they have too little work, spin
+while they wait for one another, and on a busy machine make a step several times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from daband.errors import InvalidInput
 
-#: Multiplications of a forward pass from which on it is shared among threads.
+#: The minimum multiplications of a forward pass for which it uses several threads.
 _ENOUGH_WORK = 1e9
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _AT_IMPORT = torch.get_num_threads()
@@ -25,7 +25,7 @@ _AT_IMPORT = torch.get_num_threads()
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Within this block, or the function it decorates, new tensors are float32, whatever the user's default is."""
+    """Make new tensors float32 in this block, or in the decorated function, for any default type of the user."""
     before = torch.get_default_dtype()
     if before == torch.float32:  # the usual case touches nothing that other threads see
         yield
@@ -39,7 +39,7 @@ def single_precision() -> Iterator[None]:
 
 @contextmanager
 def tf32_matmul() -> Iterator[None]:
-    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
+    """Use TF32 for a GPU's products in this block, as its convolutions do anyway; the head stays in float64."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
@@ -49,10 +49,10 @@ def tf32_matmul() -> Iterator[None]:
 
 
 def worth_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
-    """Whether a forward pass over so many contexts is work enough for more than one thread.
+    """Return True if a forward pass over ``contexts`` contexts is enough work for more than one thread.
 
-    Multiplications are counted as if every convolution gave a map of the context's size, which is enough to tell a
-    small network from a large one.
+    Multiplications are counted as if every convolution gave a map of the context's size, which is accurate enough to
+    distinguish small networks from large ones.
     """
     positions = math.prod(context_shape[1:])
     each = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
@@ -61,7 +61,7 @@ def worth_threads(network: nn.Module, *, context_shape: tuple[int, ...], context
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within this block torch uses one thread, unless the user chose a number, in torch or in the environment."""
+    """Use one thread in this block, unless the user chose a number, in torch or in the environment."""
     before = torch.get_num_threads()
     if before == 1 or before != _AT_IMPORT or any(os.environ.get(name) for name in _VARIABLES):
         yield
@@ -81,7 +81,7 @@ def device_named(name: str) -> torch.device:
         device = torch.device(name) if isinstance(name, str) else None
     except RuntimeError:
         device = None
-    if device is None or device.type == "meta":  # which holds no numbers
+    if device is None or device.type == "meta":  # holds no numbers
         raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")

@@ -1,7 +1,7 @@
-"""D, the data divergence, as a game: a discriminator learns to tell source and target apart, the encoder to prevent it.
+"""D, the data divergence, as a game: a discriminator learns to classify the domain, the encoder learns to prevent it.
 
-The discriminator descends the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives exactly
-that gradient, reversed and times twice the weight: the paper adds the two domains' expectations where the mean halves
+The discriminator minimises the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives the same
+gradient, reversed and times twice the weight: the paper adds the expectations of the two domains, and the mean halves
 them. Several sources are one mixture, and so are several targets.
 """
 

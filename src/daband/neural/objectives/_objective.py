@@ -20,8 +20,8 @@ class Weight:
 
     Before ``start`` the weight is 0. Then it grows over ``ramp`` steps from 0 to ``value`` by the schedule of
     domain-adversarial training, ``2 / (1 + exp(-10 p)) - 1``; with a ``ramp`` of 0 it has its value at once. ``start``
-    and ``ramp`` below 1 are fractions of the run, so that a short run ends with the weights of a long one; from 1 on
-    they are numbers of steps.
+    and ``ramp`` below 1 are fractions of the run, so that a short run ends with the same weights as a long one. Values
+    from 1 on are numbers of steps.
 
     A ``value`` of 0 removes the term: it is not computed, and draws no random number.
     """
@@ -59,15 +59,15 @@ def _in_steps(number: float, run_steps: int) -> float:
 class Objective(nn.Module):
     """The weighted sum of registered terms.
 
-    Terms of weight 0 are not built at all, so they cost nothing, draw no random number and leave no trace.
+    Terms of weight 0 are not built, so they cost nothing and draw no random number.
     """
 
     def __init__(self, *, weights: Mapping[str, Weight], shape: TermShape) -> None:
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
-        #: On which a GPU computes terms concurrently: the first for terms with networks, the others for terms whose
-        #: ``concurrent_feedback`` has the feedback.
+        #: The streams on which a GPU computes terms concurrently: the first for terms with networks, the others for
+        #: terms whose ``concurrent_feedback`` includes the feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
@@ -96,12 +96,12 @@ class Objective(nn.Module):
         return [name for name, term in self._named_terms() if _is_gated(term)]
 
     def weights_over(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
-        """Return the weight of every term at these gradient steps of a run; ``gate`` multiplies the gated ones."""
+        """Return the weight of every term at these gradient steps of a run; ``gate`` multiplies the gated weights."""
         columns = []
         for weight, (_, term) in zip(self.weights.values(), self._named_terms(), strict=True):
             factor = gate if _is_gated(term) else 1.0
             ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
-            # A weight never falls: if its ends agree, it is constant between them.
+            # A weight never decreases: if its first and last values agree, it is constant between them.
             column = ends[:1] * len(steps) if ends[0] == ends[1] else [weight.at(step, run_steps) for step in steps]
             columns.append([own * factor for own in column])
         return columns

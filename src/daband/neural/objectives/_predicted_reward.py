@@ -1,9 +1,9 @@
 """P, the predicted reward: the size of predictions in the target, and in the source if the policy was wrong.
 
-The paper's L_reg leaves open which arm's prediction counts in the target. ``predicted_reward`` takes the action of the
-source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
-itself would choose in the target, as the definition of the estimated best arm and the proof do; the cheapest way to
-lower the largest of all predicted rewards is to turn target features away from every arm, so it may collapse.
+The paper's L_reg does not specify which arm's prediction counts in the target. ``predicted_reward`` takes the arm of
+the source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the
+policy would choose in the target, as in the definition of the estimated best arm and in the proof. It may collapse,
+because turning target features away from every arm is the easiest way to lower the largest predicted reward.
 """
 
 from __future__ import annotations

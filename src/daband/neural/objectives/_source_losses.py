@@ -2,7 +2,7 @@
 
 Only the played arm's reward is observed. If exactly one arm is right and rewards have no noise ("one_hot" feedback), a
 reward of 1 also implies that every other arm has reward 0. Rounds of such a problem whose reward is neither 0 nor 1,
-such as the mean of two answers, say something about the played arm only.
+such as the mean of two answers, are informative about the played arm only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _OneCorrectArm(WithGradient):
     """Cross-entropy of the event that the played arm is the right one, with probability ``reward``.
 
     Its gradient with respect to the logits is the softmax over all arms, minus the reward at the played arm, minus the
-    softmax over the other arms times the rest. No logarithm of 0 occurs if the policy is sure of a wrong arm.
+    softmax over the other arms times the rest. There is no logarithm of 0 if the policy is sure of a wrong arm.
     """
 
     @staticmethod
@@ -58,12 +58,12 @@ def cross_entropy_regret(
 ) -> torch.Tensor:
     """Return the cross-entropy of the known rewards, mean over rounds.
 
-    With one correct arm the predictions are logits of a softmax over arms: a reward of 1 asks for the probability of
-    the played arm, a reward of 0 for the probability of all others together. Otherwise the played arm is a Bernoulli
+    With one correct arm the predictions are logits of a softmax over arms. A reward of 1 uses the probability of
+    the played arm, a reward of 0 the probability of all others together. Otherwise the played arm is a Bernoulli
     variable, whose logit is 0 at a predicted reward of one half.
     """
     if feedback == "one_hot":
-        if predicted.shape[1] == 1:  # the only arm is the right one, whatever is predicted
+        if predicted.shape[1] == 1:  # the only arm is always the right one
             return predicted.sum() * 0.0
         return _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
     logits = scale * (played(predicted, arm) - 0.5)
@@ -80,7 +80,7 @@ class SourceSquared(Term):
 
 @terms.register("source_cross_entropy")
 class SourceCrossEntropy(Term):
-    """Cross-entropy over the arms of known reward; standardised rewards, which have no bounds, have a squared error."""
+    """Cross-entropy over the arms of known reward; squared error for standardised rewards, which have no bounds."""
 
     concurrent_feedback = frozenset({"one_hot"})
 
@@ -96,8 +96,8 @@ class SourceCrossEntropy(Term):
 class RegressionError(Term):
     """R of the bound: mean over rounds of ``|reward - predicted|``.
 
-    It is gated as alignment is. An absolute error asks for the median of all rewards, which is 0 as long as most
-    rounds have no reward, and an encoder that has learned that cannot tell arms apart.
+    It is gated as alignment is. An absolute error is minimised by the median of all rewards, which is 0 as long as most
+    rounds have no reward, and an encoder that predicts the median cannot distinguish arms.
     """
 
     gated = True

@@ -3,8 +3,8 @@
 Entropy: the policy should be sure of its choice in the target, so that decision boundaries avoid dense regions.
 Diversity prevents one arm for all contexts: all arms should be chosen equally often, which is wrong if the target is
 imbalanced (``shift="labels"`` removes both terms). Pseudo-labels: if the EMA encoder is sure of a context without
-augmentation, the encoder, which sees it augmented, should agree. Other contexts are ignored, or early mistakes would
-be learned.
+augmentation, the encoder should agree on the augmented context. Other contexts are ignored, so that early mistakes are
+not learned.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TargetDiversity(Term):
 def pseudo_label_loss(target_predicted: torch.Tensor, teacher: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Return the cross-entropy of predictions (T, K) against the teacher's arm if its probability is above 0.95.
 
-    The mean runs over all T contexts: if few are sure, the term is small.
+    The mean is over all T contexts, so the term is small if few predictions are sure.
     """
     probability, arm = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
     sure = (probability > _CONFIDENCE).to(target_predicted.dtype)

@@ -1,6 +1,6 @@
-"""The contract of a term of the objective, and the registry of terms.
+"""The interface of a term of the objective, and the registry of terms.
 
-A term is a pure function of tensors, and a thin module around it that holds what it learns (a discriminator) and reads
+A term is a pure function of tensors, and a thin module that holds its parameters (a discriminator) and reads
 its inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is one
 file:
 
@@ -9,8 +9,8 @@ file:
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
-Several runs may be trained at once, with the term mapped over them by ``torch.vmap``: a term holds parameters and
-buffers only, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
+Several runs may be trained together, with the term mapped over them by ``torch.vmap``. So a term holds only parameters
+and buffers, and does not branch on values. ``daband.checks.check_term(Mine)`` checks this.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FEEDBACKS = ("one_hot", "bandit")
 class Batch:
     """The data of one gradient step: B source rounds and T target contexts, encoded.
 
-    Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets,
-    follow one another in the order of their indices. With target rewards, R target rounds follow the source rounds in
+    Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets, are
+    concatenated in the order of their indices. With target rewards, R target rounds follow the source rounds in
     ``predicted``, ``arm`` and ``reward``. B is 0 if no source has a reward. With shared arms every round has K
     contexts, hence K rows of alignment features. Gradients reach the encoder; the head is a constant.
     """
@@ -68,7 +68,7 @@ class Batch:
 
     @property
     def both_alignments(self) -> torch.Tensor:
-        """The source alignments and then the target alignments, without a copy if they are stored in this order."""
+        """The source alignments followed by the target alignments, without a copy if they are stored in this order."""
         return torch.cat([self.alignment, self.target_alignment]) if self.alignments is None else self.alignments
 
 
@@ -91,10 +91,10 @@ class TermShape:
 
 
 class Term(nn.Module):
-    """One term: ``forward`` gives its value, a scalar that the weight multiplies.
+    """One term: ``forward`` returns its value, a scalar that the weight multiplies.
 
-    A term with ``weighs_itself`` uses ``batch.weight`` inside and is added without a factor. The adversarial term does
-    so, because its weight acts on the encoder's gradient and not on the discriminator's.
+    A term with ``weighs_itself`` applies ``batch.weight`` itself and is added without a factor. The adversarial term
+    does so, because its weight acts only on the encoder's gradient, not on the discriminator's.
     """
 
     needs_target: ClassVar[bool] = False
@@ -116,7 +116,7 @@ class Term(nn.Module):
         raise NotImplementedError
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return measurements of a batch besides the value, by name, each a scalar without a gradient."""
+        """Return measurements of a batch in addition to the value, by name, each a scalar without a gradient."""
         return {}
 
 
@@ -124,10 +124,10 @@ terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
 class WithGradient(torch.autograd.Function):
-    """A value of predictions (T, K), a factor that makes them logits, and constants, with its gradient.
+    """A function of predictions (T, K), a factor that makes them logits, and constants, with an explicit gradient.
 
-    ``forward`` returns the value, and its gradient with respect to the logits times T. Autograd would take twice the
-    operations.
+    ``forward`` returns the value, and its gradient with respect to the logits times T. Autograd would need twice as
+    many operations.
     """
 
     generate_vmap_rule = True
