@@ -1,4 +1,4 @@
-"""Policies: one method per file, found by registration, all used in one way."""
+"""Policies: one method per file, discovered by registration, all with the same interface."""
 
 from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy

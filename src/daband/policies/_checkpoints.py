@@ -1,4 +1,4 @@
-"""The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
+"""The file format of saved policies: safetensors with a format version and a digest. Reading a file runs no code.
 
 The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold the learned state. See
 ``daband._tensor_files`` for the digest.
@@ -40,7 +40,7 @@ class SavedPolicy(NamedTuple):
 
 
 def check_notes(notes: Any) -> dict[str, str]:
-    """Return the caller's notes, texts by name; None is no note."""
+    """Return the caller's notes, strings by name; None means no notes."""
     if notes is None:
         return {}
     if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
@@ -49,12 +49,12 @@ def check_notes(notes: Any) -> dict[str, str]:
 
 
 def write_checkpoint(path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any) -> None:
-    """Write a whole file or nothing."""
+    """Write the complete file or nothing."""
     write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
 
 
 def read_checkpoint(path: str | Path) -> SavedPolicy:
-    """Return settings, arrays and notes of a saved policy, each bit as it was written."""
+    """Return settings, arrays and notes of a saved policy, bit for bit."""
     header, arrays = read_tensor_file(path, _FORMAT)
     settings = header["settings"]
     if not isinstance(settings, dict) or not isinstance(settings.get("policy"), str):
@@ -66,7 +66,7 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the caller's notes in a saved policy's header."""
+    """Return the caller's notes from a saved policy's header."""
     return check_notes(read_tensor_header(path, _FORMAT)["notes"])
 
 
@@ -83,7 +83,7 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
-    """Return everything that changes while a policy learns, as arrays by name."""
+    """Return the complete learned state of a policy, as arrays by name."""
     arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
     arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
     arrays["domain"] = np.array([policy._domain], np.int64)
@@ -98,7 +98,7 @@ def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
 
 
 def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
-    """Bring a policy to the state that ``policy_arrays`` returned; an error may leave it half restored."""
+    """Restore the state that ``policy_arrays`` returned; an error may leave the policy half restored."""
     if policy.transform is not None:
         policy.transform.restore(below("transform/", arrays))
     rounds = restored_array(dict(arrays), "rounds", np.zeros(3, np.int64))
@@ -113,12 +113,12 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Any:
-    """Return a policy from what ``settings()`` returned, with "policy", its registered name, "table" and "arm_names".
+    """Return a policy from the result of ``settings()``, with "policy" (its registered name), "table" and "arm_names".
 
-    ``encoder`` is the module of a policy with a custom one, ``transform`` the object of another library.
+    ``encoder`` is the module of a policy with a custom encoder; ``transform`` is the object of another library.
     """
     arguments = dict(settings)
-    if "members" in arguments:  # of a mixture; the one with a custom encoder gets the module
+    if "members" in arguments:  # a mixture; the member with a custom encoder gets the module
         given = arguments["members"].items()
         arguments["members"] = {
             name: build(member, encoder=encoder if _custom_module(member) else None) for name, member in given
@@ -141,12 +141,13 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
 
 
 def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Any:
-    """Return the policy that was saved at ``path``; it continues where it stopped, to the last bit.
+    """Return the policy that was saved at ``path``; it continues bit for bit where it stopped.
 
-    A file that is damaged, truncated, of another format or not a policy at all is a ``CheckpointError`` that names it.
-    A policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
-    whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
-    ``state`` and ``restore``. ``device`` is where the policy computes from now on, by default where it did.
+    A file that is damaged, truncated, in another format or not a policy raises a ``CheckpointError`` that names it. A
+    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. A
+    policy whose transform is an object of another library needs that object, as ``transform``: fitted, unless it has
+    ``state`` and ``restore``. ``device`` is the device on which the policy computes from now on, by default the saved
+    one.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> policy.save("policy.safetensors")
@@ -177,7 +178,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
 
 
 def _custom_module(settings: Any) -> str | None:
-    """Return the class name of a policy's custom encoder; None if it has none."""
+    """Return the class name of a policy's custom encoder, or None."""
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
         return next(filter(None, map(_custom_module, members.values())), None)

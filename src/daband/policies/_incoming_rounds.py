@@ -1,4 +1,4 @@
-"""Rounds as users give them: checked, and recognised by their ids."""
+"""Rounds as given by users: checks, and recognition of rounds by their ids."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.weights import importance
 
-#: Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row.
+#: Contexts with a larger Euclidean norm are rejected by default: one of them would dominate all other rows.
 LARGEST_NORM = 1e7
-#: The same for contexts that a transform scales: squares of larger numbers overflow.
+#: The same limit for contexts that a transform scales: squares of larger numbers overflow.
 LARGEST_RAW_NORM = 1e60
-#: Contexts of these types are images, or flags: never too large.
+#: Contexts of these types are images or flags, which are never too large.
 _SMALL_INTEGERS = (np.uint8, np.bool_)
 _LARGEST_SEED = 2**62
-#: By the letter of the floating-point type: sums of squares up to here have not overflowed.
+#: Sums of squares up to this limit have not overflowed, by the character code of the floating-point type.
 _LARGEST_SUM = {"e": 1e4, "f": 1e30, "d": 1e120}
 
 
 def check_contexts(
     contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, largest_norm: float = LARGEST_NORM
 ) -> AnyArray:
-    """Contexts (B, *shape) as an array of finite numbers, each of its ``dimensions`` of them no larger than allowed."""
+    """Return contexts (B, *shape) as an array; raise an error if a number is not finite or a context is too large."""
     array = as_numpy(contexts, "contexts")
     if array.shape[1:] != shape:
         raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, shape))}), got {array.shape}")
@@ -42,7 +42,7 @@ def check_contexts(
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a context: whole numbers >= 1, at least one."""
+    """Return the shape of a context, after checking that it has at least one integer, each >= 1."""
     if isinstance(shape, str | bytes | bytearray) or not isinstance(shape, Iterable):
         raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}")
     dims = tuple(shape)
@@ -52,15 +52,15 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_seed(seed: int) -> int:
-    """A seed: any whole number from 0 to 2**62, which every generator in use can take."""
+    """Return the seed, after checking that it is an integer from 0 to 2**62, which every generator accepts."""
     if whole("seed", seed, least=0) > _LARGEST_SEED:
         raise InvalidInput(f"seed must be a whole number from 0 to 2**62, got {seed}")
     return int(seed)
 
 
 def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
-    flat = contexts.ravel(order="K")  # in whatever order they lie: nothing is copied
-    # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
+    flat = contexts.ravel(order="K")  # in memory order, so nothing is copied
+    # One product is enough to accept nearly every batch; NaN and infinity are not below any bound.
     safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
     if flat.dtype == np.float64:
         if kernels.sum_of_squares(flat) < safe:
@@ -85,16 +85,16 @@ def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> No
         )
 
 
-# Which rounds were learned already, so that none is counted twice.
+# Ids of rounds that were learned already, so that no round is counted twice.
 
 
 _MOST_BITS = 63
 
 
 class RoundIds:
-    """The ids, integers or strings, of the latest ``window`` rounds that were learned with one.
+    """The ids (integers or strings) of the latest ``window`` rounds that were learned with an id.
 
-    A policy in production learns for years: the window bounds its memory. A round whose id has left the window is no
+    A policy in production learns for years: the window limits its memory. A round whose id has left the window is no
     longer recognised.
     """
 
@@ -112,7 +112,7 @@ class RoundIds:
         return name in self._ids
 
     def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
-        """The ids as Python values; an error if there are not ``n``, or if one is no integer or string."""
+        """Return the ids as Python values; raise an error unless there are ``n``, all integers or strings."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with a name per round, got {ids!r}")
         names = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
@@ -125,7 +125,7 @@ class RoundIds:
         return names
 
     def unknown(self, names: Iterable[int | str]) -> BoolArray:
-        """For each id whether it is new: not in the window, and not earlier in ``names``."""
+        """Return True for each new id: not in the window, and not earlier in ``names``."""
         fresh: set[int | str] = set()
         new = []
         for name in names:
@@ -134,24 +134,24 @@ class RoundIds:
         return np.array(new, np.bool_)
 
     def add(self, names: Iterable[int | str]) -> None:
-        """Note that these rounds were learned; the oldest ids beyond the window are dropped."""
+        """Record that these rounds were learned; the oldest ids beyond the window are dropped."""
         self._ids.update(dict.fromkeys(names))
         for oldest in [name for name, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
             del self._ids[oldest]
 
     def state(self) -> dict[str, AnyArray]:
-        """The ids as arrays, in the order they came: as integers where all are and fit in 64 bits, else as JSON."""
+        """Return the ids as arrays, oldest first: as integers if all are integers of 64 bits, otherwise as JSON."""
         names = list(self._ids)
         numbers = all(isinstance(name, int) and name.bit_length() <= _MOST_BITS for name in names)
         text = b"" if numbers else json.dumps(names).encode()
         return {"integers": np.array(names if numbers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``state`` returned."""
+        """Restore the arrays that ``state`` returned."""
         text, numbers = state["json"].tobytes(), state["integers"]
         self._ids = dict.fromkeys(json.loads(text) if text else numbers.tolist())
 
 
 def log_weights(policy: Any, propensities: ArrayLike) -> FloatArray:
-    """Return the weights with which a policy learns rounds of a log."""
+    """Return the weights with which a policy learns logged rounds."""
     return importance(propensities, policy.n_arms, power=policy.propensity_power, largest=policy.largest_weight)

@@ -1,8 +1,8 @@
-"""A policy from a log: the best arm, and choices by context as far as the log proves that they gain.
+"""A policy from a log: the best arm, or choices by context if the log proves that they gain.
 
-``daband/linear/_advantages.py`` has the method and its guarantee. The policy keeps the rounds that it learns, and fits
-the regressions when they are needed and rounds were learned since. The fit does not depend on the order of rounds. It
-takes seconds for 20,000 rounds, so the policy is for logs, and not for learning after every round.
+``daband/linear/_advantages.py`` has the method and its guarantee. The policy stores the rounds that it learns. It fits
+the regressions when they are needed, if rounds were learned since the last fit. The fit does not depend on the order of
+rounds. It takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from daband.policies._registered import policies
 from daband.policies._trees import KEPT_ROUNDS, sample_rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Numbers of a context; longer ones need a transform.
+#: Maximum number of dimensions of a context; longer contexts need a transform.
 MAX_NUMBERS = 1024
 _EVIDENCE = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
 
@@ -41,12 +41,12 @@ class LogPolicy(Policy):
     choosing by context, in the unit of rewards.
 
     Args:
-        context_shape: of a context, at most 1,024 numbers.
+        context_shape: the shape of one context, with at most 1,024 numbers.
         n_arms: the number of arms.
         explore: "greedy" by default; "ucb" and "thompson" add a bonus that falls with an arm's rounds.
         alpha: the factor of that bonus.
-        epsilon: the probability with which the arm is drawn uniformly.
-        by_context: False always chooses the best arm.
+        epsilon: the probability with which an arm is drawn uniformly instead.
+        by_context: if False, always choose the best arm.
         standardise_rewards: as in ``LinUCB``.
         transform: a transform of contexts, e.g. ``daband.Standardise()``.
         shift: what may differ between the domains.
@@ -63,9 +63,9 @@ class LogPolicy(Policy):
     (True, [1, 0])
     """
 
-    scale_matters = True  # not to the regressions; but each domain may have its own units
+    scale_matters = True  # not for the regressions, but domains may have their own units
     propensity_power = 1.0
-    largest_weight = 1e9  # propensities follow from weights, so that these are not cut off
+    largest_weight = 1e9  # weights are not clipped, as propensities are computed from them
     weights_are_importance = True
     explore = exploration_setting("rule")
     alpha = exploration_setting("alpha")
@@ -103,7 +103,7 @@ class LogPolicy(Policy):
                 f"LogPolicy takes contexts of at most {MAX_NUMBERS:,} numbers, these have {self._inputs:,}: reduce "
                 "them by transform=daband.PCA(64)"
             )
-        #: Rounds: the context, the arm, the reward, the propensity (NaN if it is not known).
+        #: Rounds: the context, the arm, the reward, the propensity (NaN if unknown).
         self._blocks: list[FloatArray] = []
         self._plays: IntArray = np.zeros(self.n_arms, np.int64)
         self._advantages: Advantages | None = None
@@ -115,7 +115,7 @@ class LogPolicy(Policy):
 
     @property
     def evidence(self) -> LogEvidence:
-        """The best arm, and the cross-fitted gain of choosing by context over it."""
+        """The best arm, and the cross-fitted gain over it of choosing by context."""
         with self._locks.write, self._locks.state:
             fitted = self._fit()
             if fitted is None:
@@ -140,7 +140,7 @@ class LogPolicy(Policy):
         return FrozenParts((Member(unit / moments.scale, inverse, transform=step),), self._plays.copy())
 
     def _parts(self) -> tuple[PiecewiseStep, FloatArray]:
-        """Return the features and coefficients (K, features) that predict now; without rounds all arms are alike."""
+        """Return the current step and coefficients (K, features); without rounds all arms are equal."""
         fitted = self._fit()
         if fitted is not None:
             return fitted.step, fitted.theta
@@ -163,11 +163,11 @@ class LogPolicy(Policy):
         np.add.at(self._plays, arms[counted], 1)
 
     def _kept(self) -> FloatArray:
-        """Return the rounds that are kept, at most 131,072, whatever the order they came in."""
+        """Return the stored rounds, at most 131,072, independent of the order in which they came."""
         return sample_rounds(np.concatenate([np.empty((0, self._inputs + 3)), *self._blocks]))
 
     def _fit(self) -> Advantages | None:
-        """Return the regressions of all rounds so far."""
+        """Return regressions fitted to all rounds so far."""
         rounds = int(self._plays.sum())
         if rounds > self._fitted_rounds:
             rows = self._kept()
@@ -178,7 +178,7 @@ class LogPolicy(Policy):
             if unknown.any():
                 estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(unknown, estimated, propensities)
-            with one_blas_thread():  # matrices are small: threads would wait for each other
+            with one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
                     contexts, arms, rows[:, -2], propensities, self.n_arms, by_context=self.by_context, seed=self.seed
                 )
@@ -187,7 +187,7 @@ class LogPolicy(Policy):
 
     def _grow(self) -> None:
         self._plays = np.append(self._plays, 0)
-        if self._advantages is not None:  # an arm without rounds is as good as the worst one
+        if self._advantages is not None:  # an arm without rounds gets the worst prediction
             theta = self._advantages.theta
             worst = theta[[int(theta[:, 0].argmin())]]
             self._advantages = Advantages(

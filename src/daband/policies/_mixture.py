@@ -1,9 +1,9 @@
-"""A policy made of policies: predictions are a weighted mean of what its members predict.
+"""A policy made of policies: it predicts a weighted mean of its members' predictions.
 
 A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
-does neither, but misses what is not linear. The weight of a member follows from how well it predicted rounds before it
-learned them (``linear/_mixture_weights.py``, with a guarantee). The confidence bonus is a mean of the members' bonuses
-by fixed weights: the error of a mean is at most the mean of the errors.
+does neither, but cannot fit nonlinear functions. The weight of a member follows from how well it predicted rounds
+before it learned them (``linear/_mixture_weights.py``, with a guarantee). The confidence bonus is a mean of the
+members' bonuses by fixed weights, since the error of a mean is at most the mean of the errors.
 
 Members are ordinary policies. ``Mixture.for_pair`` composes those that did best on the development half of the data
 sets. Predicting and exploring need different regressions there: a small ridge penalty explores well, since its bonus
@@ -46,29 +46,29 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Weights are computed over every subset of the members.
 _MAX_MEMBERS = 12
-#: Rounds whose covariances are computed at once; they grow with its square.
+#: Rounds whose covariances are computed at once; the covariances grow with its square.
 _BLOCK = 64
-#: Checksums of contexts that are kept; further contexts count as new.
+#: Maximum number of stored context checksums; further contexts count as new.
 _MAX_DISTINCT = 1 << 16
-#: Numbers of a context up to which ``for_pair`` cuts them into pieces, and counts every arm of a revealing reward.
+#: Up to this many numbers, ``for_pair`` adds piecewise features, and counts every arm after a revealing reward.
 _FEW_NUMBERS = 64
-#: Numbers of a context beyond which ``for_pair`` takes no regression on all of them.
+#: With more numbers per context, ``for_pair`` uses no regression on all of them.
 _MAX_NUMBERS = 4096
-#: Contexts of a domain that principal components are fitted to: more take long and change little.
+#: Contexts per domain to which principal components are fitted: more take long and change little.
 _MAX_ROWS = 4096
 
 
 @policies.register("mixture")
 class Mixture(Policy):
-    """Mixes policies by how well each predicts.
+    """Mixes policies, weighted by how well each predicts.
 
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
-            ``Constant``. The mixture copies them, and teaches them from now on.
+            ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        exploring: the weight of each member's bonus, times the member's ``alpha``; as in ``prior`` by default.
+        exploring: the weight of each member's bonus, times the member's ``alpha``; by default as in ``prior``.
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0: a reward of 1 then counts
             once for every arm in the members' errors, on contexts of at most 64 numbers.
         alpha: the factor of the mixture's confidence bonus.
@@ -91,7 +91,7 @@ class Mixture(Policy):
     """
 
     locks_state = False  # members hold their own locks
-    order_matters = True  # errors are those of predictions before a round is learned
+    order_matters = True  # errors come from predictions before a round is learned
     alpha = exploration_setting("alpha")
     epsilon = exploration_setting("epsilon")
     explore = exploration_setting("rule")
@@ -138,7 +138,7 @@ class Mixture(Policy):
         self._prior = _checked_weights("prior", prior, self.members)
         self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
         self._stack = MixtureWeights(self._prior)
-        #: Checksums of contexts that were learned: an error on those says nothing of new ones.
+        #: Checksums of learned contexts: errors on these are not informative about new contexts.
         self._seen: dict[int, None] = {}
         few = math.prod(self.feature_shape) <= _FEW_NUMBERS
         self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
@@ -163,11 +163,11 @@ class Mixture(Policy):
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a mixture for a ``daband.domains.Pair``, composed of the members that did best by measurement.
+        """Return a mixture for a ``daband.domains.Pair``, with the members that were best by measurement.
 
-        On vectors these are ridge regressions on standardised numbers; with at most 64 numbers one on pieces of them,
-        with more one on principal components and one with a large penalty; the mean reward of every arm; and
-        ``DABand`` if torch is installed. On images it is ``DABand`` only.
+        For vectors these are: ridge regressions on standardised numbers; with at most 64 numbers one on piecewise
+        features, with more one on principal components and one with a large penalty; the mean reward of every arm; and
+        ``DABand`` if torch is installed. For images it is only ``DABand``.
 
         ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network.
         """
@@ -299,7 +299,7 @@ class Mixture(Policy):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide and learn each of these rounds in turn; the members learn them after the last."""
+        """Decide and learn each of these rounds in turn; the members learn them after the last one."""
         moments, exploration, factors = self.reward_moments, self.exploration, self._factors()
         running = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
@@ -320,7 +320,7 @@ class Mixture(Policy):
         return join_decisions(decisions)
 
     def _note(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Count the errors of the members' predictions (B, K, M), in rounds that none of them has learned."""
+        """Record the errors of the members' predictions (B, K, M), in rounds that no member has learned."""
         moments = self.reward_moments
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
@@ -331,7 +331,7 @@ class Mixture(Policy):
         self._stack.add(predictions, rewards, scale=moments.scale)
 
     def _new_contexts(self, checksums: Sequence[int]) -> BoolArray:
-        """Return which contexts were not learned before, nor are earlier in the batch."""
+        """Return True for each context that was not learned before and is not earlier in the batch."""
         batch: set[int] = set()
         new = []
         for checksum in checksums:
@@ -421,12 +421,12 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
     vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
-        custom = callable(getattr(network.get("encoder"), "forward", None))  # it gets contexts as they are
+        custom = callable(getattr(network.get("encoder"), "forward", None))  # it gets untransformed contexts
         standardise = vectors and not shift.aligns and not custom
         settings["transform"] = default_transform(LinUCB, pair, shift=shift) if standardise else None
     transform = settings["transform"]
     shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
-    if transform is not None:  # which takes care of units
+    if transform is not None:  # the given transform handles units
         kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
         shift = Shift(kinds, stated=shift.stated)
     same: dict[str, Any] = {
@@ -434,7 +434,7 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
-    #: Each with its prior and exploring weight.
+    #: Members by name, each with its prior and exploring weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network:
@@ -464,7 +464,7 @@ def _linear_members(same: dict[str, Any], transform: Any, *, contexts: int) -> d
         return LinUCB(**same, transform=before, ridge=penalty, alpha=alpha)
 
     members: dict[str, tuple[Policy, float, float]] = {"ridge": (regression(standardise, ridge), 3.0, 2.0)}
-    # Principal components are not columns: on DIGIT pieces of them cost time and changed nothing.
+    # Principal components are not columns: on DIGIT, piecewise features of them cost time and changed nothing.
     columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
     if shape[0] <= _FEW_NUMBERS and disjoint and columns:
         pieces = regression(Piecewise(), 4.0 * ridge)
@@ -482,7 +482,7 @@ def _linear_members(same: dict[str, Any], transform: Any, *, contexts: int) -> d
 
 
 def _without_input_norm(recipe: Any) -> Any:
-    """Return the recipe of a network whose contexts are standardised already; a full recipe is not changed."""
+    """Return a recipe for a network whose contexts are already standardised; a full recipe is not changed."""
     if recipe is not None and not isinstance(recipe, str | Mapping):
         return recipe
     changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}

@@ -1,6 +1,6 @@
-"""The settings of a policy that follow from a pair of domains.
+"""Default settings of a policy for a pair of domains.
 
-A policy never imports a domain: a pair is known here by its attributes alone.
+Policies never import domains: this module uses only the attributes of a pair.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from daband.linear._standardise import Standardise
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback")
-#: Settings that some policies have no use for; they are dropped there.
+#: Settings that only some policies have; other policies ignore them.
 _OF_SOME = ("alpha", "device", "feedback")
 
 
 def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
-    """A policy of class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
+    """Return a policy of class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
     if not all(hasattr(pair, name) for name in (*_OF_THE_PAIR, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     offered: dict[str, Any] = setting_defaults(kind)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     arguments["shift"] = getattr(pair, "shift", None)
-    arguments["standardise_rewards"] = pair.feedback != "one_hot"  # whose rewards are 0 and 1
+    arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = getattr(pair, "domains", None)
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
@@ -57,9 +57,9 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
 
 @functools.cache
 def setting_defaults(kind: Any) -> dict[str, Any]:
-    """The keyword arguments of a class's constructor, with their defaults (``inspect.Parameter.empty`` where none).
+    """Return the keyword arguments of a class's constructor, with their defaults or ``inspect.Parameter.empty``.
 
-    Where a constructor takes ``**kwargs``, those of the next class in the method resolution order belong to it.
+    If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution order are included.
     """
     defaults: dict[str, Any] = {}
     for parent in kind.__mro__:
@@ -74,31 +74,32 @@ def setting_defaults(kind: Any) -> dict[str, Any]:
 
 
 def standardised_alpha(n_features: int) -> float:
-    """The ``alpha`` of a linear policy on standardised contexts of so many features, unless the caller gives one.
+    """Return the default ``alpha`` of a linear policy on this many standardised features.
 
-    A context of d standardised features has a width of about sqrt(d / n) after n rounds of an arm, so that with more
-    features less of it is enough: 1 up to 16 of them, .1 from 51 on. Less on few features leaves arms with so few
-    rounds off the greedy path that what a policy learns depends on the seed (weather-city of the development half, four
-    seeds: .44 to .63 with .3 and a ridge of 1; .55 to .58 so).
+    A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. So with more
+    features a smaller factor is enough: 1 up to 16 features, 0.1 from 51 on. A smaller factor on few features leaves
+    arms off the greedy path with so few rounds that the learned policy depends on the seed. On weather-city
+    (development half, four seeds) results range from 0.44 to 0.63 with 0.3 and a ridge of 1, and from 0.55 to 0.58 with
+    these defaults.
     """
     return min(1.0, max(0.1, (16 / n_features) ** 2))
 
 
 def standardised_ridge(n_features: int) -> float:
-    """The ``ridge`` that goes with ``standardised_alpha``: .1 up to 16 features, 1 from 51 on."""
+    """Return the ``ridge`` for ``standardised_alpha``: 0.1 up to 16 features, 1 from 51 on."""
     return 0.1 / standardised_alpha(n_features)
 
 
 def default_transform(
     kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None, align: str | None = None
 ) -> Any:
-    """What stands in front of a policy unless the caller says otherwise.
+    """Return the default transform of a policy for a pair.
 
-    A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless
-    contexts are images (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs:
-    then it normalises its input itself, each domain by its own statistics. With ``components`` contexts are reduced to
-    so many principal components, or as many as there are; with ``align`` the source is turned towards the target as
-    ``Standardise`` says. ``shift`` is that of the pair, unless another is given.
+    A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts, unless contexts are images
+    (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs: it then normalises its
+    input itself, by the statistics of each domain. With ``components`` contexts are reduced to at most this many
+    principal components. With ``align`` the source is aligned with the target as in ``Standardise``. ``shift`` is the
+    pair's shift, unless another one is given.
     """
     if align is not None:
         return Standardise(align=align)

@@ -1,4 +1,4 @@
-"""The contract of a policy: every policy offers the methods of ``Policy``, and implements five.
+"""The interface of policies: every policy offers the methods of ``Policy``, and implements five.
 
 A custom policy derives from ``Policy``, implements these methods, and registers:
 
@@ -7,16 +7,16 @@ A custom policy derives from ``Policy``, implements these methods, and registers
 
 * ``_score``: predict rewards and confidence bonuses; change nothing.
 * ``_learn``: learn a batch of rounds.
-* ``_grow``: make room for one more arm.
-* ``_state``, ``_restore``: return everything learned as arrays, and restore it.
+* ``_grow``: add space for one more arm.
+* ``_state``, ``_restore``: return the learned state as arrays, and restore it.
 
 They get contexts that are checked and transformed, the index of their domain (``Policy.domains`` has its name), and
-rewards as the user gave them; predictions and bonuses are in the same unit. ``Policy`` chooses arms from them. It also
+rewards as given by the user; predictions and bonuses are in the same unit. ``Policy`` chooses arms from them. It also
 keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards. Optional
 methods have a default: ``_freeze`` (needed to export), ``_play``, ``_prepare``, ``_observe``, ``_adapt``, and
-``settings`` (extended by a policy with more of them).
+``settings`` (extended by policies with more settings).
 
-All input is checked in full before anything changes, so an error leaves a policy exactly as it was.
+All input is checked completely before anything changes, so an error leaves a policy unchanged.
 
 Any number of threads may share a policy. It has two locks. The *write lock* serialises everything that changes a
 policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state lock* is
@@ -142,9 +142,9 @@ def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, 
 class Policy(ABC):
     """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
 
-    Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
-    arrays or torch tensors go in, numpy arrays come out. ``uint8`` contexts are read as images, 0..255 scaled to
-    [0, 1]. Rewards may have any unit; predicted rewards and bonuses have the same.
+    Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Inputs
+    are numpy arrays or torch tensors; outputs are numpy arrays. ``uint8`` contexts are read as images, 0..255 scaled to
+    [0, 1]. Rewards may have any unit; predicted rewards and bonuses have the same unit.
 
     >>> policies = [daband.LinUCB, daband.Constant, daband.Trees]
     >>> all(issubclass(policy, daband.Policy) for policy in policies)
@@ -153,27 +153,27 @@ class Policy(ABC):
 
     #: The registered name; ``policies.register`` sets it.
     name: ClassVar[str]
-    #: True if ``adapt`` takes gradient steps, for which a GPU may be of use.
+    #: True if ``adapt`` takes gradient steps, for which a GPU may be useful.
     learns_by_gradients: bool = False
     #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them.
     scale_matters: ClassVar[bool] = False
     #: True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy with long work in
-    #: them sets it to False and holds ``self._locks.state`` itself while it reads or changes what it has learned.
+    #: these methods sets it to False and holds ``self._locks.state`` while it reads or changes its learned state.
     locks_state: ClassVar[bool] = True
     #: True if the learned state depends on the order of rounds, beyond rounding.
     order_matters: ClassVar[bool] = False
-    #: The number of round ids that are remembered: see ``update``.
+    #: The number of round ids that are stored: see ``update``.
     id_window: ClassVar[int] = 1 << 18
     #: The power of importance weights by which training on a log weights rounds (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
-    #: The largest of these weights.
+    #: The largest importance weight; larger ones are clipped.
     largest_weight: ClassVar[float] = 10.0
-    #: True if a weight states a logging propensity, and a round of weight 2 does not count as two rounds.
+    #: True if a weight represents a logging propensity, so that a round of weight 2 does not count as two rounds.
     weights_are_importance: ClassVar[bool] = False
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
     encodes_ahead = property(lambda _: False, doc="True if ``adapt`` encodes contexts that ``expect`` announces.")
 
-    #: A faster way to decide on one transformed context, with the same result; it may return None.
+    #: A faster way to decide for one transformed context, with the same result; it may return None.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
 
@@ -206,10 +206,10 @@ class Policy(ABC):
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         self.arms: str = one_of("arms", arms, ("disjoint", "shared"))
         self.exploration = Exploration() if exploration is None else exploration
-        #: Contexts of a larger Euclidean norm are rejected, unless the policy has a transform.
+        #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
         self.largest_norm = LARGEST_NORM
         self.standardise_rewards: bool = one_of("standardise_rewards", standardise_rewards, (True, False))
-        #: Moments of the rewards that were learned.
+        #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: What may differ between the domains.
         self.shift = as_shift(shift, context_shape=self.context_shape)
@@ -223,7 +223,7 @@ class Policy(ABC):
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         self.seed = check_seed(seed)
         self._key = draw_key(self.seed)
-        #: The names of the sources and targets. Methods to implement get a domain's index in them.
+        #: The names of the sources and targets. Methods to implement get the index of a domain in these names.
         self.domains = DomainNames() if domains is None else domains
         self._domain = 0
         self.rounds_decided = 0
@@ -231,17 +231,17 @@ class Policy(ABC):
         self._ids = RoundIds(self.id_window)
         self.table = None
         self.arm_names = None
-        #: Pixels a side to which training resized image files, and of the centre that it cut out: (resize, crop). None
-        #: if contexts were not read from files. ``for_pair`` sets it; a saved file holds it.
+        #: (resize, crop): the side in pixels to which training resized image files, and the side of the centre crop.
+        #: None if contexts were not read from files. ``for_pair`` sets it; saved files contain it.
         self.framing: tuple[int, int] | None = None
-        #: Digests of the parts of logs that were learned, so that no part is learned twice. Files hold them.
+        #: Digests of the learned parts of logs, so that no part is learned twice. Saved files contain them.
         self.log_parts: frozenset[str] = frozenset()
         #: The number of target logs learned by ``daband.learn_log``; exported files have it.
         self.version = 0
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a policy for a ``daband.domains.Pair``: context shape, arms, feedback and a transform follow from it.
+        """Return a policy for a ``daband.domains.Pair``, which determines context shape, arms, feedback and transform.
 
         ``settings`` are keyword arguments of this class; ``alpha``, ``device`` and ``feedback`` are dropped if it has
         no such argument, so that a loop over classes needs no special cases. Rewards of a pair with feedback "one_hot"
@@ -253,23 +253,23 @@ class Policy(ABC):
 
     @abstractmethod
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and confidence bonuses, (B, K) each; without ``bonuses`` these may be 0."""
+        """Return predicted rewards and confidence bonuses, (B, K) each; without ``bonuses``, bonuses may be 0."""
 
     @abstractmethod
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Learn a batch of rounds, each counted by its weight (B,); None: each once."""
+        """Learn a batch of rounds, each counted by its weight (B,); None counts each once."""
 
     @abstractmethod
     def _grow(self) -> None:
-        """Make room for one more arm; ``n_arms`` is raised afterwards."""
+        """Add space for one more arm; ``n_arms`` is raised afterwards."""
 
     @abstractmethod
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        """Return everything learned as arrays; without ``replay`` they hold no context, arm or reward of a round."""
+        """Return the learned state as arrays; without ``replay``, they contain no context, arm or reward of a round."""
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``_state`` returned."""
+        """Restore the state that ``_state`` returned."""
 
     # Methods that a policy may replace.
 
@@ -282,7 +282,7 @@ class Policy(ABC):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide and learn round by round, reward moments included; some policies can do so in one call."""
+        """Decide and learn round by round, including reward moments; some policies can do so in one call."""
         decisions = []
         for i in range(len(contexts)):
             one = slice(i, i + 1)
@@ -295,17 +295,17 @@ class Policy(ABC):
         return join_decisions(decisions)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        """Return the parts that predict in this domain, as copies of arrays, in the unit of ``reward_moments``.
+        """Return copies of the arrays that predict in this domain, in the unit of ``reward_moments``.
 
         A policy with this method can be exported. A class that replaces ``_score`` replaces this method too.
         """
         raise NotImplementedError
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:  # noqa: B027
-        """Look at batches of unlabelled contexts, after the transform, before the first round."""
+        """Inspect batches of unlabelled contexts, after the transform, before the first round."""
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:  # noqa: B027
-        """Look at unlabelled contexts of a target."""
+        """Inspect unlabelled contexts of a target."""
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         return {}
@@ -317,12 +317,12 @@ class Policy(ABC):
 
         Args:
             contexts: (B, *context_shape).
-            domain: which domain the contexts come from, "source" or "target"; by default the one that ``deploy`` set,
-                "source" before.
-            available: which arms may be chosen, (K,) or (B, K) of booleans; all by default.
+            domain: the domain of the contexts, "source" or "target"; by default the domain set by ``deploy``, or
+                "source" if ``deploy`` was not called.
+            available: which arms may be chosen, booleans (K,) or (B, K); all by default.
 
         Returns:
-            ``.arm`` (B,), ``.propensity`` (B,): the probability with which that arm was chosen, ``.mean`` (B, K):
+            ``.arm`` (B,), ``.propensity`` (B,): the probability with which the arm was chosen, ``.mean`` (B, K):
             predicted rewards, ``.bonus`` (B, K): the confidence bonus before ``alpha`` scales it.
         """
         decision = None
@@ -337,7 +337,7 @@ class Policy(ABC):
                 decision = _explore(self, _transformed(self, checked, where), where, mask, first, None)
             except BaseException:
                 with self._locks.state:
-                    if self.rounds_decided == after:  # nobody has decided in between
+                    if self.rounds_decided == after:  # no other thread has decided in between
                         self.rounds_decided = first
                 raise
         return decision
@@ -351,11 +351,11 @@ class Policy(ABC):
         rule: str | None = None,
         round_offset: int = 0,
     ) -> Decision:
-        """Choose as ``select`` does without counting the rounds as played: the policy is the same afterwards.
+        """Choose as ``select`` does, but without counting the rounds as played: the policy does not change.
 
-        ``rule`` "ucb" or "greedy" replaces the policy's own exploration, with no randomness except for ties. With
-        "greedy" bonuses are not computed and are 0. ``round_offset`` is added to the number of the first round, on
-        which random draws depend.
+        ``rule`` "ucb" or "greedy" replaces the policy's exploration, and is deterministic except for ties. With
+        "greedy" bonuses are not computed and are 0. ``round_offset`` is added to the number of the first round, which
+        determines the random draws.
         """
         one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
@@ -389,18 +389,18 @@ class Policy(ABC):
         ids: Sequence[int | str] | IntArray | None = None,
         on_duplicate: str = "refuse",
     ) -> list[int | str]:
-        """Learn from a batch of rounds: late ones, some of them only, in any order, from any thread.
+        """Learn from a batch of rounds. Rounds may come late, incompletely, in any order, and from any thread.
 
         Args:
-            contexts: (B, *context_shape), as they were given to ``select``.
+            contexts: (B, *context_shape), as given to ``select``.
             arm: the arm that was played in each round, (B,).
             reward: its reward, (B,), in any unit, the same for all rounds.
-            domain: where the rounds were played; by default as in ``select``.
+            domain: the domain in which the rounds were played; by default as in ``select``.
             weights: how many rounds each round counts for, (B,), at least 0; each counts once by default.
                 ``daband.weights`` computes them from ages, logging propensities and sources.
-            ids: a name per round, integers or strings. A round counts once: a name among the latest ``id_window``
-                that were learned (262,144), or twice in a batch, is a duplicate. A signal that arrives meanwhile is
-                handled after the update, so that a round is learned with its id or not at all.
+            ids: an integer or string per round. A round counts once: an id that is repeated in the batch, or is among
+                the latest ``id_window`` learned ids (262,144), is a duplicate. A signal during the update is
+                handled after it, so that a round is learned together with its id or not at all.
             on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
 
         Returns:
@@ -441,14 +441,14 @@ class Policy(ABC):
         available: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> RewardedDecision:
-        """Play rounds one after the other, learning after each, in an environment that gives every arm's reward.
+        """Play rounds one after the other, learning after each, in an environment with known rewards for every arm.
 
-        The choices are those of ``select`` and ``update`` in turn, round by round; a policy may compute them faster.
+        The choices equal alternating ``select`` and ``update``, round by round; a policy may compute them faster.
 
         Args:
             contexts: (B, *context_shape).
-            rewards: the reward of each arm, (B, K). The policy learns that of the arm it chooses.
-            domain: where the rounds are played; by default as in ``select``.
+            rewards: the reward of each arm, (B, K). The policy learns only the reward of the chosen arm.
+            domain: the domain in which the rounds are played; by default as in ``select``.
             available: as in ``select``.
             weights: as in ``update``.
         """
@@ -472,10 +472,9 @@ class Policy(ABC):
             return RewardedDecision(d.arm, d.propensity, d.mean, d.bonus, table[np.arange(n), d.arm])
 
     def prepare(self, *contexts: ArrayLike) -> None:
-        """Look at unlabelled contexts of source and target before the first round: this fits the transform.
+        """Fit the transform on unlabelled contexts of source and target, before the first round.
 
-        With several sources there is a batch for each domain in its order; the batch of a source without rounds is
-        empty.
+        With several sources there is one batch per domain, in order; the batch of a source without rounds is empty.
         """
         with self._locks.write:
             if self.transform is not None and self.transform.fitted:
@@ -497,7 +496,7 @@ class Policy(ABC):
         return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike, domain: str | None = None) -> None:
-        """Look at unlabelled contexts of a target, (B, *context_shape). Policies that do not adapt ignore them.
+        """Inspect unlabelled contexts of a target, (B, *context_shape). Policies that do not adapt ignore them.
 
         ``domain`` is the target's name, if there are several.
         """
@@ -508,24 +507,24 @@ class Policy(ABC):
             self._observe(_transformed(self, _check_contexts(self, contexts), where), where)
 
     def plan(self, episodes: int) -> None:  # noqa: B027
-        """Announce the number of episodes of a run before the first: schedules of some policies are fractions of it."""
+        """Set the number of episodes of a run before the first one: some policies have schedules that depend on it."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
-        """Take gradient steps and return measurements. A policy without an encoder takes none."""
+        """Take gradient steps and return metrics. A policy without an encoder takes none."""
         if steps is not None:
             whole("steps", steps, least=0)
         with self._locks.write:
             return self._adapt(steps)
 
     def deploy(self, domain: str) -> None:
-        """Set what ``domain=None`` means in ``select``, ``update`` and ``play`` from now on; a saved file keeps it."""
+        """Set the default domain of ``select``, ``update`` and ``play`` from now on; saved files contain it."""
         with self._locks.write:
             self._domain = self.domains.index(domain)
 
     def frozen(self, domain: str | None = None) -> FrozenPolicy:
-        """Return what the policy decides with in a domain, by default its own, as arrays that nothing changes.
+        """Return an immutable copy of the arrays that decide in a domain, by default the deployed one.
 
-        ``daband.export`` writes it to a file. No round is learned while it is made.
+        ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
         order = type(self).__mro__
         freezes, scores = (
@@ -557,7 +556,7 @@ class Policy(ABC):
             )
 
     def add_arm(self) -> int:
-        """Add an arm without rounds, and return its number."""
+        """Add an arm without rounds, and return its index."""
         with self._locks.write, self._locks.state:
             self._grow()
             self.n_arms += 1
@@ -567,14 +566,14 @@ class Policy(ABC):
             return self.n_arms - 1
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments that make this policy again, as JSON can hold them."""
+        """Return the keyword arguments that create this policy again, in JSON types."""
         settings = {
             "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
             "standardise_rewards": self.standardise_rewards, "transform": transform_settings(self.transform),
             "seed": self.seed, **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }  # fmt: skip
-        offered = setting_defaults(type(self))  # a class may leave out arms or transform
+        offered = setting_defaults(type(self))  # a class may lack arms or transform
         return {name: value for name, value in settings.items() if name in offered}
 
     def __repr__(self) -> str:
@@ -586,21 +585,20 @@ class Policy(ABC):
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
-        """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
+        """Write the policy to one safetensors file, all or nothing. A loaded policy continues from it bit for bit.
 
         Args:
-            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
-            notes: short texts of the caller, read back by ``read_notes``.
-            replay: store what the policy was trained on: stored contexts, arms, rewards, and round ids. Without them
-                the loaded policy decides the same. It learns on from the rounds that it sees then; rounds learned
-                before the save are no longer recognised by their ids.
+            path: the file. An existing file keeps its mode; a symbolic link is kept, and its target is written.
+            notes: short texts from the caller; ``read_notes`` returns them.
+            replay: store training data: contexts, arms, rewards, and round ids. Without them the loaded policy decides
+                the same and can learn new rounds, but does not recognise the ids of earlier rounds.
         """
         checked = check_notes(notes)
-        with self._locks.write:  # no writer changes anything meanwhile, and those who select only read
+        with self._locks.write:  # no writer changes anything meanwhile; ``select`` only reads
             save_policy(self, path, checked, replay=replay)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of a saved file, all or nothing; the settings must be those it was saved with."""
+        """Restore the arrays of a saved file, all or nothing; the settings must equal the saved ones."""
         with self._locks.write, self._locks.state:
             before = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
@@ -610,12 +608,12 @@ class Policy(ABC):
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copied while the lock is held: what a thread changes afterwards must not be half in a copy or a pickle.
+        # Copied while the lock is held, so that a copy or a pickle never contains half of another thread's change.
         with self._locks.write:
             return copy.deepcopy(self.__dict__)
 
 
-# Between the methods that users call and those that a policy implements.
+# Helpers between the public methods and those that a policy implements.
 
 
 def _explore(
@@ -633,12 +631,12 @@ def _explore(
 
 
 def _unit(policy: Policy) -> tuple[float, float]:
-    """Return the zero and the unit of rewards in which ties are measured."""
+    """Return the zero point and the unit of rewards, in which ties are measured."""
     return policy.reward_moments.centre, policy.reward_moments.scale
 
 
 def _padded(available: Mask, n_arms: int) -> Mask:
-    """Mark arms as unavailable that another thread has added since ``available`` was checked."""
+    """Mark arms as unavailable if another thread added them after ``available`` was checked."""
     if available is None or available.shape[1] == n_arms:
         return available
     return np.pad(available, ((0, 0), (0, n_arms - available.shape[1])))
@@ -653,7 +651,7 @@ def _learn_rounds(
 def learn_transformed(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
-    """Learn checked rounds whose contexts have passed the policy's transform."""
+    """Learn checked rounds with contexts that have passed the policy's transform."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
         policy._learn(contexts, arms, rewards, domain, weights)
         policy.reward_moments.add(rewards, weights)
@@ -661,7 +659,7 @@ def learn_transformed(
 
 
 def member_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
-    """Return contexts of a mixture as its member's own methods get them: checked, and after its transform."""
+    """Return contexts of a mixture as its member's methods get them: checked, and after its transform."""
     return _transformed(policy, _check_contexts(policy, contexts), domain)
 
 
@@ -688,7 +686,7 @@ def _round_shape(policy: Policy) -> tuple[int, ...]:
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     shape, largest = _round_shape(policy), policy.largest_norm
-    # One product shows in nearly every case that all is well: a loop of single rounds needs no further check.
+    # One product is enough to accept nearly every batch: a loop of single rounds needs no further check.
     usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
     if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < largest * largest:
         return contexts
@@ -705,7 +703,7 @@ def _check_request(
 
 
 def _domain_index(policy: Policy, domain: str | None) -> int:
-    """Return the index of a domain; if there are several targets, "target" is the one that ``deploy`` set."""
+    """Return the index of a domain; if there are several targets, "target" is the one set by ``deploy``."""
     own = policy._domain
     if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(own)):
         return own
@@ -713,6 +711,6 @@ def _domain_index(policy: Policy, domain: str | None) -> int:
 
 
 def transformed_contexts(policy: Policy, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
-    """Return contexts (B, *context_shape) of a domain as the policy's own methods get them: after the transform."""
+    """Return contexts (B, *context_shape) of a domain as the policy's methods get them: after the transform."""
     checked, where, _ = _check_request(policy, contexts, domain, None)
     return _transformed(policy, checked, where)

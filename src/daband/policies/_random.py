@@ -1,4 +1,4 @@
-"""Choosing uniformly at random: the floor under every comparison."""
+"""Uniformly random choice: the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 @policies.register("random")
 class Random(Policy):
-    """Every available arm is equally likely; nothing is learned except the mean and variance of rewards.
+    """Chooses every available arm with equal probability; learns only the mean and variance of rewards.
 
     >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
     >>> policy.select([[0.0]]).propensity.tolist()
@@ -62,7 +62,7 @@ class Random(Policy):
         return FrozenParts((Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), constant=True),))
 
     def _grow(self) -> None:
-        """Do nothing: the next choice is among one more."""
+        """Do nothing: the next choice includes the new arm."""
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         return {}

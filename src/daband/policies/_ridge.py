@@ -1,11 +1,11 @@
-"""Ridge regression of rewards, explored by its confidence bonus: LinUCB on contexts, and Constant on a constant.
+"""Ridge regression of rewards with a confidence bonus: LinUCB on contexts, and Constant on a constant.
 
 Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). With
-``transform=daband.PCA(64)`` in front LinUCB is the LinUCB-P of the DABand paper.
+``transform=daband.PCA(64)`` LinUCB is the LinUCB-P of the DABand paper.
 
-Both learn by sums over rounds, so that parts of a log can be learned apart and put together: ``empty_sums`` starts a
-sum, ``add_to_sums`` adds rounds to it and leaves the policy as it is, ``learn_sums`` makes the policy learn the summed
-rounds. The order of parts does not matter, nor the machine that sums them.
+Both learn from sums over rounds, so that parts of a log can be summed separately and merged: ``empty_sums`` returns
+empty sums, ``add_to_sums`` adds rounds to them without changing the policy, and ``learn_sums`` makes the policy learn
+the summed rounds. Neither the order of parts nor the machine that sums them matters.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 
 class RidgePolicy(Policy):
-    """A policy that is a ``RidgeHead`` on features of its contexts, which learning does not change."""
+    """A policy with a ``RidgeHead`` on fixed features of its contexts."""
 
     _head: RidgeHead
     _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
     def _features(self, contexts: AnyArray) -> AnyArray:
-        """Return what the head works on: (B, d), or (B, K, d) with a context per arm."""
+        """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
     def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, AnyArray]:
-        """Return the head and the features of contexts: a ``Mixture`` then plays episodes in blocks."""
+        """Return the head and the features of contexts, with which a ``Mixture`` plays episodes in blocks."""
         return self._head, self._features(contexts)
 
     @property
     def counts(self) -> IntArray:
-        """How many rounds each regression has learned from: (K,), or (1,) with shared arms."""
+        """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
         return self._head.statistics.counts
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
@@ -116,9 +116,9 @@ class RidgePolicy(Policy):
         return RidgeSums(self._head.statistics.n_heads, self._head.dim)
 
     def without_rounds(self) -> Self:
-        """Return a copy without rounds that keeps the transform: small enough to send around."""
+        """Return a copy without rounds that keeps the transform: small enough to send to other processes."""
         self._head.check_primal_fits()
-        blank = copy.copy(self)  # which copies all parts
+        blank = copy.copy(self)  # copies all parts
         blank._head = blank._head.without_rounds()
         blank.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         blank._ids = RoundIds(self.id_window)
@@ -134,9 +134,9 @@ class RidgePolicy(Policy):
         *,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Add rounds to ``sums``: arguments as of ``update``.
+        """Add rounds to ``sums``; the arguments are as in ``update``.
 
-        Rounds that ``update`` would refuse are refused here, and ``sums`` stays as it was.
+        Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
         features = self._features(transformed_contexts(self, contexts))
         n = len(features)
@@ -147,10 +147,10 @@ class RidgePolicy(Policy):
         sums.add(features, heads, rewards, check_weights(weights, n))
 
     def learn_sums(self, sums: RidgeSums, prepared: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
-        """Learn rounds that were summed; if that is impossible, an error is raised and nothing changes.
+        """Learn summed rounds; if that is impossible, raise an error and change nothing.
 
-        ``prepared`` is the copy that summed them: its transform becomes this policy's. ``log_parts`` are the digests of
-        the log's parts that the sums cover.
+        ``prepared`` is the copy that summed them; this policy takes over its transform. ``log_parts`` are the digests
+        of the log's parts that the sums cover.
         """
         with self._locks.write:
             statistics = copy.deepcopy(self._head.primal("the log cannot be learned"))
@@ -165,26 +165,26 @@ class RidgePolicy(Policy):
 
 @policies.register("linucb")
 class LinUCB(RidgePolicy):
-    """LinUCB, exact.
+    """Exact LinUCB.
 
     Args:
         context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of contexts, and there is
-            no intercept: take ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does, or
-            append a 1 yourself and choose ``alpha`` and ``ridge`` for their scale.
-        n_arms: how many arms there are; more can be added later.
-        alpha: how much of the bonus is added to the predicted reward.
+            no intercept. Use ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does; or
+            append a 1 yourself and choose ``alpha`` and ``ridge`` for the scale of the contexts.
+        n_arms: the number of arms; more can be added later.
+        alpha: the factor of the bonus that is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
-        arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
+        arms: "disjoint" (one context per round, a regression per arm), "shared" (one context per arm, one regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability with which an arm is drawn evenly instead, so that logs serve off-policy evaluation.
+        epsilon: the probability with which an arm is drawn uniformly instead, which makes logs usable off-policy.
         standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in standard deviations of
-            rewards, so that the unit of rewards changes no decision. Otherwise predictions shrink towards 0 and a
-            bonus has the unit 1.
-        transform: put in front of the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or anything with
-            ``fit`` and ``transform``; fitted by ``prepare``.
+            rewards, so that the unit of rewards changes no decision. Otherwise predictions shrink towards 0 and bonuses
+            have the unit 1.
+        transform: applied to contexts before the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or any
+            object with ``fit`` and ``transform``; fitted by ``prepare``.
         shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
-        form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
-        seed: decides ties and draws. Every whole number is a seed, 0 too.
+        form: "primal" stores a d x d matrix per arm, "dual" one row per round; "auto" uses the cheaper form.
+        seed: determines ties and draws; any integer >= 0.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
@@ -238,7 +238,7 @@ class LinUCB(RidgePolicy):
             ridge=ridge,
             form=form,
         )
-        self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # beyond it the arithmetic is no longer accurate
+        self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -255,18 +255,18 @@ class LinUCB(RidgePolicy):
 
 @policies.register("constant")
 class Constant(RidgePolicy):
-    """The best constant arm, the baseline that any use of contexts must beat: every arm's mean reward.
+    """The best constant arm, by mean reward: the baseline that any use of contexts must beat.
 
     Args:
         context_shape: the shape of one context, which is not used.
-        n_arms: how many arms there are; more can be added later.
-        alpha: how much of the bonus is added to the mean reward of an arm. With 2 an arm is played some ten times at
-            least before another is preferred; with much less the first arm that has a reward may be the only one ever
-            played.
-        arms: "disjoint" or "shared": how contexts arrive.
+        n_arms: the number of arms; more can be added later.
+        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2 an arm is played at least
+            about ten times before another is preferred; with much less the first arm with a reward may be the only one
+            ever played.
+        arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.
-        shift: what may differ between the domains, which makes no difference here.
-        seed: decides ties.
+        shift: what may differ between the domains; it has no effect here.
+        seed: determines ties.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
@@ -276,7 +276,7 @@ class Constant(RidgePolicy):
     """
 
     _ignores_contexts = True
-    propensity_power = 1.0  # a mean over an arm's rounds ignores contexts altogether: it needs the weights in full
+    propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
     alpha = exploration_setting("alpha")
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The locks of a policy that threads share; copies, pickles and forked processes get locks of their own."""
+"""Locks of a policy shared by threads; copies, pickles and forked processes get their own locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import numpy.ma  # noqa: F401 - numba imports it at a first call, and a fork must not find that import under way
 
-#: How long a fork waits for a thread that is changing statistics; that takes far less, unless the thread hangs.
+#: How long a fork waits for a thread that is changing statistics; a change takes far less, unless the thread hangs.
 _FORK_WAITS_SECONDS = 10.0
 _SIGNALS = tuple(
     getattr(signal, name)
@@ -23,15 +23,14 @@ _SIGNALS = tuple(
 
 
 class Locks:
-    """``write`` is held by whoever changes a policy, ``state`` for the moments in which statistics are read or changed.
+    """``write`` is held while a policy is changed, ``state`` for the moments in which statistics are read or changed.
 
-    Where a thread holds both, it took ``write`` first.
+    A thread that holds both has acquired ``write`` first.
 
-    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies memory, but no thread
-    other than the one that forks: a lock that another thread holds would stay locked in the child for ever. So the fork
-    waits until no thread changes statistics, and the child makes its locks new. The child has whole statistics; a round
-    that a thread of the parent was learning meanwhile may be among them or not. An ``adapt`` that was under way goes on
-    in the parent alone.
+    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies memory, but only the
+    thread that forks: a lock held by another thread would stay locked in the child for ever. So the fork waits until no
+    thread changes statistics, and the child creates new locks. The child has complete statistics; a round that a thread
+    of the parent was learning meanwhile may or may not be included. A running ``adapt`` continues only in the parent.
     """
 
     def __init__(self) -> None:
@@ -45,9 +44,9 @@ class Locks:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Run signal handlers behind the block, not in its middle: an exception of theirs would leave half of it done.
+    """Run signal handlers after the block: an exception in a handler would leave the block half done.
 
-    Python runs handlers in the main thread alone; elsewhere there is nothing to defer.
+    Python runs handlers only in the main thread; in other threads there is nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -69,7 +68,7 @@ def defer_signals() -> Iterator[None]:
                 signal.signal(number, note)
         yield
     finally:
-        inside = False  # from here on ``note`` only passes on, should one stay in place
+        inside = False  # from here on ``note`` only forwards signals, if it is still installed
         for number, handler in handlers.items():
             if callable(handler):
                 signal.signal(number, handler)
@@ -78,18 +77,18 @@ def defer_signals() -> Iterator[None]:
 
 
 _every: WeakSet[Locks] = WeakSet()
-#: What the thread that forks holds meanwhile.
+#: Locks held by the thread that forks.
 _held = threading.local()
 
 
 def _before_fork() -> None:
     _held.locks = []
-    with contextlib.suppress(RuntimeError):  # another thread makes a policy this moment: nobody waits for that one
+    with contextlib.suppress(RuntimeError):  # another thread is creating a policy: no need to wait for it
         for locks in list(_every):
             lock = locks.state
             if lock.acquire(timeout=_FORK_WAITS_SECONDS):
                 _held.locks.append(lock)
-    # A thread may be compiling a kernel, and holds a policy's lock where it does: this one comes last.
+    # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired last.
     compiler = sys.modules.get("numba.core.compiler_lock")
     if compiler is not None:
         compiler.global_compiler_lock.acquire()
@@ -102,7 +101,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    _after_fork_in_parent()  # the thread that forked goes on here, and holds the same locks
+    _after_fork_in_parent()  # the thread that forked continues here with the same locks
     for locks in list(_every):
         locks.write, locks.state = threading.RLock(), threading.RLock()
 

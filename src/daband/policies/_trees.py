@@ -1,10 +1,10 @@
-"""Gradient-boosted regression trees for each arm, explored by epsilon and by how often an arm was tried.
+"""Gradient-boosted regression trees for each arm, with exploration by epsilon and by the rounds of an arm.
 
 Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split points, fitted to residuals. Columns are
 binned at quantiles. Split points are found on at most 1,024 rounds per tree, and leaf values are means of all rounds.
 The fitted trees become arrays, so that decisions, files and exports need only numpy.
 
-Between two calls of ``adapt`` the trees stay the same. ``adapt`` fits them again to all rounds that are kept, sorted:
+Between two calls of ``adapt`` the trees stay the same. ``adapt`` fits them again to all stored rounds, sorted:
 the result depends on the set of rounds, and not on the order in which their rewards came. An arm with too few rounds
 for a tree is predicted by its mean reward, which is always up to date.
 """
@@ -32,19 +32,19 @@ _MIN_ROUNDS = 40
 #: ``adapt`` fits again once the rounds have grown by this factor since the last fit.
 _GROWTH = 1.25
 _MAX_ARMS = 128
-#: Rounds that are kept, at most.
+#: Maximum number of stored rounds.
 KEPT_ROUNDS = 131_072
-#: Trees of an arm.
+#: Trees per arm.
 _TREES = 40
-#: Leaves of a tree, at most.
+#: Maximum number of leaves per tree.
 _LEAVES = 15
-#: Rounds of a leaf, at least.
+#: Minimum number of rounds per leaf.
 _LEAF_ROUNDS = 20
-#: Factor of every tree's predictions.
+#: Learning rate: the factor of every tree's predictions.
 _RATE = 0.15
-#: Bins of a column, at most.
+#: Maximum number of bins per column.
 _BINS = 64
-#: Rounds on which the split points of a tree are found, at most.
+#: Maximum number of rounds on which the split points of a tree are found.
 _SPLIT_ROUNDS = 1024
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -55,7 +55,7 @@ class Trees(Policy):
 
     The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
     standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. Of more than 131,072 rounds a sample is kept, which does not depend on their order. There are at most
+    uniformly. Of more than 131,072 rounds a sample is stored, which does not depend on their order. There are at most
     128 arms.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
@@ -66,7 +66,7 @@ class Trees(Policy):
     [0, 1]
     """
 
-    scale_matters = True  # not to a tree; but each domain may have its own units
+    scale_matters = True  # not for a tree, but domains may have their own units
     explore = exploration_setting("rule")
     alpha = exploration_setting("alpha")
     epsilon = exploration_setting("epsilon")
@@ -102,7 +102,7 @@ class Trees(Policy):
         models = self.n_arms if arms == "disjoint" else 1
         self._inputs = math.prod(self.feature_shape)
         self._rounds: IntArray = np.zeros(models, np.int64)
-        #: The weights of each model's rounds, and the sums of their weighted rewards.
+        #: The sums of weights, and of weighted rewards, of each model's rounds.
         self._sums: FloatArray = np.zeros((2, models))
         #: Rounds: the context, the model, the reward, the weight.
         self._kept: FloatArray = np.empty((0, self._inputs + 3))
@@ -150,7 +150,7 @@ class Trees(Policy):
             self._kept = sample_rounds(self._kept)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        """Fit the trees again if there are a quarter more rounds, or with ``steps`` any new ones."""
+        """Fit the trees again if there are a quarter more rounds, or, with ``steps``, any new rounds."""
         learned = int(self._rounds.sum())
         if learned == self._fitted_rounds or (steps is None and learned < _GROWTH * self._fitted_rounds):
             return {}
@@ -190,7 +190,7 @@ class Trees(Policy):
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """Return at most ``KEPT_ROUNDS`` rounds: those with the smallest hashes, whatever the order they came in."""
+    """Return at most ``KEPT_ROUNDS`` rounds: those with the smallest hashes, independent of their order."""
     if len(rounds) <= KEPT_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
@@ -202,13 +202,13 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
 
 
 def _coarse(numbers: FloatArray) -> FloatArray:
-    """Return numbers with 16 binary digits: thresholds may be training values, which no file should contain."""
+    """Return numbers with 16 binary digits: thresholds may be training values, which files must not contain."""
     fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 
 def _bin_edges(contexts: FloatArray) -> list[FloatArray]:
-    """Return the edges of each column's bins: quantiles, or the middles between numbers if there are few."""
+    """Return the edges of each column's bins: quantiles, or midpoints between values if there are few values."""
     edges = []
     for column in contexts.T:
         numbers = np.unique(column)
@@ -237,7 +237,7 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
         rewards, weights = rounds[rows, -2], rounds[rows, -1]
         base = float(np.average(rewards, weights=weights))
         scale = float(rewards.std()) or 1.0
-        # Rounding makes the trees of rewards in another unit the same, ties included.
+        # Rounding makes the trees independent of the unit of rewards, ties included.
         residuals = np.round((rewards - base) / scale, 9)
         planted["base"][model] = base
         for number, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
@@ -270,7 +270,7 @@ def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int
         fitted = DecisionTreeRegressor(
             splitter="random", max_leaf_nodes=_LEAVES, min_samples_leaf=least, random_state=number
         )
-        # Checks of the input would take as long as the trees.
+        # Input checks would take as long as the trees.
         fitted.fit(bins[shown], residuals[shown], sample_weight=None if even else weights[shown], check_input=False)
         leaves, nodes = fitted.apply(bins, check_input=False), fitted.tree_.node_count
         counts = np.bincount(leaves, weights, minlength=nodes)
