@@ -339,7 +339,7 @@ def adam(
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """Take a step of Adam for rows (runs, n) in place; ``taken`` (runs,) counts steps. Rows with ``bad`` 1 stay."""
+    """Take a step of Adam for rows (runs, n) in place, except rows with ``bad`` 1; ``taken`` (runs,) counts steps."""
     runs, numbers = parameters.shape
     logs = [math.log(beta) for beta in betas]
     tensors = (parameters, gradient, mean, square, taken, bad)

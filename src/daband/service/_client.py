@@ -46,7 +46,7 @@ class Client:
         token: the token for decisions, and for all other calls without a separate token.
         reward_token: the token for rewards.
         timeout: seconds to wait for one answer.
-        patience: seconds in which a call is repeated if it got no answer, or was told to come back later.
+        patience: seconds in which a call is repeated if it got no answer, or an answer to retry later.
     """
 
     def __init__(

@@ -150,7 +150,7 @@ class DeployedPolicy:
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
         """Decide, and also return the rows as read, and means and bonuses (n, K), or (K,), on the policy's own scale.
 
-        ``incumbents`` (n,) names the incumbent of each row in place of the file's, -1 for none.
+        ``incumbents`` (n,) replaces the file's incumbent for each row, -1 for none.
         """
         read = self.reader.read(row)
         if strict:

@@ -65,7 +65,7 @@ def export(
         path: the file.
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
-        arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
+        arm_names: a name per arm; by default ``policy.arm_names``, else the pair's, else "0", "1", ...
         table: the fitted transform that turns raw table rows into contexts; by default the pair's, else the
             policy's own.
         images: the resizing of image files, if contexts are images: the side in pixels, or (resize, crop).
@@ -150,7 +150,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
         rows = draw.normal(size=(_CHECKED, *frozen.row_shape))
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the rows may be far from those of training
+        warnings.simplefilter("ignore")  # the rows may be far from the training rows
         expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
         found = deployed.decide(rows)
     wanted, got = (one.mean + optimism * one.bonus if optimism else one.mean for one in (expected, found))

@@ -146,7 +146,7 @@ class FrozenPolicy:
     #: The axes of images if a network takes them channels first; None if contexts are taken as they are.
     layout: ImageLayout | None = None
     table: TableTransform | None = None
-    #: The number of rounds behind each regression, (heads,); not written to the file.
+    #: The number of rounds that each regression has learned, (heads,); not written to the file.
     counts: IntArray | None = None
     #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none of them.
     reference: AnyArray | None = None
@@ -213,8 +213,8 @@ class FrozenPolicy:
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
-        Draws are those of the policy in round ``round_number`` and the following rounds. Without a number they come
-        from the operating system, so that several processes which serve one file explore independently.
+        Draws are the policy's in round ``round_number`` and the following rounds. Without a number they come from the
+        operating system, so that several processes which serve one file explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         return self.exploration.choose_rows(mean, width, draws, available=available)

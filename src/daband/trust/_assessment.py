@@ -74,7 +74,7 @@ class Assessment:
     tenth_kept: float
     #: Fraction of these shifts in which nothing of the advantage was left.
     lost: float
-    #: Accuracy of a classifier that tells source contexts from target contexts; 0.5 is guessing.
+    #: Accuracy of a classifier that separates source contexts from target contexts; 0.5 is guessing.
     told_apart: float
     #: Fraction of target contexts that are far from every source context.
     outside_support: float

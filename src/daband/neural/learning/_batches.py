@@ -88,7 +88,7 @@ class Batches:
         #: The buffers that steps draw from, for each run.
         self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
         places = list(enumerate(self.segments))
-        #: The indices of segments with rewards; then those without, and those of sources.
+        #: The indices of segments with rewards, of segments without, and of source segments.
         self.labelled = [place for place, segment in places if segment.labelled]
         self.unlabelled = [place for place, segment in places if not segment.labelled]
         self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]

@@ -48,7 +48,7 @@ class _Place:
 
 
 def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
-    """Return an unnamed place for padding up to the next multiple of ``numbers``, if needed."""
+    """Return an unnamed entry for padding up to the next multiple of ``numbers``, if needed."""
     missing = -sum(place.size for place in before) % numbers
     return [_Place(part, "", (missing,))] if missing else []
 

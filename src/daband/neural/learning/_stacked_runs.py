@@ -3,7 +3,7 @@
 Several learners of one shape are trained together: their parameters are rows of one matrix, the channels of their
 networks are adjacent, and the objective is mapped over the rows. The number of operations is near that of one learner,
 and on a GPU it determines the time of a step. Each learner has its own generator and its own buffers, so its results
-are the same as alone, up to rounding.
+are the same as in a single run, up to rounding.
 """
 
 from __future__ import annotations
