@@ -1,4 +1,4 @@
-"""Detecting collapse of adversarial training from what an episode measures, without target labels."""
+"""Detect the collapse of adversarial training from episode measurements, without target labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class CollapseWarning(UserWarning):
-    """Training has collapsed in one of the ways that show without any target label."""
+    """Training has collapsed in a way that is visible without target labels."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CollapseWatch:
         self._reported: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
-        """Messages to show after this episode; mostly none."""
+        """Return the messages to show after this episode; usually none."""
         messages = []
         for sign in _SIGNS:
             self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.shows(record) else 0

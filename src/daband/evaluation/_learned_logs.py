@@ -1,7 +1,7 @@
-"""Logs that a policy has learned: its value on them is too high, unless it is cross-fitted.
+"""Logs that a policy has learned: its estimated value on them is too high, unless it is cross-fitted.
 
-A policy chooses the arms whose rewards were high in the rounds that it has learned. On these rounds an estimate counts
-the same luck again. ``evaluate_log`` therefore rejects such a log, or evaluates policies that have learned the other
+A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate from these rounds is
+therefore biased upwards. ``evaluate_log`` rejects such a log, or evaluates policies that have learned the other
 folds of it.
 """
 
@@ -28,14 +28,14 @@ _OF_TARGET = "target/"
 
 
 class LearnedLog(InvalidInput):
-    """The policy has learned the log that it is to be evaluated on."""
+    """The policy has learned the log on which it should be evaluated."""
 
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
-    """Return how many rounds of a log a policy has learned, or the policy of an exported file.
+    """Return the number of rounds of a log that a policy, or an exported policy, has learned.
 
-    Rounds are known by the digests of files that ``fit_log`` and ``learn_log`` read, and with ``id_column`` by the ids
-    that ``update`` got.
+    Rounds are identified by the digests of files that ``fit_log`` and ``learn_log`` read, and with ``id_column`` by the
+    ids that ``update`` got.
     """
     learned: dict[str, list[tuple[int, int]]] = {}
     for key in getattr(policy, "log_parts", ()):
@@ -102,8 +102,8 @@ def refitted_probabilities(
     Args:
         before: the policy as it was before it learned the log.
         rounds: the log.
-        domain: where the rounds were played.
-        rule: "ucb" or "greedy" in place of the policy's exploration.
+        domain: the domain in which the rounds were played.
+        rule: "ucb" or "greedy" instead of the policy's exploration.
         seed: fixes the folds.
     """
     numbers = fold_numbers(0, len(rounds.arms), FOLDS, seed)

@@ -1,13 +1,13 @@
-"""Selecting among trained policies without target rewards: criteria from the literature.
+"""Select among trained policies without target rewards: criteria from the literature.
 
-A criterion may use source rewards and unlabelled target contexts, which are available before the hand-over; target
-rewards are not. So ``criteria`` takes a stream of target contexts, and refuses a domain with rewards.
+A criterion may use source rewards and unlabelled target contexts, which are available before deployment; target
+rewards are not. So ``criteria`` takes a stream of target contexts, and rejects a domain with rewards.
 
-* ``source-validation``: mean reward on source contexts that training did not use; where there are too few, the mean
+* ``source-validation``: mean reward on source contexts that training did not use; if there are too few, the mean
   reward of the last quarter of the first pass, each round of which was decided before it was learned from
   (progressive validation: Blum, Kalai, Langford, 1999).
-* ``entropy``: how undecided the predictions on the target are (Morerio, Cavazza, Murino: "Minimal-entropy correlation
-  alignment for unsupervised deep domain adaptation", ICLR 2018). One that sends the whole target to one arm looks good.
+* ``entropy``: the mean entropy of the predictions on the target (Morerio, Cavazza, Murino: "Minimal-entropy correlation
+  alignment for unsupervised deep domain adaptation", ICLR 2018). A policy that always chooses one arm looks good.
 * ``mutual-information``: between target context and prediction; confident, yet using all arms (Bridle et al., NIPS
   1991; as a validation criterion: Musgrave et al., 2022).
 """
@@ -25,7 +25,7 @@ from daband.errors import InvalidInput
 from daband.evaluation._policy_scores import rewarded_rounds
 from daband.policies._policy import Policy
 
-#: Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does.
+#: Predicted rewards are in [0, 1], too flat for a softmax: they are multiplied by this, as in the objective.
 _SCALE = 10.0
 #: With fewer held-out source rounds than this, their mean is too noisy to select by.
 _MIN_ROUNDS = 100
@@ -34,9 +34,9 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class Criterion:
-    """How to select by one criterion."""
+    """The direction of one selection criterion."""
 
-    #: Whether the highest value is best, or the lowest.
+    #: True if the highest value is best, False if the lowest is.
     highest: bool
     summary: str
 
@@ -71,12 +71,12 @@ def criteria(
     Args:
         policy: the policy.
         source: the domain it was trained in.
-        target: contexts of the target; a domain with rewards is refused.
+        target: contexts of the target; a domain with rewards is rejected.
         history: the rounds it was trained on there.
-        source_test: source rounds that training did not use, ``pair.source_test``. Without at least 100 of them, rounds
-            of ``source`` that came after training serve, and where there are too few, rewards while training; of a log
-            nothing does, as these are rewards of another policy.
-        contexts: how many contexts of each domain are used at most.
+        source_test: source rounds that training did not use, ``pair.source_test``. With fewer than 100 of them, rounds
+            of ``source`` after training are used, and if those are too few, rewards during training. A log has no
+            substitute, because its rewards belong to another policy.
+        contexts: the maximum number of contexts of each domain.
     """
     if not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput(
@@ -97,7 +97,7 @@ def prediction_entropy(probability: FloatArray) -> float:
 
 
 def mutual_information(probability: FloatArray) -> float:
-    """Return the entropy of the mean prediction less the mean entropy of predictions (N, K), in nats; at most ln K."""
+    """Return the entropy of the mean prediction minus the mean entropy of predictions (N, K), in nats; at most ln K."""
     return float(_entropies(probability.mean(axis=0, keepdims=True))[0] - _entropies(probability).mean())
 
 

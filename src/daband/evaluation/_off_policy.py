@@ -1,4 +1,4 @@
-"""Off-policy evaluation: the value of a policy from the log of another one, in the log's domain or a target."""
+"""Off-policy evaluation: the value of a policy from the log of another policy, in the log's domain or a target."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
 ESTIMATORS = ("dr", "snips", "ips")
-#: Largest contexts of a log in files that are read into memory, if an argument needs all of them at once.
+#: Maximum bytes of contexts that are read from log files into memory, if an argument needs all of them at once.
 _IN_MEMORY_BYTES = 1 << 30
-#: With fewer effective rounds intervals are too short too often.
+#: With fewer effective rounds, intervals are too short too often.
 _MIN_ROUNDS = 100
-#: With fewer rewards other than the usual one the skewness of rewards cannot be estimated.
+#: With fewer rewards that differ from the usual reward, the skewness of rewards cannot be estimated.
 _MIN_REWARDS = 20
-#: A reward that more than this fraction of the rounds have is the usual one: 0 where few buy.
+#: A reward of more than this fraction of the rounds is the usual reward: 0 if few customers buy.
 _USUAL = 0.5
 #: Largest fraction of the weight that one round may have.
 _MAX_FRACTION = 0.1
-#: Largest fraction of the variance that one round may make; coverage falls below 0.93 from about 0.13 on.
+#: Largest fraction of the variance that may come from one round; coverage falls below 0.93 from about 0.13 on.
 _MAX_VARIANCE = 0.12
-#: The same if the estimate is skewed: rewards with a heavy tail, of which the largest have not been seen.
+#: The same if the estimate is skewed: rewards with a heavy tail, whose largest values have not been seen.
 _MAX_SKEWED_VARIANCE = 0.06
 #: Skewness of the estimate from which it counts as skewed.
 _MAX_SKEWNESS = 0.1
@@ -58,7 +58,7 @@ _NEGLIGIBLE = 1e-3
 #: Standard errors by which the mean weight may differ from its expectation.
 _MAX_DEVIATION = 3.0
 _MIN_MASS = 0.5
-#: Estimated propensities are at least 0.01; one near it means that the log hardly ever has the arm there.
+#: Estimated propensities are at least 0.01; a value near it means that the log hardly ever has the arm there.
 _MIN_PROPENSITY = 0.011
 
 
@@ -86,11 +86,11 @@ class LogEstimate:
     confidence: float
     #: Rounds of the log.
     rounds: int
-    #: Where the policy acts: "source" or "target".
+    #: The domain in which the policy acts: "source" or "target".
     domain: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them: None for a number that is not finite."""
+        """Return all fields as JSON values, with None for a number that is not finite."""
         fields = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -126,17 +126,17 @@ def evaluate_log(
             the propensities are None they are estimated, with a warning. Or Parquet files of any size, which are
             streamed: a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or "ips".
-        target: contexts (m, *C) of another domain, in which the policy is valued. The log's contexts are weighted by
+        target: contexts (m, *C) of another domain, in which the value is estimated. The log's contexts are weighted by
             estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
             and that the log has contexts like the target's. All contexts are then needed at once: Parquet files of
             more than a gigabyte are an error.
         confidence: the probability with which the interval contains the value.
-        rule: "ucb" or "greedy" in place of the policy's exploration.
+        rule: "ucb" or "greedy" instead of the policy's exploration.
         seed: fixes the folds of cross-fitting.
-        columns: which columns of Parquet files mean what; by default "arm", "reward" and "propensity", and all others
+        columns: the roles of columns of Parquet files; by default "arm", "reward" and "propensity", and all others
             are the context. A policy for tables reads the columns of ``policy.table``.
-        on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
-            estimate's warnings then say which. That takes one more pass.
+        on_damaged: "refuse" raises an error that names Parquet files that cannot be read; "skip" ignores them, lists
+            them in the estimate's warnings, and takes one more pass.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
         before: the policy as it was before it learned this log, if it has learned it. The estimate is then
             cross-fitted: five copies of ``before`` learn four fifths of the log each and are evaluated on the rest.
@@ -169,7 +169,7 @@ def compare_estimators(
     before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
-    """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
+    """Return the estimates of several estimators, which use the same models; arguments as in ``evaluate_log``."""
     for name in estimators:
         one_of("estimator", name, ESTIMATORS)
     between_0_and_1("confidence", confidence)
@@ -288,7 +288,7 @@ def _estimate_each(
 
 
 def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
-    """Return the estimate, and the terms (n,) of the log's rounds that make its error."""
+    """Return the estimate, and the terms (n,) of the log's rounds from which its error is computed."""
     if estimator == "ips":
         terms = log.weights * log.rewards
         return mean_estimate(terms), terms
@@ -303,7 +303,7 @@ def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatA
 
 
 def _support_warnings(log: WeightedRounds) -> list[str]:
-    """Return reasons to doubt the estimate: arms or contexts that the log does not have, wrong propensities."""
+    """Return reasons to doubt the estimate: arms or contexts missing from the log, wrong propensities."""
     reasons = []
     unseen = np.flatnonzero((log.plays == 0) & (log.chances > _NEGLIGIBLE))
     missing = float(log.chances[log.plays == 0].sum())
@@ -330,7 +330,7 @@ def _support_warnings(log: WeightedRounds) -> list[str]:
 
 
 def _sample_warnings(log: WeightedRounds, terms: FloatArray, skewness: float) -> list[str]:
-    """Return reasons to doubt the interval: few rounds or rewards that count, or one that decides."""
+    """Return reasons to doubt the interval: few effective rounds or rewards, or one round that dominates."""
     reasons = []
     n, weights = len(log.rewards), log.weights
     size, total, largest = effective_sample_size(weights), float(weights.sum()), int(weights.argmax())

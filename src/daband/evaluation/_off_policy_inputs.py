@@ -1,4 +1,4 @@
-"""What ``evaluate_log`` takes, checked: a log's rounds, a target's contexts, and a policy's probabilities."""
+"""Check the inputs of ``evaluate_log``: a log's rounds, a target's contexts, and a policy's probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from daband.weights import check_propensities
 _BATCH = 1024
 _SUM = 1e-6
 
-#: What a log may be; without propensities only the direct method can use it. Names are those of Parquet files.
+#: The types of a log; without propensities only the direct method can use it. Strings are names of Parquet files.
 Log: TypeAlias = (
     LoggedDomain
     | LoggedRounds
@@ -28,7 +28,7 @@ Log: TypeAlias = (
     | Path
     | Sequence[str | Path]
 )
-#: A policy, an exported one, or a function from contexts (B, *C) to probabilities of arms (B, K).
+#: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B, K).
 Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
 
 
@@ -42,7 +42,7 @@ class CheckedLog(NamedTuple):
 
 
 def read_log(log: Log, n_arms: int | None) -> CheckedLog:
-    """The checked rounds of a log."""
+    """Return the checked rounds of a log."""
     contexts: ArrayLike
     arms: ArrayLike
     rewards: ArrayLike
@@ -78,7 +78,7 @@ def read_log(log: Log, n_arms: int | None) -> CheckedLog:
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
-    """Contexts of the target, (m, *C), of the shape of the logged ones."""
+    """Return the target contexts, (m, *C), with the same shape as the logged ones."""
     if isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput("target must be contexts alone, e.g. pair.target; its rewards have no use here")
     contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
@@ -94,7 +94,7 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
 def probabilities(
     policy: Probabilities, contexts: AnyArray, domain: str, rule: str | None, name: str, *, first: int = 0
 ) -> FloatArray:
-    """The policy's probability of every arm, (n, K); errors count the rows of ``name`` from ``first`` on."""
+    """Return the policy's probability of every arm, (n, K); errors count the rows of ``name`` from ``first`` on."""
     parts = []
     for start in range(0, len(contexts), _BATCH):
         part = contexts[start : start + _BATCH]

@@ -1,7 +1,7 @@
-"""Paired comparison: is one method better than another on the same seeds, and how sure is that?
+"""Paired comparison of two methods on the same seeds, with its uncertainty.
 
-Methods with one seed see the same contexts in the same order and are paid from the same table of rewards, so results
-are compared seed by seed: the effect of the seed on both cancels in the difference.
+Methods with one seed see the same contexts in the same order and get rewards from the same table. So results are
+compared seed by seed: the effect of the seed on both cancels in the difference.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from daband.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Paired:
-    """How much ``first`` is above ``second``, over pairs of results with the same seed.
+    """The difference of ``first`` and ``second``, over pairs of results with the same seed.
 
-    With a single pair the deviation is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
+    With a single pair the standard deviation is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
     """
 
-    #: How many pairs there are.
+    #: The number of pairs.
     n: int
     #: The mean of ``first - second``.
     difference: float
     #: The lower end of the 95% interval of the mean difference (Student's t).
     low: float
-    #: The upper end.
+    #: The upper end of this interval.
     high: float
-    #: Two-sided paired t test of "there is no difference".
+    #: Two-sided paired t test of the hypothesis of no difference.
     p_value: float
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """All fields, with None for what is not known, as JSON can hold it."""
+        """Return all fields as JSON values, with None if unknown."""
         return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare two lists of results, (n,) each, whose i-th entries have the same seed.
 
-    Differences that are all the same have no deviation: the interval is that one number, and the p-value is 0 for a
-    number other than 0 and 1 for 0.
+    If all differences are equal, their standard deviation is 0: the interval is that number, and the p-value is 1 if
+    it is 0, else 0.
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
@@ -65,9 +65,9 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: below 0.05, the whole family errs with at most that probability.
+    """Return Holm's adjusted p-values, in the order given: below 0.05, the family-wise error is at most 0.05.
 
-    NaN (nothing could be tested) stays NaN and does not count as a test.
+    NaN (no test was possible) stays NaN and does not count as a test.
     """
     values = np.asarray(p_values, np.float64)
     tested = np.flatnonzero(~np.isnan(values))

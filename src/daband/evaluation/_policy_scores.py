@@ -17,7 +17,7 @@ _BLOCK = 50
 def in_domains(
     act: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
 ) -> list[AnyArray]:
-    """Return the arrays, a row per context, of ``act(contexts, domain)``, with each context in its own source."""
+    """Return the arrays of ``act(contexts, domain)``, a row per context, with each context in its own source."""
     if origin is None:
         return list(act(contexts, "source"))
     places = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
@@ -45,14 +45,14 @@ def rewarded_rounds(
         rounds = domain.rounds(start, stop, seed=seed)
         return rounds.contexts, rounds.rewards
     contexts, table = sample_evenly(domain, stop - start)
-    order = np.random.default_rng(seed).permutation(len(contexts))  # what looks at the first rows must see all classes
+    order = np.random.default_rng(seed).permutation(len(contexts))  # the first rows must have all classes
     return contexts[order], table[order]
 
 
 def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
-    """About ``n`` contexts of a domain, spread over all of it, and their expected rewards (n, K).
+    """Return about ``n`` contexts, evenly spaced over a domain, and their expected rewards (n, K).
 
-    A domain may list class after class, so that its first contexts are of a few classes alone.
+    A domain may be sorted by class, so that its first contexts have only a few classes.
     """
     blocks = _blocks(len(domain), min(n, len(domain)))
     contexts = np.concatenate([domain.read(start, stop) for start, stop in blocks])
@@ -60,7 +60,7 @@ def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArra
 
 
 def _blocks(total: int, n: int) -> list[tuple[int, int]]:
-    """Rows to read so that ``n`` of ``total`` are spread over all of them."""
+    """Return the row ranges to read, so that ``n`` of ``total`` rows are evenly spaced over all of them."""
     if n == total:
         return [(0, total)]
     count = math.ceil(n / _BLOCK)

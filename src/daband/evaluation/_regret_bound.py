@@ -1,14 +1,14 @@
-"""The target-regret bound as numbers: its observable terms while training.
+"""The observable terms of the target-regret bound, computed during training.
 
     R_T <= R_S + 2 eps_S + N d + predicted rewards + C + psi
 
-While training, only what can be observed is computed: the divergence is the discriminator's, ``2 max_a width`` stands
-in for kappa (whose best arm is unknown), and psi is left out: it needs target rewards, which the evaluator alone has.
-A term that is not known (no discriminator, no expected rewards in the source) is missing, and so is every sum over it:
+During training only observable terms are computed. The divergence is the discriminator's, ``2 max_a bonus`` replaces
+kappa (whose best arm is unknown), and psi is omitted, because it needs target rewards, which only the evaluator has.
+A term that is not known (no discriminator, no expected rewards in the source) is missing, and so is every sum with it:
 no term counts as 0.
 
-All rewards, means, widths and regrets must be in one unit, rewards lying in [0, 1]. A bound above N says nothing about
-the regret of N rounds; whether it does is a field, not a warning, because a confident and right policy has predicted
+All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. A bound above N is uninformative
+about the regret of N rounds. This is a field and not a warning, because a confident and right policy has predicted
 rewards near N.
 """
 
@@ -36,7 +36,7 @@ _OBSERVABLE = (
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """Every term over ``rounds`` rounds, as in the theorem; None where a term is not known. No term is negative."""
+    """Every term over ``rounds`` rounds, as in the theorem; None if a term is not known. No term is negative."""
 
     rounds: int
     #: R_S.
@@ -47,23 +47,23 @@ class BoundTerms:
     divergence: float | None
     predicted_reward_target: float | None
     predicted_reward_source: float | None
-    #: C, with 2 max_a width in place of kappa.
+    #: C, with 2 max_a bonus instead of kappa.
     exploration: float | None
-    #: The least joint error; known to the evaluator alone.
+    #: The minimum joint error; known only to the evaluator.
     psi: float | None = None
 
     @property
     def total(self) -> float | None:
-        """The sum of the observable terms, and of psi where it is known; None where an observable term is not known."""
+        """The sum of the observable terms, and of psi if it is known; None if an observable term is not known."""
         parts = [getattr(self, name) for name in _OBSERVABLE]
         return None if None in parts else math.fsum([*parts, self.psi or 0.0])
 
     @property
     def informative(self) -> bool | None:
-        """Whether the bound is below what any policy has, a regret of ``rounds``; None where that cannot be told.
+        """True if the bound is below the trivial regret of ``rounds``; None if that is not known.
 
-        The known terms alone may reach ``rounds``: then it is not, whatever the others are. It is true only where every
-        term is known, psi among them.
+        If the known terms already reach ``rounds``, it is False, whatever the others are. It is True only if every
+        term is known, including psi.
         """
         parts = [*(getattr(self, name) for name in _OBSERVABLE), self.psi]
         if math.fsum(part for part in parts if part is not None) >= self.rounds:
@@ -71,7 +71,7 @@ class BoundTerms:
         return None if None in parts else True
 
     def as_dict(self) -> dict[str, float | bool | None]:
-        """All fields, the total, and whether the bound is informative."""
+        """Return all fields, the total, and whether the bound is informative."""
         return {**asdict(self), "total": self.total, "informative": self.informative}
 
 
@@ -85,16 +85,16 @@ def observable_bound(
     divergence: float | None = None,
     source_regret: float | None = None,
 ) -> BoundTerms:
-    """The terms over the N source rounds given, rewards in [0, 1].
+    """Return the terms over the N source rounds given, rewards in [0, 1].
 
     Args:
         source: the decisions in the source.
         reward: the reward of each chosen arm, (N,).
-        wrong: whether each was not the best: ``reward < 1`` where one arm is right, else the shortfall ``1 - reward``.
+        wrong: the error of each choice: ``reward < 1`` if one arm is right, else the shortfall ``1 - reward``.
         target: decisions on any number of target contexts; their sums are scaled to N rounds.
         alpha: the exploration weight.
-        divergence: d, e.g. from ``discriminator_divergence``; None where it is not known.
-        source_regret: the sum of expected regrets; None where it is not known.
+        divergence: d, e.g. from ``discriminator_divergence``; None if it is not known.
+        source_regret: the sum of expected regrets; None if it is not known.
     """
     n, m = len(source.arm), len(target.arm)
     divergence = _known(divergence)
@@ -121,8 +121,8 @@ class LiveBound:
     """The observable terms summed over episodes, as the fields ``bound_*`` of a training record.
 
     A term that is not known in some episode is missing from that record and from all later ones. ``bound_total``, the
-    sum, is there only where every observable term is. ``bound_informative`` is 0 once the known terms reach the number
-    of rounds and missing before: psi is not known while training, so nothing can make it 1.
+    sum, exists only if every observable term does. ``bound_informative`` is 0 once the known terms reach the number
+    of rounds, and missing before. It is never 1, because psi is not known during training.
     """
 
     def __init__(self, *, alpha: float, last_record: Mapping[str, float] | None = None) -> None:
@@ -138,8 +138,8 @@ class LiveBound:
     ) -> dict[str, float]:
         """Add an episode and return the sums so far.
 
-        Source decisions come with rewards in [0, 1] and regrets, both (N,), regrets NaN where they are not known;
-        ``accuracy`` is the discriminator's, None where there is no discriminator.
+        Source decisions have rewards in [0, 1] and regrets, both (N,); regrets are NaN if they are not known.
+        ``accuracy`` is the discriminator's, None if there is no discriminator.
         """
         terms = observable_bound(
             source=source,
@@ -160,14 +160,14 @@ class LiveBound:
 
 
 def discriminator_divergence(accuracy: float) -> float:
-    """The divergence that a discriminator of this balanced accuracy shows: 0 at chance, 2 when it is never wrong."""
+    """Return the divergence for a discriminator of this balanced accuracy: 0 at chance, 2 if it is never wrong."""
     if not 0.0 <= accuracy <= 1.0:
         raise InvalidInput(f"accuracy must lie in [0, 1], got {accuracy}")
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
 
 
 def _chosen_mean(decision: Decision) -> FloatArray:
-    """The predicted reward of each chosen arm, (B,)."""
+    """Return the predicted reward of each chosen arm, (B,)."""
     return decision.mean[np.arange(len(decision.arm)), decision.arm]
 
 

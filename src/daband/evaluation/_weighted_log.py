@@ -1,7 +1,7 @@
-"""A log as estimators need it: for every round the reward, its weight, and two predicted rewards; no context.
+"""The numbers that estimators need from a log: for every round the reward, its weight, and two predicted rewards.
 
-The first pass over a log sums the rounds that reward models are fitted to, the second one computes those numbers.
-Estimators without a reward model need one pass. A log in files and one in memory take the same path, so that their
+The first pass over a log computes the sums to which reward models are fitted; the second computes these numbers.
+Estimators without a reward model need one pass. Logs in files and in memory use the same code, so that their
 estimates are the same. Above a gigabyte the numbers are in a mapped file.
 """
 
@@ -31,25 +31,25 @@ from daband.linear._doubly_robust import (
 )
 
 Progress = Callable[[dict[str, float]], None]
-#: Squares, and products, are used if each coefficient has this many contexts of the smaller sample.
+#: Squares and products are used if there are this many contexts of the smaller sample per coefficient.
 _ROWS_PER_COEFFICIENT = 20
 _MAX_STEPS = 50
 _MAX_LOGIT = 30.0
-#: From the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K).
+#: A function from the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K).
 Chances = Callable[[int, AnyArray], FloatArray]
 
 #: Models are fitted to all folds but one, and used on that one.
 FOLDS = 5
-#: Rows near whose means and scales the features are.
+#: Rows from which the means and scales of the features are estimated.
 _SAMPLE = 4096
-#: Its square, and sums of squares, are finite.
+#: The square of this weight, and sums of such squares, are finite.
 _MAX_WEIGHT = 1e100
 
 
 class WeightedRounds(NamedTuple):
-    """The numbers of a log and of a policy on it that estimators need."""
+    """The numbers that estimators need from a log and a policy."""
 
-    #: (n,)
+    #: The reward of each round, (n,).
     rewards: FloatArray
     #: The policy's probability of the logged arm over its propensity, times ``ratio``, (n,).
     weights: FloatArray
@@ -57,18 +57,18 @@ class WeightedRounds(NamedTuple):
     predicted: FloatArray
     #: Predicted rewards of the policy: (n,), or (m,) at the target's contexts.
     direct: FloatArray
-    #: The policy's probability of every arm, averaged over the contexts in which it is valued, (K,).
+    #: The policy's probability of every arm, averaged over the contexts of the domain in which it is evaluated, (K,).
     chances: FloatArray
-    #: How often the log has each arm, (K,).
+    #: Number of rounds with each arm in the log, (K,).
     plays: IntArray
     #: Target density over source density at the logged contexts, (n,); None without a target.
     ratio: FloatArray | None = None
-    #: The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log has not.
+    #: The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log lacks.
     mass: float = 1.0
 
 
 class RoundBatches(Protocol):
-    """A log, batch by batch and as often as needed."""
+    """A log that can be read batch by batch, several times."""
 
     n: int
     n_arms: int
@@ -96,7 +96,7 @@ class MemoryRounds:
 class StreamedRounds:
     """The rounds of a log in Parquet files.
 
-    With ``skip_damaged``, parts that cannot be read are found by an additional pass, and dropped: ``left_out`` lists
+    With ``skip_damaged``, an additional pass finds parts that cannot be read and drops them: ``left_out`` lists
     them with the reason.
     """
 
@@ -152,7 +152,7 @@ class StreamedRounds:
 
 
 class FoldModels:
-    """A reward model for every fold, fitted to the others."""
+    """A reward model for every fold, fitted to the other folds."""
 
     def __init__(self, log: RoundBatches, seed: int) -> None:
         _check_rows(log.n)
@@ -231,7 +231,7 @@ def move_to_target(
     models: FoldModels | None,
     seed: int,
 ) -> WeightedRounds:
-    """Return the numbers that estimators need for the target's contexts (m, *C), from those for the log's (n, *C)."""
+    """Return the numbers for the target contexts (m, *C), from those for the log's contexts (n, *C)."""
     _check_rows(min(len(contexts), len(target)))
     folds = fold_numbers(0, len(target), FOLDS, seed + 1)
     source_rows, target_rows = flat_features(contexts, target)
@@ -264,9 +264,9 @@ def _check_rows(n: int) -> None:
 
 
 class DensityRatio:
-    """The ratio of the target's density to the source's, from samples of both.
+    """The ratio of the target density to the source density, from samples of both.
 
-    A logistic regression tells the two samples apart; its odds, times the ratio of the sample sizes, estimate the ratio
+    A logistic regression separates the two samples; its odds, times the ratio of the sample sizes, estimate the ratio
     of the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised. Squares and products are added if
     there are enough contexts: the log ratio of two normal densities is quadratic.
 
@@ -301,10 +301,10 @@ class DensityRatio:
 def cross_fitted_ratio(
     source: FloatArray, source_folds: IntArray, target: FloatArray, target_folds: IntArray
 ) -> tuple[FloatArray, float]:
-    """Return the ratio at the source's contexts (n,), scaled to a mean of 1, and its mean before that.
+    """Return the ratio at the source's contexts (n,), scaled to a mean of 1, and its mean before scaling.
 
-    Each ratio is from samples without the context's fold. The mean is below 1 if the target has contexts that the
-    source has not.
+    Each ratio is estimated from samples without the context's fold. The mean is below 1 if the target has contexts that
+    the source lacks.
     """
     ratio, mass = np.empty(len(source)), 0.0
     for fold in np.unique(source_folds):

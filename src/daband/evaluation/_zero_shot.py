@@ -1,4 +1,4 @@
-"""Evaluation of a fixed policy by expected rewards that it never sees; without them, which arms it chooses."""
+"""Evaluation of a fixed policy by expected rewards that it never sees; without them, counts of its chosen arms."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms.
+#: Arms are tied with the best arm if their expected rewards differ by at most this fraction of the range over arms.
 _TIE = 1e-9
-#: The same as a share of the largest reward, for arms that differ by rounding alone.
+#: The same as a fraction of the largest reward, for differences that are only rounding errors.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a fixed policy is worth on some contexts, rewards in the unit in which the domain gives them.
+    """The value of a fixed policy on some contexts, in the reward unit of the domain.
 
     >>> pair = daband.domains.from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.0]] * 40,
     ...                                   target_test=([[0.0], [1.0]], [0, 1]))
@@ -35,24 +35,24 @@ class Evaluation:
     value: float
     #: The mean expected reward of the best arm of each context.
     best_value: float
-    #: The mean expected reward of the best constant arm: the one that pays most over all these contexts.
+    #: The mean expected reward of the best constant arm: the arm with the highest mean over all these contexts.
     constant_value: float
     #: R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's.
     regret: float
-    #: The share of contexts whose chosen arm is a best one. Where exactly one arm pays 1, this is 1 - R_T / N.
+    #: The fraction of contexts whose chosen arm is a best arm. If exactly one arm has reward 1, this is 1 - R_T / N.
     accuracy: float
     #: The mean of ``per_class`` over classes that have contexts.
     accuracy_macro: float
-    #: For each arm, the accuracy on contexts of which it is a best arm, (K,); None where there are none.
+    #: For each arm, the accuracy on contexts for which it is a best arm, (K,); None if there are no such contexts.
     per_class: list[float | None]
-    #: How many contexts there were, N.
+    #: The number of contexts, N.
     contexts: int
     #: How often each arm was chosen, (K,).
     arm_counts: list[int]
     rule: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, as JSON can hold them."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
 
@@ -64,14 +64,14 @@ def evaluate(
     as_domain: str = "target",
     batch_size: int = 1024,
 ) -> Evaluation:
-    """Evaluate a policy as it stands; it is the same afterwards.
+    """Evaluate a policy without changing it.
 
     Args:
         policy: the policy.
         domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
         rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
-        as_domain: which domain the policy takes the contexts for, where they do not say it: those of several domains
-            (``pair.target_test`` with several targets) do.
+        as_domain: the domain in which the policy acts. It is used only if the contexts have no domain names;
+            ``pair.target_test`` with several targets has them.
         batch_size: contexts at a time.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -134,7 +134,7 @@ def evaluate(
 
 
 def best_arms(expected: FloatArray) -> BoolArray:
-    """Which arms are best, (B, K), by expected rewards (B, K); ties count, rounding aside."""
+    """Return True for each best arm, (B, K), by expected rewards (B, K); ties count, rounding aside."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
     slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
     return expected >= highest - slack
@@ -149,14 +149,14 @@ def count_arms(
     contexts: int = 2000,
     batch_size: int = 1024,
 ) -> list[int]:
-    """How often a policy chooses each arm, (K,), on target contexts whose rewards nobody knows. It is unchanged.
+    """Return how often a policy chooses each arm, (K,), on unlabelled target contexts. The policy is not changed.
 
     Args:
         policy: the policy.
         target: the target's contexts, e.g. ``pair.target``.
         rule: "ucb" or "greedy", as in ``evaluate``.
-        seed: the order in which contexts are taken.
-        contexts: how many contexts at most.
+        seed: fixes the order of contexts.
+        contexts: the maximum number of contexts.
         batch_size: contexts at a time.
     """
     _check(policy, rule, batch_size)

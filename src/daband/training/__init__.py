@@ -1,4 +1,4 @@
-"""The loop of one run: rounds, episodes, gradient steps, and the folder it is kept in."""
+"""The training loop of one run: rounds, episodes, gradient steps, and the run's folder."""
 
 from daband.training._fit_log import LogWarning, fit_log, learn_log
 from daband.training._loop import CandidateProgress, continue_on_target, train

@@ -1,15 +1,14 @@
 """``fit_log``: learn from a log larger than memory, on this machine or on a Ray cluster.
 
-A policy that learns by sums over rounds (LinUCB, Constant) is fitted by one pass: every part of the log is summed by
-itself, on any machine, and the sums are added up in the order of the parts. So the result is the same however many
-workers there are, whichever of them is lost, and however often the run was killed in between. A policy that learns by
-gradients reads the same stream in one process: its replay buffers keep a uniform sample of it, and it takes its
-gradient steps after every ``adapt_every`` rounds.
+A policy that learns by sums over rounds (LinUCB, Constant) is fitted in one pass. Every part of the log is summed
+separately, on any machine, and the sums are added in the order of the parts. So the result depends neither on the
+number of workers, nor on lost workers, nor on interruptions. A policy that learns by gradients reads the same stream in
+one process: its replay buffers keep a uniform sample of it, and it takes its gradient steps after every ``adapt_every``
+rounds.
 
-In a folder ``log.json`` says which policy learns from which columns. What was learned lies beside it in one file, which
-also names the parts it rests on: so file and list never disagree, whenever the writer dies. The policy knows the
-digests of the parts that it has learned: it may come back with what an earlier call taught it, and nothing is counted
-twice.
+In a folder, ``log.json`` has the policy and the columns. The learned state is next to it in one file, which also names
+the parts it was learned from, so that state and list agree even after a crash. The policy keeps the digests of the
+parts that it has learned. It may therefore have learned from an earlier call, and nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ from daband.training._work_folder import Folder, stop_signals_deferred
 
 Progress = Callable[[dict[str, float]], None]
 
-#: Rounds that fix a transform and the range of rewards.
+#: Rounds used to fit a transform and the reward range.
 _SAMPLE_ROWS = 65_536
-#: Before the digests of parts that were played in the target.
+#: Prefix of the digests of parts that were played in the target.
 _OF_TARGET = "target/"
-#: A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often.
+#: A policy that learns by gradients takes long for a part of the usual size; smaller parts are saved more often.
 _STREAM_PART_ROWS = 65_536
 
 
 class LogWarning(UserWarning):
-    """A part of a log was left out."""
+    """A part of a log was ignored."""
 
 
 def fit_log(
@@ -78,24 +77,24 @@ def fit_log(
     """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
 
     Args:
-        policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was. It keeps
-            the digests of the files that it has learned: given again, they are not counted again.
+        policy: changed in place. It keeps its learned state. An error leaves a linear policy unchanged. It stores
+            the digests of the files that it has learned: a file that is given again is not counted again.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
-        columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
+        columns: the roles of columns; by default "arm", "reward" and "propensity", and all others are the context.
             A policy for tables reads the columns of ``policy.table``.
         target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
-        domain: where the rounds were logged, "source" or "target".
+        domain: the domain in which the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
         workers: workers of a local Ray cluster; one per core by default.
-        ray_address: "local" starts a cluster on this machine; else one that Ray understands, e.g. "auto". Its machines
+        ray_address: "local" starts a cluster on this machine; else an address for Ray, e.g. "auto". Its machines
             must see the files under the same names.
         weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By default weights
             follow from propensities (``daband.weights.importance``).
-        on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, with an error that names it; or
-            "skip" it with a warning, and learn from the others.
+        on_damaged: "refuse" raises an error that names a file that cannot be read or learned; "skip" ignores such a
+            file with a warning, and learns from the others.
         adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
-        directory: keep there how far the run has come. Called again with the same settings, a run that was killed goes
-            on at the first part that is not learned; files that have come to the log since are learned as well.
+        directory: folder for saved progress. Called again with the same settings, an interrupted run resumes at the
+            first part that is not learned; files that were added to the log since are learned as well.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -106,7 +105,7 @@ def fit_log(
     >>> policy.rounds_learned
     40
     """
-    DomainNames().index(domain)  # refuses another name
+    DomainNames().index(domain)  # raises for another name
     settings = _FitSettings(
         domain=domain,
         columns=columns,
@@ -138,29 +137,29 @@ def learn_log(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Policy:
-    """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
+    """Learn from a log of the target, which the policy wrote after deployment, and return the policy.
 
-    The daily loop: decide with the exported file, log what it did and what came of it, learn the log, export again.
-    ``policy.version`` says how many logs it has learned, and so does the exported file (``DeployedPolicy.version``).
-    Every round counts once: files are known by their content, so the same file under another name, or a folder to
-    which files were added, teaches only what is new; with ``id`` each round is known by itself.
+    The daily loop: decide with the exported file, log decisions and rewards, learn the log, export again.
+    ``policy.version`` is the number of logs it has learned, and so is the exported file's ``DeployedPolicy.version``.
+    Every round counts once. Files are identified by their content: for the same file under another name, or a folder to
+    which files were added, only new files are learned. With ``id``, each round is identified separately.
 
     Args:
         policy: the policy that was exported, or the one that learned the last log; changed in place.
         log: Parquet files of any size, or CSV files that fit into memory: a folder, a glob such as
             ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
-        columns: which columns mean what, where a policy without a table is to read some of them; by default ``arm``,
+        columns: the roles of columns, if a policy without a table should read only some of them; by default ``arm``,
             ``reward`` and ``propensity``, and all others are the context.
-        arm: the column with the arm that was chosen: its number, or its name in ``policy.arm_names``.
-        reward: the column with its reward. A round without one is left out, with a warning: its reward may come late.
+        arm: the column with the chosen arm: its number, or its name in ``policy.arm_names``.
+        reward: the column with its reward. A round without one is ignored, with a warning: its reward may come late.
         propensity: the column with its propensity.
-        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
-            a file may come again with rewards that were late.
+        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is ignored, so
+            a file may come again with late rewards.
         weights: as in ``fit_log``.
-        on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
+        on_damaged: "refuse" raises an error for a file that cannot be read or learned; "skip" ignores it and warns.
         adapt_every: rounds between two calls of ``adapt``.
-        directory: keep there how far it has come, as ``fit_log`` does.
-        progress: as of ``fit_log``.
+        directory: folder for saved progress, as in ``fit_log``.
+        progress: as in ``fit_log``.
 
     >>> import polars as pl
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
@@ -191,7 +190,7 @@ def learn_log(
 
 @dataclass(frozen=True, kw_only=True)
 class _FitSettings:
-    """What ``fit_log`` and ``learn_log`` are told, besides the policy and the log."""
+    """The arguments of ``fit_log`` and ``learn_log``, other than the policy and the log."""
 
     domain: str
     columns: Columns | None
@@ -210,7 +209,7 @@ class _FitSettings:
 
     @property
     def part_prefix(self) -> str:
-        """What stands before the digests of parts that were played in the target."""
+        """The prefix of the digests of parts that were played in the target."""
         return _OF_TARGET if self.domain == "target" else ""
 
 
@@ -249,7 +248,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
             "use engine='local'"
         )
     place = settings.directory
-    # A first save soon, and later ones at a distance that what a save takes decides.
+    # The first save comes soon. The distance of later saves depends on the time that a save takes.
     with nullcontext() if place is None else Folder(place, what="a fit_log", save_every=1e-6) as folder:
         if folder is not None:
             folder.claim("log.json", config)
@@ -263,17 +262,17 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
 
 
 class _LogRun:
-    """One call of ``fit_log``, and how far it has come; without a directory that is kept in memory."""
+    """One call of ``fit_log``, and its progress, which is kept in memory without a directory."""
 
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
         self._rows = self._parts = 0
-        #: The digest of every part that is learned, by its name.
+        #: The digest of every learned part, by its name.
         self._done: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
-        """Add up the sums of all parts, and learn them in the end."""
+        """Add up the sums of all parts, and learn them at the end."""
         settings = self.settings
         blank = policy.without_rounds()
         blank.deploy(settings.domain)
@@ -288,7 +287,7 @@ class _LogRun:
                     blank.prepare(self.log.sample(_SAMPLE_ROWS))
                 self._write_policy("prepared", blank)
         sums = blank.empty_sums()
-        # Sums of the parts that the policy does not know already have a file of their own.
+        # Sums of the parts that the policy has not learned before have a separate file.
         suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
         file = f"sums{suffix}.npz"
         if (before := self._read_sums(file)) is not None:
@@ -303,19 +302,19 @@ class _LogRun:
         write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
         policy.learn_sums(sums, blank, self._keys(part for part in parts if part.name in self._done))
-        if self.folder is not None:  # a policy of today has the sums of earlier calls whose policies came back
+        if self.folder is not None:  # sums of earlier calls, which the given policy includes
             for path in self.folder.path.glob("sums-*.npz"):
                 if path.name != file:
                     path.unlink(missing_ok=True)
 
     def stream(self, target: Contexts | None) -> None:
-        """Update the policy with the log's rounds in their order, and let it adapt on the way."""
+        """Update the policy with the log's rounds in their order, and adapt it in between."""
         policy = self.policy
         parts = self.log.parts(_STREAM_PART_ROWS)
         learned = self._learned(parts)
         saved = self._read_policy("policy")
         in_folder = set(self._done.values())
-        if saved is not None and not (in_folder and in_folder <= learned):  # else it knows all that is in the folder
+        if saved is not None and not (in_folder and in_folder <= learned):  # else it has learned the whole folder
             policy.restore(saved)
             self._learned(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
@@ -338,7 +337,7 @@ class _LogRun:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Learn every part with what was made of it, or refuse or skip it for its error; save now and then."""
+        """Learn every part with its result; for an error, raise or skip the part. Save at intervals."""
 
         def save() -> None:
             begun = time.perf_counter()
@@ -346,7 +345,7 @@ class _LogRun:
             if self.folder is not None:
                 self.folder.note_save(begun)
 
-        # Closed at once where something is raised: it holds threads, or a cluster.
+        # Closed at once if something is raised: it holds threads, or a cluster.
         with stop_signals_deferred(wanted=self.folder is not None) as request, closing(outcomes):
             for part, outcome in outcomes:
                 if isinstance(outcome, DataError):
@@ -361,7 +360,7 @@ class _LogRun:
             save()
 
     def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, DataError | None]]:
-        """Every part, with the error that its rows give: what is damaged must not be half learned."""
+        """Yield every part with the error of its rows or None: a damaged part must not be learned in part."""
         for part in parts:
             try:
                 for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
@@ -392,7 +391,7 @@ class _LogRun:
             policy.adapt()
 
     def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
-        """The digests of those parts that the policy has learned in an earlier call."""
+        """Return the digests of those parts that the policy has learned in an earlier call."""
         self._digests = part_digests(parts)
         before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
         learned = before & frozenset(self._digests.values())
@@ -407,7 +406,7 @@ class _LogRun:
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
-        """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
+        """Return the parts that are not learned yet; raise if the log has lost or changed learned parts."""
         now = {part.name: self._digests[part] for part in parts}
         for name, digest in self._done.items():
             if now.get(name) != digest:
@@ -440,10 +439,10 @@ class _LogRun:
         done = {"rows": self._rows, "rows_total": len(self.log), "parts": self._parts, "parts_total": len(parts)}
         self.settings.progress({**done, "rows_per_second": rate, "seconds_left": seconds_left})
 
-    # What the folder holds: a policy or sums, each with the parts that it rests on.
+    # The content of the folder: a policy or sums, each with the parts that it was learned from.
 
     def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
-        """The arrays of the policy saved under ``name``; None where there is none. Its notes say what it rests on."""
+        """Return the arrays of the policy saved under ``name``, or None. Its notes list the learned parts."""
         if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
             return None
         saved = read_checkpoint(path)
@@ -456,7 +455,7 @@ class _LogRun:
             policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._done)})
 
     def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
-        """The arrays last written by ``_write_sums``; None where there are none."""
+        """Return the arrays last written by ``_write_sums``, or None."""
         if self.folder is None or not (path := self.folder.path / file).exists():
             return None
         try:

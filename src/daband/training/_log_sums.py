@@ -1,7 +1,7 @@
-"""What the parts of a log teach a policy that learns by sums over rounds, on this machine or on a Ray cluster.
+"""Sums over the parts of a log, for policies that learn by sums, on this machine or on a Ray cluster.
 
-On a cluster (extra ``ray``) a part is a task: its worker reads the rows itself and returns their sums, so that no row
-travels. (Ray Data would read the rows into its object store first, for a result of a few hundred kilobytes.) A task
+On a cluster (extra ``ray``) a part is a task: its worker reads the rows and returns their sums, so that no rows are
+sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task
 whose worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds
 them up as one process would.
 """
@@ -32,20 +32,20 @@ from daband.policies._ridge import RidgePolicy
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-#: How often a part is submitted before it counts as failed: what kills its worker every time is the part itself.
+#: Number of times a part is submitted before it counts as failed: a part that always kills its worker is at fault.
 _ATTEMPTS = 5
-#: Parts under way for each worker, so that none waits for the driver.
+#: Parts in progress per worker, so that no worker waits for the driver.
 _PER_WORKER = 2
-#: Bytes for objects of a local cluster: what travels between its processes is small.
+#: Bytes of the object store of a local cluster: its processes exchange little data.
 _OBJECT_STORE = 256 * 2**20
-#: More are of no use: files cannot be read faster.
+#: More threads do not help: files cannot be read faster.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
 def weighted_batches(
     policy: Policy, log: ParquetLog, part: LogPart, column: str | None, rows: int = BATCH_ROWS
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
-    """Yield the rounds of a part with their weights: from a column, or by their propensities."""
+    """Yield the rounds of a part with their weights: from a column, or from their propensities."""
     values = log.values(part, column)
     for batch in log.batches(part, rows):
         if column is None:
@@ -64,7 +64,7 @@ def sums_of_part(
 ) -> RidgeSums:
     """Return the sums over the rounds of one part of a log; ``column`` has their weights, and ``policy`` is unchanged.
 
-    Every batch is summed by itself, and the sums are added up in order: ``threads`` change nothing but the time.
+    Every batch is summed separately, and the sums are added in order: ``threads`` affects only the time.
     """
 
     def summed(rounds: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
@@ -85,7 +85,7 @@ def sums_of_part(
 
 
 def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
-    """Every item with what ``work`` gives for it, in their order; threads work on the next ones meanwhile."""
+    """Yield every item with its result of ``work``, in order; threads work on the next items meanwhile."""
     with ThreadPoolExecutor(threads) as pool:
         under_way: deque[tuple[T, Future[Result]]] = deque()
         for item in items:
@@ -100,8 +100,8 @@ def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) 
 def sums_in_turn(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
-    """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
-    inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
+    """Yield every part with its sums or the error of its rows, in order; threads work on the next parts."""
+    inside = -(-_THREADS // max(len(parts), 1))  # few parts are distributed batch by batch
 
     def outcome(part: LogPart) -> RidgeSums | DataError:
         try:
@@ -109,7 +109,7 @@ def sums_in_turn(
         except DataError as error:
             return error
 
-    with one_blas_thread():  # parts, and not the products of one batch, are shared among threads
+    with one_blas_thread():  # threads work on separate parts, not on the products of one batch
         yield from _in_order(outcome, parts, threads=min(_THREADS, max(len(parts), 1)))
 
 
@@ -122,7 +122,7 @@ def sums_on_ray(
     address: str,
     workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
-    """Every part with its sums, or with the error that its rows gave, in the order of ``parts``."""
+    """Yield every part with its sums or the error of its rows, in the order of ``parts``."""
     ray = _import_ray()
     if not parts:
         return
@@ -180,7 +180,7 @@ def _import_ray() -> Any:
 @contextlib.contextmanager
 def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
     """Connect to the cluster at ``address``; "local" starts one with this many workers and ends it afterwards."""
-    if ray.is_initialized():  # somebody else's connection: used, and left open
+    if ray.is_initialized():  # a connection that the caller opened: used, and left open
         yield
         return
     threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
@@ -218,14 +218,14 @@ def _task_result(ray: Any, reference: Any) -> Any:
 
 
 def _cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
-    """End tasks on the way out, when the cluster may be gone."""
+    """Cancel tasks on exit, when the cluster may be gone."""
     for reference in references:
         with contextlib.suppress(Exception):
             ray.cancel(reference, force=True)
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an error if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    """Raise an error if nothing listens at HOST:PORT; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         with socket.create_connection((host, int(port)), timeout=10):

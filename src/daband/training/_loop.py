@@ -1,4 +1,4 @@
-"""The loop of training: one run, several in step with common gradient steps, or candidates one after the other."""
+"""The training loop: one run, several in step with common gradient steps, or candidates one after the other."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
 
     Args:
-        policy: changed in place. Of several, neural ones of one shape and recipe are trained in a stack, with common
+        policy: changed in place. Several neural policies of one shape and recipe are trained in a stack, with common
             gradient steps; all others one after another. Each sees the contexts in the order of its own seed.
-        source: where rounds are played and paid (or a log of such rounds).
-        target: contexts of the target. There is no way to give rewards of it here.
-        episodes: how many episodes. By default 300; a source with fewer rounds is shown again, up to five times in all
-            (a log once), and ``Run.note`` says so.
+        source: the domain in which rounds are played and rewarded (or a log of such rounds).
+        target: contexts of the target. Target rewards cannot be passed here.
+        episodes: the number of episodes. By default 300; a source with fewer rounds is shown again, up to five times in
+            all (a log once), and ``Run.note`` reports it.
         episode_length: rounds of an episode; the policy adapts after each.
-        seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
-            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone.
+        seed: fixes the order of contexts; the policy's seed by default.
+        directory: the run's folder; several runs each have a folder ``0``, ``1``, ... in it. Called again with the same
+            settings, an interrupted run resumes and ends with the same result, bit for bit, as an uninterrupted one.
             Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at once. A folder is used
             by one process at a time.
-        config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
+        config: more settings to store in the folder's ``config.json``.
+        save_every: seconds between saves into ``directory``, more if a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -116,19 +116,19 @@ def continue_on_target(
 ) -> Run:
     """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
 
-    The policy updates by its own rule; a target round counts as much as a source round. Fewer than ``rounds`` rounds
+    The policy updates by its usual rule; a target round counts as much as a source round. Fewer than ``rounds`` rounds
     are played if the target has fewer contexts; the last episode may be shorter than ``episode_length``.
 
     Args:
         policy: changed in place.
         target: the target with its rewards, e.g. ``pair.target_labelled``, contexts that evaluation does not use; or a
             log of rounds that were played there (``learn_log`` takes files of any size).
-        rounds: how many rounds at most.
+        rounds: the maximum number of rounds.
         episode_length: rounds of an episode; the policy adapts after each.
-        seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        directory: keep the phase there, as ``train`` does.
-        config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
+        seed: fixes the order of contexts; the policy's seed by default.
+        directory: the folder of this phase, as in ``train``.
+        config: more settings to store in the folder's ``config.json``.
+        save_every: seconds between saves into ``directory``, more if a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -161,10 +161,10 @@ def continue_on_target(
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
-    """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
+    """Return True if these policies can be trained in a stack: several neural ones of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
         return False
-    from daband.neural._stacking import can_stack  # brings torch
+    from daband.neural._stacking import can_stack  # imports torch
 
     return can_stack(policies)
 
@@ -172,9 +172,9 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
 def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
     """Play phases in step: rounds are played run by run, gradient steps are taken for all at once.
 
-    On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
-    alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
-    by its numbers, its data or its folder, has its exception in the returned list; the others continue.
+    On a GPU five stacked seeds took about half the time of five separate runs. Every run's result equals that of a
+    separate run, up to rounding, and its folder can be resumed separately; the time is divided among the runs. A run
+    that fails has its exception in the returned list; the others continue.
     """
     if not phases:
         return []
@@ -188,7 +188,7 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
 
 
 def run_phase(phase: Phase) -> Run:
-    """Play one phase; what goes wrong is raised."""
+    """Play one phase; raise if it fails."""
     (outcome,) = train_stacked([phase])
     if isinstance(outcome, Exception):
         raise outcome
@@ -198,7 +198,7 @@ def run_phase(phase: Phase) -> Run:
 class RunGroup:
     """One run, or several in step. A run that raises is dropped, and the others continue.
 
-    ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
+    ``step`` plays an episode of every run that is not ahead of the others. Several runs take stacked gradient steps.
     """
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
@@ -208,7 +208,7 @@ class RunGroup:
         self._size = len(phases)
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
-            with stop_signals_deferred(wanted=in_folder):  # a fresh folder's first save is made whole
+            with stop_signals_deferred(wanted=in_folder):  # the first save of a new folder must be complete
                 for index in range(self._size):
                     self._attempt(index, partial(self._begin, index))
         except BaseException:
@@ -220,22 +220,22 @@ class RunGroup:
 
     @property
     def has_folder(self) -> bool:
-        """Whether a run of it is kept in a folder."""
+        """True if one of the runs has a folder."""
         return any(trainer.folder is not None for trainer in self._trainers.values())
 
     @property
     def over(self) -> bool:
-        """Whether every run is over or has failed."""
+        """True if every run is over or has failed."""
         return all(trainer.over for trainer in self._trainers.values())
 
     @property
     def episode(self) -> int:
-        """The next episode of the run that is furthest behind."""
+        """The next episode of the run with the fewest episodes."""
         return min((trainer.episode for trainer in self._trainers.values()), default=0)
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the first run that failed."""
+        """The exception that ended the first failed run, or None."""
         return next(iter(self._failed.values()), None)
 
     @property
@@ -248,7 +248,7 @@ class RunGroup:
         trainers = self._trainers
         behind = min(trainer.episode for trainer in trainers.values() if not trainer.over)
         present = [index for index, trainer in trainers.items() if trainer.episode == behind and not trainer.over]
-        # Runs that were resumed may be ahead: they wait.
+        # Resumed runs may be ahead: they wait.
         play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
         present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
         if self._size == 1:
@@ -271,7 +271,7 @@ class RunGroup:
             trainer.stop()
 
     def outcomes(self) -> list[Run | Exception]:
-        """What each run did, or the exception that ended it."""
+        """Return the result of each run, or the exception that ended it."""
         return [
             self._failed[index] if index in self._failed else self._trainers[index].result()
             for index in range(self._size)
@@ -288,10 +288,10 @@ class RunGroup:
 
 
 def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
-    """Play groups to their ends: an episode of each in turn, so that the time left is known from the time so far.
+    """Play all groups to the end, an episode of each in turn, so that the remaining time can be estimated.
 
     ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
-    every run, where one has a folder.
+    every run that has a folder.
     """
 
     def save() -> None:
@@ -316,7 +316,7 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
 
 @dataclass(frozen=True)
 class CandidateProgress:
-    """How far the training of all candidates has come."""
+    """The progress of training all candidates."""
 
     #: The candidate that played last.
     candidate: str
@@ -324,17 +324,17 @@ class CandidateProgress:
     episodes: int
     policies_done: int
     policies: int
-    #: Until all candidates are trained, by the seconds that the episodes so far took.
+    #: Until all candidates are trained, estimated from the seconds of the episodes so far.
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     share: float
-    #: What ``Run.note`` says.
+    #: The text of ``Run.note``.
     note: str = ""
 
 
 #: Training rounds for vectors.
 _ROUNDS = 4000
-#: Times that a small source is shown, at most.
+#: Maximum number of times that a small source is shown.
 _MAX_PASSES = 5
 _MAX_EPISODES = 125
 
@@ -355,7 +355,7 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     rounds = max(len(source), min(source.rounds_available, _ROUNDS))
     length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
     number = max(1, rounds // length)
-    if isinstance(source, LoggedDomain):  # episodes are equally long: leave out as few rounds of the log as possible
+    if isinstance(source, LoggedDomain):  # episodes are equally long: drop as few rounds of the log as possible
         number = min(range(number, number // 2, -1), key=lambda episodes: rounds % episodes)
         length = rounds // number
     return replace(pair, source=source), number, length
@@ -372,21 +372,21 @@ def train_candidates(
     directory: str | Path | None = None,
     progress: Callable[[CandidateProgress], None] | None = None,
 ) -> list[list[Policy]]:
-    """Train a policy of every candidate for every seed, and return them: a list per candidate, in the order of seeds.
+    """Train a policy of every candidate for every seed, and return a list per candidate, in the order of seeds.
 
     Args:
-        pair: what to learn.
+        pair: the source and target.
         candidates: each has a ``name`` and ``build(pair, seed=, device=)``.
-        seeds: of the policies of each candidate.
+        seeds: the seeds of each candidate's policies.
         episodes: as in ``train``.
         episode_length: as in ``train``.
-        device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        directory: keep every run there, in a folder of its own. Called again with the same settings, what is trained is
-            read, and what was interrupted goes on.
+        device: "auto" (a GPU if available), "cpu", "cuda", ...
+        directory: every run has its own folder in it. Called again with the same settings, finished runs are read, and
+            interrupted runs continue.
         progress: called after every episode.
     """
     policies: list[list[Policy]] = []
-    #: Policies that are trained in step, by the candidate that they are of.
+    #: Policies that are trained in step, by their candidate.
     work: list[tuple[str, list[Phase]]] = []
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]

@@ -1,9 +1,9 @@
-"""A run under way: an episode is played, the policy adapts, the episode is closed and now and then saved.
+"""The state of one run: an episode is played, the policy adapts, the episode is closed and, at intervals, saved.
 
-In a run's folder ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened,
-``policy.safetensors`` holds the policy after the last saved episode. The policy is written last and names its episode,
-so a crash between two writes leaves files that are at most longer than needed: rounds that are played again are the
-same. It also holds a digest of the rounds and episodes up to its own: a changed bit is an error.
+In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and
+``policy.safetensors`` the policy after the last saved episode. The policy is written last and names its episode. So
+after a crash between two writes the other files may be longer than needed, and the extra rounds are played again with
+the same result. The policy file also has a digest of the rounds and episodes up to its own: a changed bit is an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from daband.training._work_folder import Folder, as_json
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
 Progress = Callable[[dict[str, float]], None]
-#: Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target.
+#: Rounds or contexts of some domains, each with its domain's name; None for the only source or the only target.
 ByDomain = list[tuple[str | None, Any]]
 _PREVIEW_BYTES = 1 << 30
 _COLUMNS = ("arm", "reward", "regret", "propensity")
@@ -48,7 +48,7 @@ _MOST_PASSES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The settings of one run. They are the arguments of ``train``, which says what each means."""
+    """The settings of one run: the arguments of ``train``, which documents them."""
 
     episodes: int | None = None
     episode_length: int = 64
@@ -67,13 +67,13 @@ class TrainSettings:
             as_json(self.config)
 
     def order_seed(self, policy: Policy) -> int:
-        """The seed of the order in which contexts are seen: the policy's own by default."""
+        """Return the seed of the order of contexts: the policy's seed by default."""
         return policy.seed if self.seed is None else whole("seed", self.seed, least=0)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did in the domain where it was played: a row per round, a record per episode.
+    """The history of a run in the domain where it was played: a row per round, a record per episode.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -88,7 +88,7 @@ class Run:
     propensity: FloatArray
     episodes: list[dict[str, float]]
     seconds: float
-    #: What was decided for the caller, in a line: how often a small source was shown. Empty where nothing was.
+    #: A default that was chosen for the caller, such as the number of passes over a small source; may be empty.
     note: str = ""
 
     def __repr__(self) -> str:
@@ -101,18 +101,18 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played."""
+        """The number of rounds played."""
         return len(self.arm)
 
     @property
     def total_regret(self) -> float:
-        """The sum of expected regrets; NaN where the domain cannot tell."""
+        """The sum of expected regrets; NaN if expected rewards are not known."""
         return float(self.regret.sum())
 
 
 @dataclass
 class History:
-    """What happened so far: a row per round, a record per episode, and the seconds it took."""
+    """The history so far: a row per round, a record per episode, and the seconds it took."""
 
     #: The columns of each episode's rounds.
     rounds: list[dict[str, AnyArray]] = field(default_factory=list)
@@ -120,16 +120,16 @@ class History:
     seconds: float = 0.0
 
     def column(self, name: str) -> AnyArray:
-        """One column of all rounds."""
+        """Return one column of all rounds."""
         empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
         return np.concatenate([piece[name] for piece in self.rounds]) if self.rounds else empty
 
     def lines(self) -> str:
-        """The records as ``episodes.jsonl`` has them."""
+        """Return the records in the format of ``episodes.jsonl``."""
         return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
 
     def digest(self) -> str:
-        """A digest of all rounds and records."""
+        """Return a digest of all rounds and records."""
         mark = hashlib.sha256(self.lines().encode())
         for name in _COLUMNS:
             mark.update(np.ascontiguousarray(self.column(name)).tobytes())
@@ -138,7 +138,7 @@ class History:
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds that a policy plays in one domain, while contexts of the other may be unlabelled."""
+    """Rounds that a policy plays in one domain, optionally with unlabelled contexts of the other."""
 
     policy: Policy
     domain_name: str
@@ -156,12 +156,12 @@ class Phase:
         return self.settings.episode_length
 
     def bounds(self, episode: int) -> tuple[int, int]:
-        """The first round of an episode and the first behind it."""
+        """Return the first round of an episode and the first round after it."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
-        """The rounds of an episode, and the unlabelled contexts that go with it, if any; domain by domain."""
+        """Return the rounds of an episode, and its unlabelled contexts, if any, domain by domain."""
         start, stop = self.bounds(episode)
         rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
@@ -169,7 +169,7 @@ class Phase:
         return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
 
     def config(self) -> dict[str, Any]:
-        """What ``config.json`` says of it."""
+        """Return the content of ``config.json``."""
         training = {
             "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
             "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
@@ -178,7 +178,7 @@ class Phase:
         return {"policy": policy, **(self.settings.config or {}), "training": training}
 
     def _fingerprint(self) -> str:
-        """A short mark of the data, so that a folder of other data is not taken for this run's."""
+        """Return a short digest of the data, so that a folder with other data is not used for this run."""
         last = self.bounds(self.episodes - 1)[1]
         mark = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
         for start in (0, max(0, last - 4)):
@@ -219,19 +219,19 @@ class Trainer:
 
     @property
     def episode(self) -> int:
-        """The episode that comes next."""
+        """The next episode."""
         return len(self.history.episodes)
 
     @property
     def over(self) -> bool:
-        """Whether every episode is closed."""
+        """True if every episode is closed."""
         return self.episode >= self.phase.episodes
 
     def play(self, *, since: float | None = None, beside: int = 1) -> None:
-        """Play the rounds of the next episode, and show the policy the target contexts that go with it.
+        """Play the rounds of the next episode, and show the policy its target contexts.
 
-        Where ``beside`` runs take turns, an episode of all of them that began at ``since`` is shared: each has spent
-        its part of the time, and saves as much more seldom.
+        If ``beside`` runs take turns, they divide the time of an episode that started at ``since``, and save
+        proportionally less often.
         """
         self._since, self._beside = self._since if since is None else since, beside
         rounds, self._unlabelled = self.phase.read(self.episode)
@@ -240,7 +240,7 @@ class Trainer:
             self.policy.observe_target(contexts, name)
 
     def close(self, measured: dict[str, float] | Exception) -> None:
-        """Write down the episode with the numbers that ``adapt`` measured, or raise its exception."""
+        """Record the episode with the numbers that ``adapt`` measured, or raise its exception."""
         if isinstance(measured, Exception):
             raise measured
         history = self.history
@@ -259,7 +259,7 @@ class Trainer:
             self.progress(record)
 
     def save(self) -> None:
-        """Write what happened into the folder, if the run has one, and then the policy."""
+        """Write the history into the folder, if the run has one, and then the policy."""
         if self.folder is None:
             return
         begun = time.perf_counter()
@@ -272,10 +272,10 @@ class Trainer:
         self.folder.note_save(begun, turns=self._beside)
 
     def _resume(self, folder: Folder) -> History:
-        """Bring the policy to the last saved episode and return what happened up to it.
+        """Restore the policy of the last saved episode and return the history up to it.
 
-        A fresh folder saves the policy as it is, so that a run always resumes from a known state: also for a caller
-        who was interrupted and tries again with a policy that has learned in the meantime.
+        A new folder saves the policy at once, so that a run always resumes from a known state. This also holds for a
+        caller who tries again after an interruption with a policy that has learned in the meantime.
         """
         policy, path = self.policy, folder.path / "policy.safetensors"
         history = History()
@@ -314,7 +314,7 @@ class Trainer:
             self.folder.release()
 
     def result(self) -> Run:
-        """What happened."""
+        """Return the history as a ``Run``."""
         arm, reward, regret, propensity = (self.history.column(name) for name in _COLUMNS)
         return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
@@ -322,7 +322,7 @@ class Trainer:
 def _bound_so_far(
     policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, measured: Mapping[str, float]
 ) -> dict[str, float]:
-    """The observable terms of the target-regret bound, summed over all episodes up to this one.
+    """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
 
     The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
     """
@@ -340,12 +340,12 @@ def _bound_so_far(
 
 
 def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
-    """Decisions whose means and bonuses are in the user's units, with both scaled as if rewards lay in [0, 1]."""
+    """Return decisions with means and bonuses scaled from the user's units to rewards in [0, 1]."""
     return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
 
 
 def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, those without a name in the phase's."""
+    """Play the rounds of every domain in turn; rounds without a domain name are played in the phase's domain."""
     policy = phase.policy
     played: list[RewardedDecision] = []
     columns = []
@@ -372,7 +372,7 @@ def _record(episode: int, history: History, measured: dict[str, float]) -> dict[
 
 
 def _prepare(phase: Phase) -> None:
-    """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
+    """Fit the transform on the contexts the run will see, as many as fit in memory, without labels."""
     policy = phase.policy
     item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
     n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
@@ -387,10 +387,10 @@ def _prepare(phase: Phase) -> None:
 
 
 def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
-    """The phase that ``train`` plays, checked. Without ``episodes`` in the settings a rule decides how many.
+    """Return the checked phase that ``train`` plays. Without ``episodes``, a rule sets their number.
 
     The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
-    rounds would be counted again); where even one episode is longer than that, it is as long as the source.
+    rounds would be counted again). If even one episode is longer than the source, it is cut to the source's length.
     """
     note = ""
     check_domains(policy, source, target)
@@ -414,7 +414,7 @@ def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None
 
 
 def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
-    """The source with as many passes as the rule gives it, episodes, their length, and a line that says so."""
+    """Return the source with the default number of passes, the episodes, their length, and a line that reports it."""
     wanted = _DEFAULT_EPISODES * length
     if source.rounds_available >= wanted:
         return source, _DEFAULT_EPISODES, length, ""
@@ -431,14 +431,14 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
 
 
 def check_unlabelled(target: Contexts | None) -> None:
-    """Refuse what is no stream of contexts, or brings rewards."""
+    """Raise if ``target`` is not a stream of contexts, or has rewards."""
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
         kind = type(target).__name__
         raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
 
 
 def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
-    """Refuse a domain to play in, called ``what`` in messages, and unlabelled contexts that do not fit the policy."""
+    """Raise if a domain, called ``what`` in messages, or the unlabelled contexts do not fit the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, LabelledDomain):

@@ -1,8 +1,8 @@
-"""The folder of long work: claimed by its settings, held by one process at a time, saved before a signal ends it.
+"""The folder of a long task: identified by its settings, locked by one process, saved before a signal ends it.
 
-Runs, fits to logs and choices are kept in one. A file of settings says what is done there: whoever comes with others is
-refused, with the setting that differs. What was reached lies beside it. ``done`` is written last, with the digests of
-the files, so that a changed bit is an error and never another number.
+Runs, log fits and choices use such a folder. A settings file identifies the task: other settings are rejected, with
+an error that names the first difference. Results are stored next to it. ``done`` is written last, with the digests
+of the files, so that a changed bit is an error and never a different result.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, Self
 from daband._files import locked, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
-#: Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
-#: saving stays below a twentieth of it.
+#: Minimum time between two saves, as a multiple of the time of a save, so that saving takes less than a
+#: twentieth of the total even though long tasks write more each time.
 _SAVES_APART = 20.0
 
 
 class Folder:
-    """A folder at work is locked: ``release`` it, or let it go with the process. ``what`` names its content."""
+    """A locked folder: call ``release``, or the lock ends with the process. ``what`` names its content."""
 
     def __init__(self, path: str | Path, *, what: str = "a run", save_every: float = 0.0) -> None:
         self.path = make_folder(path)
@@ -39,7 +39,7 @@ class Folder:
         remove_orphans(self.path)
 
     def release(self) -> None:
-        """Let others work in the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class Folder:
         self.release()
 
     def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings, or raise an error if the folder holds work of other settings."""
+        """Write the settings, or raise an error if the folder has other settings."""
         path, wanted = self.path / file, as_json(settings)
         if not os.path.lexists(path):
             write_json(path, wanted, sort_keys=True)
@@ -67,13 +67,13 @@ class Folder:
         return time.perf_counter() - self._saved >= self._apart
 
     def note_save(self, begun: float, *, turns: int = 1) -> None:
-        """A save that began at ``begun`` is over: the next ones keep their distance, more where ``turns`` are taken."""
+        """Record the end of a save that started at ``begun``, and set the time of the next; ``turns`` multiplies it."""
         self._saved = time.perf_counter()
         self._apart = max(self._save_every, _SAVES_APART * turns * (self._saved - begun)) if self._save_every else 0.0
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:
-    """What comes back when settings are written to a file and read."""
+    """Return settings as they are after writing and reading JSON."""
     try:
         return json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError) as error:
@@ -81,9 +81,9 @@ def as_json(settings: Mapping[str, Any]) -> Any:
 
 
 def difference(before: Any, now: Any, path: str = "") -> str:
-    """The first place where two JSON values differ, in words; empty when they are the same."""
+    """Describe the first difference of two JSON values; empty if they are equal."""
     if isinstance(before, dict) and isinstance(now, dict):
-        # A mark of the data depends on other settings too: it is named where nothing else is different.
+        # The data digest also depends on other settings: it is named only if nothing else differs.
         for key in sorted(before.keys() | now.keys(), key=lambda key: (key == "data", key)):
             different = difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
             if different:
@@ -92,7 +92,7 @@ def difference(before: Any, now: Any, path: str = "") -> str:
     return "" if before == now else f"{path}: there {before!r}, here {now!r}"
 
 
-# Ctrl-C and SIGTERM: the episode under way is finished and saved, then the signal takes effect.
+# Ctrl-C and SIGTERM: the current episode is finished and saved, then the signal takes effect.
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -102,17 +102,17 @@ class _EndByDefault(BaseException):
 
 
 class StopRequest:
-    """The signal that arrived while an episode was under way, if one did."""
+    """The signal that arrived during an episode, if any."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.previous: dict[int, Any] = {}
 
     def obey(self, save: Callable[[], None]) -> None:
-        """Where a signal has arrived: save, then do what the signal did before training began.
+        """If a signal has arrived, save, then do what the signal did before training started.
 
-        That raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. A handler of the caller's own that only
-        returns lets training go on.
+        This raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If the caller's own handler only returns,
+        training continues.
         """
         if self.signal is None:
             return
@@ -127,11 +127,11 @@ class StopRequest:
 
 @contextmanager
 def stop_signals_deferred(*, wanted: bool) -> Iterator[StopRequest]:
-    """Note Ctrl-C and SIGTERM instead of acting on them; the caller obeys at the end of an episode.
+    """Record Ctrl-C and SIGTERM without acting on them; the caller obeys at the end of an episode.
 
     A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
-    system and one from its parent. Only the main thread can do this, and it is of use only where a run has a folder to
-    save into: elsewhere signals act as they always do.
+    system and one from its parent. Only the main thread can do this, and only a run with a folder needs it: in all
+    other cases signals act as usual.
     """
     request = StopRequest()
     if not wanted or threading.current_thread() is not threading.main_thread():
