@@ -1,9 +1,9 @@
-"""Keep artifacts of a run for reports: a confusion matrix, and latent features in a plane.
+"""Keep artifacts of a run for reports: a confusion matrix, and features in a plane.
 
 ``artifacts.npz`` in a run's folder holds those that exist for the pair and the policy:
 
-* ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column), of about 2,000.
-* ``latent`` (m, 2): latent features in the plane of their first two principal components; ``latent_domain`` (m,) is 0
+* ``confusion`` (K, K): number of target contexts by right arm (row) and chosen arm (column), for about 2,000 contexts.
+* ``latent`` (m, 2): features projected on their first two principal components; ``latent_domain`` (m,) is 0
   for the source and 1 for the target, ``latent_arm`` (m,) the right arm, or -1 if unknown.
 
 ``environment.json`` has versions and hardware.
@@ -31,10 +31,10 @@ from daband.domains._contract import LoggedDomain, Pair
 from daband.evaluation._zero_shot import best_arms
 from daband.policies._policy import Policy
 
-#: Target contexts of the confusion matrix, read in chunks that are spread over the domain.
+#: Target contexts of the confusion matrix, read in evenly spaced chunks of the domain.
 _CONTEXTS = 2000
 _CHUNK = 50
-#: Contexts of each domain in the map of latent features.
+#: Contexts of each domain in the feature map.
 _LATENTS = 500
 #: With more arms the confusion matrix is too large to keep.
 _MAX_ARMS = 1000
@@ -51,7 +51,7 @@ def gather(pair: Pair, policy: Policy, folder: Path, rule: str) -> None:
     """
     about = environment(policy)
     try:
-        # With shared arms the number of an arm means something else in every round.
+        # With shared arms an arm index has a different meaning in every round.
         columns = _columns(pair, policy, rule) if pair.arms == "disjoint" else {}
         write_npz(folder / "artifacts.npz", columns, compressed=True)
     except Exception as error:
@@ -86,7 +86,7 @@ def _columns(pair: Pair, policy: Policy, rule: str) -> dict[str, AnyArray]:
 
 
 def right_arms(expected: AnyArray, chosen: IntArray) -> IntArray:
-    """Return the best arm of each context, (B,), by expected rewards (B, K); of several best arms the chosen one."""
+    """Return the best arm of each context, (B,), by expected rewards (B, K); if tied, the chosen one."""
     is_best = best_arms(expected)[np.arange(len(chosen)), chosen]
     return np.where(is_best, chosen, expected.argmax(axis=1))
 
@@ -94,7 +94,7 @@ def right_arms(expected: AnyArray, chosen: IntArray) -> IntArray:
 def environment(policy: Policy | None = None) -> dict[str, Any]:
     """Return versions and hardware as JSON values, without names of machines or people."""
     wanted = None if policy is None else policy.settings().get("device")
-    device, accelerator = "cpu", None  # a linear policy; torch is not imported to say so
+    device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
     if wanted is not None:
         from daband.neural.learning._torch_settings import device_named, gpu_name
 
@@ -109,7 +109,7 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
 
 
 def _latents(pair: Pair, policy: Policy, target: AnyArray, target_arm: IntArray) -> dict[str, AnyArray]:
-    """Return latent features of both domains in the plane of their first two principal components."""
+    """Return features of both domains, projected on their first two principal components."""
     from sklearn.decomposition import PCA
 
     source = pair.source
@@ -145,7 +145,7 @@ def _commit() -> str | None:
     """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
-        # Not git's answer: a repository around an installed package would be taken for its own.
+        # Git is not asked here: it would report a repository that only contains the installed package.
         return os.environ.get("DABAND_COMMIT") or None
     try:
         answer = subprocess.run(  # noqa: S603

@@ -1,8 +1,8 @@
 """Execute many runs: one after the other, or in several processes.
 
 The unit of work is a group of runs. If a run's policy would be on a GPU, the seeds of a method are one group: one
-process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in its own folder,
-as if it had been alone. Every other run is a group by itself.
+process trains them with common gradient steps (``daband.training.train_stacked``), and each has its own folder,
+as in a separate run. Every other run is a group by itself.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDie
 from daband.training._loop import can_train_stacked, train_stacked
 from daband.training._trainer import Run
 
-#: Runs in one stack; beyond it nothing is gained, and every run's memory counts.
+#: Maximum number of runs in one stack; more runs take more memory and gain no speed.
 _MAX_STACK = 10
 
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something happened to a run: "found", "episode", "finished" or "failed"."""
+    """An event of a run: "found", "episode", "finished" or "failed"."""
 
     kind: str
     spec: RunSpec
@@ -52,17 +52,17 @@ class RunEvent:
 Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
 Group = list[RunSpec]
-#: What is done for a group, like ``execute_group``: called with the group, the folder, and ``progress`` by name; gives
-#: an outcome for each run. For processes it must be something that can be pickled.
+#: The function that executes a group, like ``execute_group``: called with the group, the folder, and ``progress`` by
+#: name; returns an outcome for each run. For several processes it must be picklable.
 Work = Callable[..., list[Outcome]]
 _Done = tuple[Group, list[Outcome]]
 _Trained = dict[str, tuple[Prepared, Run | Exception]]
-#: What a worker reports of its group's first run: the record of an episode, or a warning.
+#: The reports of a worker about its group's first run: the record of an episode, or a warning.
 _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
 
 def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
-    """Return the record of ``work``, or its exception as a text that any process can read."""
+    """Return the record of ``work``, or its exception in a form that can be sent between processes."""
     try:
         return work(*arguments, **keywords)
     except Exception as error:
@@ -70,7 +70,7 @@ def attempt(work: Callable[..., Record], *arguments: Any, **keywords: Any) -> Ou
 
 
 def as_text(error: Exception) -> DabandError:
-    """Return an exception that any process can read; a foreign one with its type and where it was raised."""
+    """Return an exception that can be sent between processes; a foreign one with its type and location."""
     if isinstance(error, DabandError):
         return DabandError(str(error))
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -82,11 +82,11 @@ def execute_group(group: Group, out: Path, *, progress: Progress | None = None) 
     todo = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
     trained = _train_stack(todo, out, progress) if len(todo) > 1 else {}
     if len(todo) > 1 and not trained:
-        gc.collect()  # policies and their common steps hold one another, and memory of the device with them
+        gc.collect()  # policies and their common steps have reference cycles, which keep device memory
 
     def finish(spec: RunSpec) -> Record:
         prepared, run = trained.get(spec.folder_name, (None, None))
-        if prepared is None or run is None or isinstance(run, FolderInUse):  # another process has it: waited for, alone
+        if prepared is None or run is None or isinstance(run, FolderInUse):  # another process has it: wait, unstacked
             return execute(spec, out, progress=progress)
         if isinstance(run, Exception):
             raise run
@@ -112,7 +112,7 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     try:
         runs = train_stacked([prepared.phase(tell) for prepared in stack])
     except DeviceOutOfMemory as error:
-        # Their folders keep how far they came; one after the other they need less.
+        # Their folders have the progress so far; one after the other they need less memory.
         message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
         warnings.warn(message, stacklevel=2)
         return {}
@@ -145,7 +145,7 @@ def _on_gpu(spec: RunSpec) -> bool:
     if not policy_class(spec.method).learns_by_gradients:
         return False
     from daband.neural.learning._torch_settings import (
-        gpu_name,  # here, as a comparison of linear methods needs no torch
+        gpu_name,  # imported here, because a comparison of linear methods needs no torch
     )
 
     device = str(spec.policy.get("device", "auto"))
@@ -159,7 +159,7 @@ def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_D
             tell = partial(RunEvent, "episode", group[0])
             try:
                 outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
-            except Exception as error:  # of the whole stack: other groups go on
+            except Exception as error:  # of the whole stack: other groups continue
                 outcomes = [as_text(error)] * len(group)
         yield group, outcomes
 
@@ -168,10 +168,10 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
     """Execute ``jobs`` groups at a time, each in a process with its part of the processors."""
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))
-    # Libraries read these variables when a worker starts; what the user has set stays.
+    # Libraries read these variables when a worker starts; values set by the user are kept.
     share = str(max(1, processors() // workers))
     variables = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
-    # Every process is a pool of its own: where one dies, the others work on.
+    # Every process is a separate pool: if one dies, the others continue.
     new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
@@ -195,7 +195,7 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
         others = set(multiprocessing.active_children())
         for _ in range(workers):
             pools.put(new_pool())
-        # Costly runs first, so that no process waits for a long run that another started last.
+        # Expensive runs first, so that no process waits for a long run that another started last.
         groups = sorted(groups, key=lambda group: not policy_class(group[0].method).learns_by_gradients)
         waiting = {threads.submit(call, group): group for group in groups}
         try:
@@ -214,17 +214,17 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
             threads.shutdown(wait=False, cancel_futures=True)
             while not all(future.done() for future in waiting):  # a process may only just be starting
                 for process in set(multiprocessing.active_children()) - others:
-                    process.terminate()  # it saves its episode first, and tells the reports's process of it
+                    process.terminate()  # it first saves its episode and reports it
                     others.add(process)
                 wait(waiting, timeout=0.05)
             raise
         finally:
-            for _ in range(workers):  # each comes back when its last group is over
+            for _ in range(workers):  # each returns when its last group is over
                 pools.get().shutdown()
 
 
 def _follow_parent() -> None:
-    """End when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
+    """Exit when the parent is killed. Ctrl-C reaches every process of a terminal, and the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -240,7 +240,7 @@ def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
     with _warnings_of(group[0], lambda text, *_, **__: reports.put((group[0], text))):
         try:
             return work(group, progress=lambda record: reports.put((group[0], record)))
-        except Exception as error:  # here it still knows its place
+        except Exception as error:  # here the traceback is still available
             return [as_text(error)] * len(group)
 
 

@@ -1,6 +1,6 @@
-"""Methods as the command line names them: a registered policy, or one with PCA or an alignment in front.
+"""Methods by their command-line names: a registered policy, optionally after PCA or an alignment.
 
-"linucb-p" has principal components in front, "linucb-coral" and "linucb-subspace" turn the source towards the target.
+"linucb-p" uses principal components; "linucb-coral" and "linucb-subspace" align the source with the target.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from daband.policies._registered import policies
 
 _PCA_SUFFIX = "-p"
 _ALIGNMENTS = ("coral", "subspace")
-#: Policies on vectors that an alignment may stand in front of; networks align by themselves.
+#: Policies on vectors that can follow an alignment; networks align by themselves.
 _ALIGNED = ("linucb", "trees")
-#: Policies that do not look at contexts: PCA in front of them means nothing.
+#: Policies that ignore contexts: PCA has no effect on them.
 WITHOUT_CONTEXTS = ("constant", "random")
-#: Arguments of policies that follow from the pair, the method's name and the run's seed.
+#: Policy arguments that are set by the pair, the method's name and the run's seed.
 _DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
 _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
-    """Every method: each policy, and each policy that looks at contexts with PCA, some with an alignment, in front."""
+    """Return every method: each policy, each policy that uses contexts after PCA, and some after an alignment."""
     names = policies.names()
     reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
     return sorted([*names, *reduced, *(f"{name}-{align}" for name in _ALIGNED for align in _ALIGNMENTS)])
 
 
 def _parts(method: str) -> tuple[str, str]:
-    """The policy of a method, and what stands in front of it: "p", an alignment or nothing."""
+    """Return the policy of a method, and its preprocessing: "p", an alignment, or an empty string."""
     base, dash, front = method.rpartition("-")
     return (base, front) if dash and front in ("p", *_ALIGNMENTS) else (method, "")
 
 
 def checked_method(method: str) -> str:
-    """The method's name, where there is such a method; else an error that suggests the nearest."""
-    # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
+    """Return the method's name if the method exists; else raise an error that suggests the nearest name."""
+    # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
     base, front = _parts(method)
     refused = front and (base in WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
     if not policies.is_registered(base) or refused:
@@ -53,9 +53,9 @@ def checked_method(method: str) -> str:
 
 
 def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a method's policy. Settings that its class does not know are an error, except ``alpha``.
+    """Return the keyword arguments of a method's policy. Unknown settings are an error, except ``alpha``.
 
-    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. The shape of
+    Every method that explores has ``alpha``, so a comparison may set it once for all of them. The shape of
     the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
     """
     known = policy_settings(method)
@@ -70,10 +70,10 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_recipe(recipe: Any) -> None:
-    """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
+    """Raise if the recipe fits no kind of context; the pair's kind is not known before it is loaded."""
     from daband.neural._recipes import resolve_recipe
     from daband.neural.encoders._encoder import (
-        encoders,  # these bring torch, which methods without a network do without
+        encoders,  # imports torch, which methods without a network do not need
     )
     from daband.neural.objectives._term import terms
 
@@ -94,7 +94,7 @@ def check_recipe(recipe: Any) -> None:
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
-    """The policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` come first."""
+    """Return the policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` take precedence."""
     arguments = policy_arguments(checked_method(method), settings)
     kind = policy_class(method)
     front = _parts(method)[1]
@@ -105,10 +105,10 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
 
 
 def policy_class(method: str) -> type[Policy]:
-    """The class behind a method, without what stands in front."""
+    """Return the policy class of a method, without its preprocessing."""
     return policies.get(_parts(method)[0])
 
 
 def policy_settings(method: str) -> list[str]:
-    """The settings of a method's policy; the rest of its arguments follow from the run."""
+    """Return the settings of a method's policy; its other arguments are set by the run."""
     return [name for name in setting_defaults(policy_class(method)) if name not in _DERIVED]

@@ -1,4 +1,4 @@
-"""Use folders that hold a policy, of a run or a choice: assess them, audit them, and finish a choice."""
+"""Use the folder of a run or a choice, which has a policy: assess it, audit it, and finish a choice."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class PolicyFolder:
     path: Path
     pair: str
     pair_options: dict[str, Any]
-    #: How the policy acts in the target: "ucb" or "greedy".
+    #: The decision rule of the policy in the target: "ucb" or "greedy".
     rule: str
 
     @property
     def policy_file(self) -> Path:
-        """The saved policy: the latest version that ``daband learn`` wrote, else the one that was trained."""
+        """The saved policy: the latest version that ``daband learn`` wrote, else the trained one."""
         versions = self.versions()
         return versions[max(versions)] if versions else self.path / "policy.safetensors"
 
     def versions(self) -> dict[int, Path]:
-        """The policies that learned logs of the target, by their numbers."""
+        """Return the policies that learned target logs, by version number."""
         files = {
             path.stem.removeprefix("policy-"): path
             for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors")
@@ -59,17 +59,17 @@ class PolicyFolder:
         return {int(number): path for number, path in files.items() if number.isdigit()}
 
     def next_version(self) -> tuple[int, Path]:
-        """The number and the file of the version that comes next; the trained policy is version 0."""
+        """Return the number and the file of the next version; the trained policy is version 0."""
         number = max(self.versions(), default=0) + 1
         return number, self.path / LEARNED_FOLDER / f"policy-{number}.safetensors"
 
     def load_pair(self) -> Pair:
-        """The pair, read anew."""
+        """Return the pair, read again."""
         return load(self.pair, **self.pair_options)
 
     @property
     def arm_names(self) -> list[str] | None:
-        """What the run or the choice wrote down of the arms' names: known without the data."""
+        """The arm names that the run or the choice stored: available without the data."""
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
                 return read_json(self.path / name).get("class_names")
@@ -77,13 +77,13 @@ class PolicyFolder:
 
     @property
     def assessment_file(self) -> Path | None:
-        """What is estimated of its quality in the target; None where nobody assessed it."""
+        """The file with the policy's assessment in the target; None if it was not assessed."""
         path = self.path / "assessment.json"
         return path if path.is_file() else None
 
 
 def policy_folder(folder: str | Path) -> PolicyFolder:
-    """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
+    """Return the policy in a folder: a finished run, a folder with one such run, or the result of ``daband choose``."""
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
         choice = read_json(folder / CHOICE_FILE)
@@ -105,9 +105,9 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
 def begin_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, incumbent: Any = None
 ) -> Audit:
-    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was started is read.
+    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; a started audit is read.
 
-    The incumbent is that of the policy's ``assessment.json`` unless another is given.
+    The incumbent is the one in the policy's ``assessment.json``, unless another is given.
     """
     of_policy = policy_folder(folder)
     pair = of_policy.load_pair()
@@ -127,12 +127,12 @@ def begin_audit(
 
 
 def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
-    """Add answers to the audit of a folder's policy, and bring its assessment up to date once it is finished.
+    """Add answers to the audit of a folder's policy, and update its assessment once it is finished.
 
     Args:
         folder: the folder of a run or a choice.
         answers: a CSV with columns ``id`` and ``reward``.
-        replace: let an answer that differs from an earlier one replace it.
+        replace: if True, an answer replaces a different earlier one.
     """
     of_policy = policy_folder(folder)
     place = of_policy.path / AUDIT_FOLDER
@@ -150,8 +150,8 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
     """Make the folder of a choice a finished run of the chosen candidate, so that every command takes it.
 
-    ``spec`` says how candidates were trained, in the subfolder ``candidates``; ``choice.json`` is written before
-    ``done``.
+    ``spec`` has the training settings of the candidates, in the subfolder ``candidates``. ``choice.json`` is written
+    before ``done``.
     """
     row = next(row for row in choice.table if row["chosen"])
     components = int(row.get("components", spec.components))
@@ -176,12 +176,12 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
 
 
 def _trained_settings(settings: dict[str, Any]) -> Any:
-    """The settings of a policy but for how it explores, which may be changed after training."""
+    """Return the settings of a policy without its exploration, which may be changed after training."""
     return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
 
 
 def _read_run(folder: Path) -> Run:
-    """What happened in a run, from its folder."""
+    """Return the history of a run, read from its folder."""
     columns = read_npz(folder / "rounds.npz")
     episodes = [json.loads(line) for line in read_bytes(folder / "episodes.jsonl").decode().splitlines()]
     seconds = float(read_notes(folder / "policy.safetensors")["seconds"])
@@ -201,13 +201,13 @@ class AssessedRun:
 def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRun]:
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
-    The assessment of a choice is kept, as it may be based on target rewards; it is made again only for another
-    incumbent. Methods that ignore contexts are not assessed. If some runs cannot be assessed, a warning says why; if
-    none can, an error does.
+    The assessment of a choice is kept, because it may be based on target rewards; it is repeated only for another
+    incumbent. Methods that ignore contexts are not assessed. If some runs cannot be assessed, a warning gives the
+    reason; if none can, an error does.
 
     Args:
         folder: a run, a choice, or a folder of runs.
-        incumbent: what the user does today, as in ``daband.assess``.
+        incumbent: the policy used today, as in ``daband.assess``.
     """
     folder = Path(folder)
     assessed: list[AssessedRun] = []

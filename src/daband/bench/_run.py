@@ -22,7 +22,7 @@ from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 
-#: What ``done`` has digests of; the policy's file has its own.
+#: The files with a digest in ``done``; the policy's file has its own digest.
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"
@@ -30,7 +30,7 @@ Progress = Callable[[dict[str, float]], None]
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
-    """The record of a run that is done, None for one that is not."""
+    """Return the record of a finished run, or None if it is not finished."""
     folder = out / spec.folder_name
     if not (folder / "done").exists():
         return None
@@ -42,7 +42,7 @@ def finished_record(spec: RunSpec, out: Path) -> Record | None:
 
 
 def read_spec(folder: str | Path) -> RunSpec:
-    """What ran in a folder."""
+    """Return the settings of the run in a folder."""
     path = Path(folder) / "config.json"
     try:
         return RunSpec(**read_json(path)["run"])
@@ -52,7 +52,7 @@ def read_spec(folder: str | Path) -> RunSpec:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to be trained: the pair is loaded, the policy built, the folder named."""
+    """A run that is ready for training: the pair is loaded, the policy built, the folder named."""
 
     spec: RunSpec
     pair: Pair
@@ -60,7 +60,7 @@ class Prepared:
     folder: Path
 
     def phase(self, progress: Progress | None = None) -> Phase:
-        """The work; ``progress`` is called after every episode with its record, in which ``of`` says how many."""
+        """Return the phase to train; ``progress`` gets the record of every episode, in which ``of`` is their number."""
         spec, source = self.spec, self.pair.source
         whole = max(1, source.rounds_available // spec.episode_length)
         episodes = None if spec.episodes == "auto" else whole if spec.episodes == "all" else spec.episodes
@@ -85,9 +85,9 @@ def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
 
 
 def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Record:
-    """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated.
+    """Execute or resume the run of ``spec`` in a folder below ``out``. A finished run is read, not repeated.
 
-    ``progress`` is called after every episode with its record, in which ``of`` says how many there will be.
+    ``progress`` is called after every episode with its record, in which ``of`` is the number of episodes.
     """
     folder = out / spec.folder_name
 
@@ -99,22 +99,22 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Re
 
 
 def _done_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
-    """The record of work in a folder: read where it is known, waited for where another process is at it, else done."""
+    """Return the record of a folder: read it if known, wait if another process works on it, else do the work."""
     while True:
         record = read()
         if record is not None:
             return record
         try:
             return work()
-        except FolderInUse:  # another process has this run: its result will be this one's
+        except FolderInUse:  # another process has this run: its result is used
             with locked(folder, wait=True):
                 pass
 
 
 def conclude(prepared: Prepared, run: Run) -> Record:
-    """Evaluate a trained policy, write what is left to write, and mark the folder as done.
+    """Evaluate a trained policy, write the remaining files, and mark the folder as done.
 
-    Where the target has no labels, every field that needs them is None.
+    If the target has no labels, every field that needs them is None.
     """
     spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
     started = time.perf_counter()
@@ -140,7 +140,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
 
 
 def _finish(folder: Path, record: Record, write_more: Callable[[], object] = bool) -> Record:
-    """Write the record and mark the folder as done; where another process was faster, its record is the run's."""
+    """Write the record and mark the folder as done; if another process was faster, use its record."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
@@ -151,14 +151,14 @@ def _finish(folder: Path, record: Record, write_more: Callable[[], object] = boo
 
 
 def _target_fields(result: Evaluation | None) -> Record:
-    """What the evaluation says of the target; None throughout where there was none."""
+    """Return the target fields of the evaluation; all are None without one."""
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
 
 
 def continued_record(folder: Path, rounds: int) -> Record | None:
-    """The record of a run's sequel in the target, None for one that is not done; one of other settings is refused."""
+    """Return the record of a run's continuation in the target, None if it is not done; raise for other settings."""
     place = folder / CONTINUED_FOLDER
     if not (place / "done").exists():
         return None
@@ -169,12 +169,12 @@ def continued_record(folder: Path, rounds: int) -> Record | None:
 
 
 def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress | None = None) -> Record:
-    """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
+    """Continue one finished run on target rewards, in its subfolder ``continued``; a finished one is read.
 
-    The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
-    (``zero_shot_contexts`` of them), ``continued_regret`` that of the rounds played here, ``total_regret`` their sum;
-    ``zero_shot_value`` and ``continued_reward`` are the mean rewards of a context and of a round, all in the user's
-    unit. What needs labels is None where there are none.
+    The run itself is not changed. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
+    (``zero_shot_contexts`` of them), ``continued_regret`` the regret of the rounds played here, ``total_regret`` their
+    sum. ``zero_shot_value`` and ``continued_reward`` are the mean rewards of a context and of a round, all in the
+    user's unit. Fields that need labels are None if there are none.
     """
     folder = Path(folder)
     place = folder / CONTINUED_FOLDER
@@ -216,11 +216,11 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
-    """The finished runs in a folder: itself if it is one, those of its ``results.json``, or else all below it."""
+    """Return the finished runs of a folder: itself if it is one, those of its ``results.json``, else all below it."""
     folder = Path(folder)
     if (folder / "done").exists():
         return [folder]
-    # A bench that was started again with other settings has old runs beside the ones that count.
+    # A bench that was started again with other settings also has old runs, which do not count.
     listed = (folder / "results.json").is_file()
     names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)

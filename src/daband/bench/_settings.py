@@ -1,4 +1,4 @@
-"""What an experiment is: a pair, methods, seeds and a budget, read from a preset, a TOML file and overrides."""
+"""Experiments: a pair, methods, seeds and a budget, read from a preset, a TOML file and overrides."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from daband.errors import InvalidInput, did_you_mean
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
-#: How many episodes; "all": as many whole ones as the source's contexts and ``passes`` give; or "auto": as many as
-#: ``train`` takes by itself, 300, of a small source up to five passes.
+#: The number of episodes; "all": as many complete ones as the source's contexts and ``passes`` allow; or "auto": the
+#: default of ``train``, 300, with up to five passes over a small source.
 Episodes = Count | Literal["all", "auto"]
-#: How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``.
+#: The decision rule for the evaluation in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
 
 
@@ -34,7 +34,7 @@ class _Settings(BaseModel):
 
 
 class RunSpec(_Settings):
-    """One run in full: nothing else decides its result."""
+    """All settings of one run: its result depends on nothing else."""
 
     pair: str
     pair_options: dict[str, Any]
@@ -50,33 +50,33 @@ class RunSpec(_Settings):
 
     @property
     def config_hash(self) -> str:
-        """The same for two runs just when all their settings are the same."""
+        """A hash that is equal for two runs only if all their settings are equal."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def folder_name(self) -> str:
-        """Where the run is kept below an experiment's folder."""
+        """The run's folder below the experiment's folder."""
         variant = "" if self.variant == "default" else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
     @property
     def without_seed(self) -> str:
-        """The same for runs that differ in their seed alone."""
+        """A key that is equal for runs that differ only in their seed."""
         return self.model_dump_json(exclude={"seed"})
 
     @property
     def label(self) -> str:
-        """What people call it: the method, its variant where there is one, and the seed."""
+        """The name of the run in messages: the method, its variant if there is one, and the seed."""
         variant = "" if self.variant == "default" else f" {self.variant}"
         return f"{self.method}{variant}, seed {self.seed}"
 
 
 class Experiment(_Settings):
-    """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name fits.
+    """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name matches.
 
-    ``policy`` holds settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
-    ``summary`` says in a line what it is, ``grid`` what ``daband sweep`` goes through unless it is told.
+    ``policy`` has settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
+    ``summary`` describes the experiment in one line. ``grid`` is the default grid of ``daband sweep``.
     """
 
     summary: str = ""
@@ -94,9 +94,9 @@ class Experiment(_Settings):
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Every run; of each pair seed after seed, so that methods can be compared early.
+        """Return every run; for each pair seed after seed, so that methods can be compared early.
 
-        A method, a setting of one, or an option of a pair that does not exist is an error here, not in the first run.
+        An unknown method, setting of a method, or option of a pair is an error here, not in the first run.
         """
         wanted = self.compare if methods is None else methods
         for method in (*wanted, *self.methods):
@@ -110,17 +110,17 @@ class Experiment(_Settings):
         return runs
 
     def policy_of(self, method: str) -> dict[str, Any]:
-        """The settings of a method's policy: those for all methods, overridden by its own."""
+        """Return the settings of a method's policy: those for all methods, overridden by the method's settings."""
         return {**self.policy, **self.methods.get(method, {})}
 
     def describe(self) -> str:
-        """A line that says what it is: its own summary, or the pair's."""
+        """Return a description in one line: the experiment's summary, or the pair's."""
         if self.summary or "*" in self.pair:
             return self.summary
         return pairs.get(self.pair).about.summary
 
     def pairs(self) -> list[str]:
-        """The names of the pairs that ``pair`` stands for."""
+        """Return the names of the pairs that match ``pair``."""
         if "*" not in self.pair:
             pairs.get(self.pair)  # an unknown name is an error now, not in the first run
             return [self.pair]
@@ -131,14 +131,14 @@ class Experiment(_Settings):
 
 
 def preset_names() -> list[str]:
-    """Every preset: the shipped files, and one for each pair by its own name."""
+    """Return every preset: the shipped files, and one for each pair by its name."""
     return sorted(_preset_files().keys() | set(pairs.names()))
 
 
 def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experiment:
-    """An experiment from a preset's name or a TOML file, with ``key=value`` overrides.
+    """Return an experiment from a preset's name or a TOML file, with ``key=value`` overrides.
 
-    A key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text where it is none.
+    A key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text if it is not valid TOML.
     """
     files = _preset_files()
     if name_or_file.endswith(".toml"):
@@ -167,9 +167,9 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
 
 
 def validation_message(error: ValidationError) -> str:
-    """What is wrong with settings, as a user wrote them: the first problem, by the name of the setting."""
+    """Describe the first problem of invalid settings, by the setting's name as the user wrote it."""
     problem = error.errors()[0]
-    # Of a setting that may be one of several kinds, pydantic adds the kind to the path; nobody wrote that.
+    # If a setting may have several types, pydantic adds the type to the path; the user did not write it.
     where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
         return _unknown_key(where, list(Experiment.model_fields))
@@ -186,7 +186,7 @@ def _apply(settings: dict[str, Any], override: str) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """The key and the value of ``key=value``, which ``--set`` takes; the value as ``toml_value`` reads it."""
+    """Return the key and the value of ``key=value``, which ``--set`` takes; ``toml_value`` reads the value."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set takes key=value, got {text!r}")
@@ -196,7 +196,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
-    """Set ``settings[path[0]][path[1]]...``, with groups made where there are none; errors begin with ``what``."""
+    """Set ``settings[path[0]][path[1]]...`` and create missing groups; errors start with ``what``."""
     for name in path[:-1]:
         settings = settings.setdefault(name, {})
         if not isinstance(settings, dict):
@@ -205,7 +205,7 @@ def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: 
 
 
 def toml_value(text: str) -> Any:
-    """What TOML reads in a text; the text itself, where it is no TOML."""
+    """Return the TOML value of a text, or the text itself if it is not valid TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

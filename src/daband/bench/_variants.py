@@ -1,9 +1,9 @@
 """Run variants of one method: the paper's ablation of R, P and D, and sweeps over a grid of settings.
 
 R is the regression error, P the predicted reward, D the divergence. The three letters together are all that DABand adds
-to Neural-LinUCB, so ``none`` is Neural-LinUCB with the same recipe, to the bit. In the paper D is the adversarial term.
-The default recipe aligns domains with further target terms; they go with D. ``daband sweep`` varies each term alone
-(``--grid pseudo_labels=0,0.5``).
+to Neural-LinUCB, so ``none`` equals Neural-LinUCB with the same recipe, bit for bit. In the paper D is the adversarial
+term. The default recipe aligns domains with further target terms, which belong to D. ``daband sweep`` varies each term
+separately (``--grid pseudo_labels=0,0.5``).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def sweep_runs(
 
 
 def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
-    """Change one setting of a run, given as a key of the grid; raise now for what would fail in the first run."""
+    """Change one setting of a run, given as a key of the grid; raise here instead of in the first run."""
     first, _, rest = key.partition(".")
     policy = settings["policy"]
     known = policy_settings(method)
@@ -209,7 +209,7 @@ def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
 
 
 def _is_term(name: str) -> bool:
-    from daband.neural.objectives._term import terms  # imports torch; a sweep over alpha does without
+    from daband.neural.objectives._term import terms  # imports torch, which a sweep over alpha does not need
 
     return name in terms
 
@@ -231,7 +231,7 @@ def measure(
         if set(CRITERIA) - set(measured):
             spec = read_spec(folder)
             wanted = json.dumps([spec.pair, spec.pair_options], sort_keys=True)
-            if wanted not in loaded:  # one pair at a time is kept
+            if wanted not in loaded:  # only one pair at a time is kept
                 loaded = {wanted: load(spec.pair, **spec.pair_options)}
             pair = loaded[wanted]
             rounds = read_npz(folder / "rounds.npz")
@@ -259,9 +259,9 @@ class SweepChoice:
     rule: str
     variant: str
     score: float | None
-    #: How much higher the best point's score is.
+    #: The score of the best point minus this score.
     below_best: float | None
-    #: Spearman's, over points, between the criterion (higher is better) and the score; None for the oracle.
+    #: Spearman's rank correlation, over points, of the criterion (higher is better) and the score; None for the oracle.
     rank_correlation: float | None
 
 
@@ -293,7 +293,7 @@ def choices(points: Sequence[Point]) -> list[SweepChoice]:
 
 
 def _scores(rule: str, points: Sequence[Point]) -> Any:
-    """Return the rule's value of each point, higher is better; None if one is missing."""
+    """Return the rule's value for each point, higher is better; None if one is missing."""
     values = [point.summary.score.value if rule == "oracle" else point.criteria[rule] for point in points]
     if any(value is None for value in values):
         return None
@@ -319,7 +319,7 @@ def write_sweep(
     chosen = {(choice.pair, choice.variant) for choice in picked if choice.rule == rule}
     if not chosen:
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
-    # The folder may hold a sweep of another method over the same settings, which this rule did not look at.
+    # The folder may have a sweep of another method over the same settings, to which this rule was not applied.
     swept = {(point.summary.pair, *point.summary.key) for point in points}
     selected = []
     content = {

@@ -90,7 +90,7 @@ class Contexts(ABC):
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
     #: The rows (a polars frame) without labels and rewards, if the contexts come from a user's table.
     table: Any = None
-    _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
+    _order_key: int = 0  # differs by kind of domain, so that source and target have different orders
 
     @abstractmethod
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Contexts(ABC):
 
     @property
     def rounds_available(self) -> int:
-        """Return the number of rounds that can be served: every context, ``passes`` times."""
+        """The number of rounds that can be served: every context, ``passes`` times."""
         return len(self) * self.passes
 
     def check_rounds(self, start: int, stop: int) -> None:

@@ -60,7 +60,7 @@ class PairEntry:
 
     @property
     def ready(self) -> bool:
-        """Return True if the data that the pair needs are available."""
+        """True if the data that the pair needs are available."""
         return all(find(resource.places) is not None for resource in self.resources if not resource.optional)
 
     def options(self) -> list[str]:

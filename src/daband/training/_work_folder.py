@@ -63,7 +63,7 @@ class Folder:
             raise InvalidInput(text)
 
     def due(self) -> bool:
-        """True if it is time to save."""
+        """Return True if it is time to save."""
         return time.perf_counter() - self._saved >= self._apart
 
     def note_save(self, begun: float, *, turns: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Draw the figures of a report: scores, regret, and what a policy does."""
+"""Draw the figures of a report: scores, regret, confusion matrices and feature maps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from daband.bench.report._run_files import Curve
 
 #: Matplotlib's settings for every figure of a report.
 MPLSTYLE = Path(__file__).with_name("figures.mplstyle")
-#: Inches: readable on a phone, and a column of a printed page.
+#: Inches: readable on a phone, and one column of a printed page.
 _WIDTH = 4.5
 #: Okabe and Ito's palette, distinct with any kind of colour vision, and four more.
 COLOURS = (
@@ -87,7 +87,7 @@ def score_figure(groups: Sequence[Group], metric: Metric) -> Figure:
 def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     """Draw cumulative regret over rounds: the mean over seeds, and a band over their range.
 
-    Random and the constant arm would hide all differences among the others, so the axis ends with those.
+    Random and the constant arm would hide all differences among the others, so the axis ends with the others.
     """
     figure, axes = _figure(3.2)
     learned = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")]
@@ -130,7 +130,7 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
 
 
 def map_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
-    """Draw latent features after training in a plane: by domain on the left, by right arm on the right."""
+    """Draw features after training in a plane: by domain on the left, by right arm on the right."""
     points, domain, arm = (artifacts[name] for name in ("latent", "latent_domain", "latent_arm"))
     if points.shape[1] == 1:
         points = np.hstack([points, np.zeros_like(points)])

@@ -22,12 +22,12 @@ BASELINE: Key = ("nlinucb", "default")
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 _R = ("regression_error",)
 _P = ("predicted_reward",)
-#: The recipes that can be ablated, and the terms of the objective behind each letter.
+#: The recipes that can be ablated, and the terms of the objective for each letter.
 ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
     "paper": {"R": _R, "P": _P, "D": ("adversarial",)},
     "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_entropy", "target_diversity", "pseudo_labels")},
 }
-#: Methods as the paper writes them.
+#: Method names as in the paper.
 _LABELS = {
     "daband": "DABand", "nlinucb": "NLinUCB", "nlinucb-p": "NLinUCB-P", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
     "mixture": "Mixture", "trees": "Trees", "random": "Random", "constant": "Constant",
@@ -145,7 +145,7 @@ def _arm_shares(group: Sequence[Record]) -> tuple[float, ...]:
 
 
 def role_of(record: Record) -> str:
-    """Return what a run is part of: "ablation", "sweep" or "comparison"."""
+    """Return the role of a run: "ablation", "sweep" or "comparison"."""
     variant = str(record["variant"])
     base, _, letters = variant.partition(":")
     if record["method"] == "daband" and base in ABLATION_BASES and letters in ABLATION_LETTERS:
@@ -160,7 +160,7 @@ def pair_family(pair: str) -> str:
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """The best method in the target and its distance to a rival: mean scores over pairs, paired by seed."""
+    """The best method in the target and its difference to a rival: mean scores over pairs, paired by seed."""
 
     metric: Metric
     best: Key

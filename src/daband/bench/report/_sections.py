@@ -126,7 +126,7 @@ def result_sections(pair: str, runs: Sequence[RunFiles], sweep: Mapping[str, Any
 
 
 def _shared_arms(run: RunFiles) -> bool:
-    """Return True if each arm has its own context: then arm 3 is another thing in every round."""
+    """Return True if each arm has its own context: then an arm index has a different meaning in every round."""
     return bool(run.json("config.json").get("policy", {}).get("arms") == "shared")
 
 
@@ -422,7 +422,7 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
 
 
 def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
-    """Return a map of latent features and the confusion matrix of one method."""
+    """Return a feature map and the confusion matrix of one method."""
     first, classes = runs[0], _class_names([run.record for run in runs])
     method = label(*first.key)
     kept = first.artifacts("latent", "latent_domain", "latent_arm")
@@ -444,7 +444,7 @@ def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
 
 
 def setup_section(runs: Sequence[RunFiles]) -> Section:
-    """Return versions and hardware, and where the settings of each run are."""
+    """Return versions and hardware, and the location of each run's settings."""
     about = [run.json("environment.json") for run in runs]
     kinds = group_by(
         [one for one in about if one],
@@ -458,7 +458,7 @@ def setup_section(runs: Sequence[RunFiles]) -> Section:
 
 
 def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return what limits trust in the numbers, each message once with some of the runs; empty if there is nothing."""
+    """Return warnings about the numbers, each message once with some of the runs; empty if there are none."""
     messages: dict[str, list[str]] = {}
     for pair, of_pair in group_by(runs, lambda run: run.record["pair"]).items():
         by_method = group_by(of_pair, lambda run: run.key).values()

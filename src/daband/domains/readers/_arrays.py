@@ -138,7 +138,7 @@ def from_arrays(
         target_labelled: target contexts with rewards for continued training after deployment.
         source_test: source rounds that training does not use: contexts and labels or rewards, or the fraction of
             ``source`` to hold out (a fixed split by class), or None.
-        n_arms: the number of arms; by default one more than the largest source label, or the table's width.
+        n_arms: the number of arms; by default one more than the largest source label, or the table's number of columns.
         class_names: a name per arm; by default "0", "1", ...
         arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
         passes: how many times each source context may be shown.
@@ -169,7 +169,7 @@ def from_arrays(
         n_arms = checked_n_arms(n_arms, rows=answers.size)
     elif answers.ndim == 2:
         n_arms = answers.shape[1]
-    else:  # what cannot be labels is refused by ArraySource
+    else:  # ArraySource rejects invalid labels
         n_arms = int(answers.max()) + 1 if answers.size and answers.dtype.kind in "biu" else 0
         check_memory(_bytes_of_rewards(n_arms, answers.size), f"labels up to {n_arms - 1}")
         if n_arms > 2 and answers.min() == 1:
