@@ -1,4 +1,4 @@
-"""Arguments that a user passed, checked on entry with an error that names the argument."""
+"""Checks of user arguments, with errors that name the argument."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from daband.errors import InvalidInput
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
-    """The value as an int, if it is a whole number of at least ``least``; True, 2.0 and "2" are none."""
+    """Return the value as an int; raise an error unless it is an integer >= ``least`` (True, 2.0 and "2" are not)."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
     return int(value)
 
 
 def finite(name: str, value: Any) -> float:
-    """The value as a float, if it is a finite number."""
+    """Return the value as a float; raise an error unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number, got {value!r}")
     return float(value)
 
 
 def share(name: str, value: Any) -> float:
-    """The value as a float, if it is a share of something: at least 0 and below 1."""
+    """Return the value as a float; raise an error unless it is a fraction: at least 0 and below 1."""
     number = finite(name, value)
     if not 0.0 <= number < 1.0:
         raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
@@ -36,14 +36,14 @@ def share(name: str, value: Any) -> float:
 
 
 def between_0_and_1(name: str, value: Any) -> float:
-    """The value as a float, if it lies between 0 and 1."""
+    """Return the value as a float; raise an error unless it is between 0 and 1."""
     if not 0.0 < finite(name, value) < 1.0:
         raise InvalidInput(f"{name} must lie between 0 and 1, got {value!r}")
     return float(value)
 
 
 def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
-    """The value, if it is one of the options; 1 is not True, and an array is none of them."""
+    """Return the value if it is one of the options, otherwise raise an error; 1 is not True, and arrays never match."""
     if not any(isinstance(value, type(option)) and value == option for option in options):
         *most, last = map(repr, options)
         raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
@@ -51,7 +51,7 @@ def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
 
 
 def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
-    """A name per arm: those given, or "0", "1", ..."""
+    """Return a name per arm: the given names, or "0", "1", ..."""
     if class_names is None:
         return tuple(str(arm) for arm in range(n_arms))
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
@@ -68,7 +68,7 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: st
 
 
 def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
-    """Which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one a row."""
+    """Return which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one per row."""
     mask = as_numpy(available, "available")
     if mask.dtype != np.bool_:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What an array is in daband: numpy inside, numpy or torch at the door."""
+"""Arrays in daband: numpy inside, numpy or torch as input."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
-#: Which arms may be chosen in each round, (B, K); None: all.
+#: Which arms may be chosen in each round, (B, K); None means all.
 Mask: TypeAlias = BoolArray | None
-#: How much each round counts, (B,); None: each once.
+#: The weight of each round, (B,); None counts each once.
 Weights: TypeAlias = FloatArray | None
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)
 _KINDS_OF_NUMBERS = "biuf"
-#: Letters of the types that everything below takes as they are.
+#: Character codes of the types that are accepted without conversion.
 _PLAIN = frozenset("?bBhHiIlLqQefd")
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
-    """Turn what a user passed into a numpy array of numbers, or say which argument was not one.
+    """Return a user's value as a numpy array of numbers; raise an error that names the argument if it is not one.
 
-    Numbers in the byte order of another processor are converted to this one's, ``longdouble`` to ``float64``.
+    Numbers in foreign byte order are converted to native order, ``longdouble`` to ``float64``.
 
-    torch is not imported for this: a tensor can only arrive if its owner has imported torch already.
+    torch is not imported here: if the value is a tensor, the caller has already imported torch.
     """
     if type(value) is np.ndarray:
         array = value
@@ -59,7 +59,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
         return array
     if dtype.kind not in _KINDS_OF_NUMBERS:
         raise InvalidInput(f"{name} must hold numbers, but its type is {dtype}")
-    with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are rejected
         return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
 
 
@@ -77,9 +77,9 @@ def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
 
 
 def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
-    """A copy of a saved array, or a ``ValueError`` where it is not of the shape and type of ``like``, or not finite.
+    """Return a copy of a saved array; raise a ``ValueError`` unless it is finite and like ``like`` in shape and type.
 
-    Compiled loops trust their arrays: what comes from a file is checked before they see it.
+    Compiled loops do not check their arrays, so arrays from files are checked here.
     """
     array = state[name]
     if array.shape != like.shape or array.dtype != like.dtype:
@@ -90,7 +90,7 @@ def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> Any
 
 
 def checked_number(name: str, value: Any) -> float:
-    """A number as a float, or an error that names the argument."""
+    """Return a number as a float, or raise an error that names the argument."""
     if isinstance(value, bool | str) or value is None:
         raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
@@ -100,9 +100,9 @@ def checked_number(name: str, value: Any) -> float:
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuse what would need more bytes than this machine has, before the system kills the process for asking.
+    """Raise an error if more bytes are needed than this machine has, before the system kills the process.
 
-    ``what`` names the arguments that decide the size, e.g. "n_arms=5 with 10 features".
+    ``what`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
     available = _memory_bytes()
     if needed > available:
@@ -113,18 +113,18 @@ def check_memory(needed: float, what: str) -> None:
 
 @functools.cache
 def _memory_bytes() -> float:
-    """The machine's memory, or what the container that this runs in is allowed to use of it."""
+    """Return the machine's memory in bytes, or the memory limit of the container."""
     limits = [math.inf]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             limits.append(float(Path(path).read_text()))
     return min(limits) if min(limits) < math.inf else 1 << 40
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:
-    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
+    """Return contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
 
     ``daband.neural.encoders.unit_range`` does the same for tensors.
     """
@@ -136,11 +136,11 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
 
 
 def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The arrays whose name begins with ``prefix``, under the rest of their name."""
+    """Return the arrays whose name starts with ``prefix``, by the rest of their name."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-# Memory that a thread calculates in again and again: fetching fresh pages would take as long as the arithmetic.
+# Memory that a thread uses repeatedly: allocating new pages would take as long as the arithmetic.
 
 
 _LOCAL = threading.local()
@@ -148,7 +148,7 @@ _MOST_KEPT = 1 << 25
 
 
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
-    """An array of this thread alone with whatever is in it, until the thread asks for another of this name."""
+    """Return an uninitialised array of this thread, valid until the thread requests another of this name."""
     size, kind = math.prod(shape), np.dtype(dtype)
     flat: AnyArray | None = getattr(_LOCAL, name, None)
     if flat is None or flat.size < size or flat.dtype != kind:
@@ -159,19 +159,19 @@ def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.
 
 
 def processors() -> int:
-    """How many processors this process may use: fewer than the machine has where somebody has pinned it."""
+    """Return the number of processors that this process may use, which CPU affinity may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# One thread for numpy's products, where these are many and small.
+# One thread for numpy's matrix products, if these are many and small.
 #
-# OpenBLAS shares a product of a few thousand rows among threads, which then wait for one another in a loop. On a busy
-# machine that takes many times as long as one thread would.
+# OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each other. On a loaded
+# machine that takes many times as long as one thread.
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Within this block products of numpy run on the thread that asks for them, in the whole process.
+    """Run numpy's matrix products in the calling thread within this block, for the whole process.
 
     Without threadpoolctl, which comes with scikit-learn, nothing changes.
     """
@@ -184,21 +184,21 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-#: Rewards of a larger size are rejected: their squares would overflow in sums.
+#: Rewards with a larger absolute value are rejected: their squares would overflow in sums.
 LARGEST_REWARD = 1e100
-#: Weights of rounds are at most this large: more would leave nothing of the ridge penalty in double precision.
+#: The largest weight of a round: the ridge penalty would be lost in double precision with larger ones.
 LARGEST_WEIGHT = 1e9
 
 
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
-    """Arms (n,) of 0..n_arms - 1."""
+    """Return arms (n,) as integers, after checking that each is in 0..n_arms - 1."""
     array = as_numpy(arm, "arm")
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
     if array.dtype.kind not in "iu":
         raise InvalidInput(f"arm must hold integers, got {array.dtype}")
     arms: IntArray = array.astype(np.int64, copy=False)
-    if n == 1 and 0 <= arms.item() < n_arms:  # a loop of single rounds should not pay for reductions
+    if n == 1 and 0 <= arms.item() < n_arms:  # a loop of single rounds needs no reductions
         return arms
     if arms.min() < 0 or arms.max() >= n_arms:
         row = int(np.argmax((arms < 0) | (arms >= n_arms)))
@@ -207,13 +207,13 @@ def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
 
 
 def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Rewards of this shape, finite and at most 1e100 in size."""
+    """Return rewards, after checking that they have this shape, are finite and at most 1e100 in absolute value."""
     rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if rewards.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
     if rewards.size == 1 and abs(rewards.item()) <= LARGEST_REWARD:  # a loop of single rounds needs no reductions
         return rewards
-    wrong = ~(np.abs(rewards) <= LARGEST_REWARD)  # NaN is not within any bound
+    wrong = ~(np.abs(rewards) <= LARGEST_REWARD)  # NaN is outside every bound
     if wrong.any():
         row = int(np.argwhere(wrong)[0, 0])
         raise InvalidInput(
@@ -224,7 +224,7 @@ def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> Weights:
-    """Weights (n,) of rounds, finite, at least 0 and at most 1e9; None stays None."""
+    """Return weights (n,) of rounds, after checking that they are in [0, 1e9]; None stays None."""
     if weights is None:
         return None
     array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)

@@ -1,4 +1,4 @@
-"""Domains by index: sources first, then targets. Code computes with the index; users and files have the names."""
+"""Domains by index: sources first, then targets. Code uses the index; users and files use the names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daband.errors import InvalidInput
 
 @dataclass(frozen=True)
 class DomainNames:
-    """The names of a problem's domains. One source and one target, so named, is the usual case.
+    """The names of a problem's domains, by default "source" and "target".
 
     >>> names = daband._domain_names.DomainNames(sources=("de", "fr"), targets=("pl",))
     >>> names.names, names.index("pl"), names.is_target(2)
@@ -31,19 +31,19 @@ class DomainNames:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name, at the place of its index."""
+        """Every name, in the order of the index."""
         return self.sources + self.targets
 
     @property
     def first_target(self) -> int:
-        """The index of the first target; sources have smaller ones."""
+        """The index of the first target; sources have smaller indices."""
         return len(self.sources)
 
     def __len__(self) -> int:
         return len(self.sources) + len(self.targets)
 
     def index(self, name: Any) -> int:
-        """The index of the domain with this name; "source" is the first source, "target" the only target."""
+        """Return the index of the domain with this name; "source" is the first source, "target" the only target."""
         if isinstance(name, str) and name == "source" and name not in self.names:
             return 0
         missing = isinstance(name, str) and name == "target" and name not in self.names
@@ -60,9 +60,9 @@ class DomainNames:
         return self.names.index(name)
 
     def is_target(self, index: int) -> bool:
-        """Whether the domain of this index is a target."""
+        """True if the domain with this index is a target."""
         return index >= len(self.sources)
 
     def settings(self) -> dict[str, list[str]]:
-        """The arguments that make these names anew, as JSON can hold them."""
+        """Return the arguments that create these names again, in JSON types."""
         return {"sources": list(self.sources), "targets": list(self.targets)}

@@ -1,4 +1,4 @@
-"""Files: whole or not there whenever the writer dies, locked where two processes would write them, named in errors."""
+"""Files: written completely or not at all, locked against concurrent writers, named in errors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _LOCK_FILE = ".lock"
 _DONE = "done"
 _TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
 _swept: set[str] = set()
-#: A temporary file that is younger may be another writer's who has not locked it yet.
+#: A younger temporary file may belong to a writer that has not locked it yet.
 _ORPHAN_SECONDS = 60.0
-#: Bytes that an archive may expand to, or twice its own size where that is more: ours are small, or not compressed.
+#: Maximum expanded size of an archive in bytes, or twice its own size if that is more: ours are small or uncompressed.
 _LARGEST_EXPANSION = 64 << 20
 
 
-#: What libraries read to know how many threads to use.
+#: Environment variables by which libraries set their number of threads.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @contextlib.contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Within this block environment variables have these values."""
+    """Set environment variables to these values within this block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -49,14 +49,14 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-#: Bytes of a path, by Linux.
+#: Maximum path length in bytes on Linux.
 _MAX_PATH = 4095
-#: Bytes of one name in a path, by most file systems.
+#: Maximum length in bytes of one name in a path, on most file systems.
 _MAX_NAME = 255
 
 
 def checked_path(path: str | Path, name: str = "path") -> Path:
-    """``path`` as a ``Path``; an empty one, one with a NUL character and what is no path are errors that say so."""
+    """Return ``path`` as a ``Path``; raise an error if it is empty, contains a NUL character or is not a path."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
@@ -70,7 +70,7 @@ def checked_path(path: str | Path, name: str = "path") -> Path:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a file. One that the ``done`` of its folder has a digest of is compared with it."""
+    """Return the content of a file, after comparing it with its digest in the folder's ``done``, if there is one."""
     path = checked_path(path)
     try:
         content = path.read_bytes()
@@ -90,14 +90,14 @@ def _sha256(content: bytes) -> str:
 
 
 def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
-    """Write ``done``, the last file of a folder, with the digests of its ``files`` that exist."""
+    """Write ``done``, the last file of a folder, with the digests of those ``files`` that exist."""
     paths = {name: Path(folder) / name for name in files}
     digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
     write_json(Path(folder) / _DONE, {"sha256": digests}, sort_keys=True)
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The digests in a folder's ``done``; none before it is finished, and none where an older version wrote it."""
+    """Return the digests in a folder's ``done``; empty if it is unfinished or was written by an older version."""
     path = folder / _DONE
     try:
         text = path.read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def read_json(path: str | Path) -> Any:
-    """What a JSON file holds; one that is damaged or cannot be read is an error that names it."""
+    """Return the content of a JSON file; raise an error that names the file if it is damaged or unreadable."""
     try:
         return json.loads(read_bytes(path).decode())
     except (ValueError, RecursionError) as error:
@@ -119,8 +119,8 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file, or those ``names`` that it has; one that is damaged is an error that names it."""
-    import zipfile  # takes a twentieth of the time in which serving is imported, and serving reads none
+    """Return the arrays of an ``.npz`` file, or those in ``names``; raise an error that names a damaged file."""
+    import zipfile  # takes 5% of the import time of serving, which reads no archives
 
     content = io.BytesIO(read_bytes(path))  # np.load leaves a damaged file open
     try:
@@ -143,10 +143,10 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
-    """Write a whole file or nothing: to a temporary name beside it, flushed to disk, then renamed.
+    """Write a complete file or nothing: to a temporary name next to it, flushed to disk, then renamed.
 
-    A file that exists keeps its mode. A symbolic link stays one: its target is written. Folders, devices, pipes and
-    sockets are refused.
+    An existing file keeps its mode. A symbolic link is kept, and its target is written. Folders, devices, pipes and
+    sockets raise an error.
     """
     named = checked_path(path)
     target, mode = _target_of(named)
@@ -154,7 +154,7 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     temporary = _temporary(target)
     try:
         with open(temporary, "wb") as file:
-            _lock(file.fileno())  # so that nobody takes it for an orphan
+            _lock(file.fileno())  # so that no other process treats it as an orphan
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -170,24 +170,24 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
 
 
 def write_text(path: str | Path, content: str) -> None:
-    """``write_bytes`` for text, in UTF-8."""
+    """Write text in UTF-8 by ``write_bytes``."""
     write_bytes(path, content.encode())
 
 
 def write_json(path: str | Path, content: Any, *, sort_keys: bool = False) -> None:
-    """``write_text`` for what JSON can hold."""
+    """Write JSON content by ``write_text``."""
     write_text(path, json.dumps(content, indent=2, sort_keys=sort_keys) + "\n")
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
-    """``write_bytes`` for named arrays, which ``read_npz`` reads."""
+    """Write named arrays by ``write_bytes``; ``read_npz`` reads them."""
     table = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(table, **arrays)
     write_bytes(path, table.getvalue())
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse a file that ``write_bytes`` could not write: before work whose result would be lost."""
+    """Raise an error if ``write_bytes`` could not write this file, before work whose result would be lost."""
     named = checked_path(path)
     temporary = _temporary(_target_of(named)[0])
     try:
@@ -199,7 +199,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def _target_of(named: Path) -> tuple[Path, int | None]:
-    """The file that is meant, behind symbolic links, and its mode if it exists."""
+    """Return the actual file, after following symbolic links, and its mode if it exists."""
     try:
         target = Path(os.path.realpath(named))
         mode = _mode_of(target, named)
@@ -218,9 +218,9 @@ def _temporary(target: Path) -> Path:
 
 
 def remove_orphans(folder: str | Path) -> None:
-    """Remove temporary files of writers that were killed; once in a process for each folder.
+    """Remove temporary files of killed writers; once per process and folder.
 
-    A writer holds a lock on its file while it lives. Where the file system has no locks, all files stay.
+    A writer holds a lock on its file while it runs. If the file system has no locks, no file is removed.
     """
     place = str(folder)
     if place in _swept:
@@ -238,7 +238,7 @@ def remove_orphans(folder: str | Path) -> None:
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
-    """The folder at ``path``, created where it is missing; where it cannot be, an error that names it."""
+    """Return the folder at ``path``, after creating it if missing; if that fails, raise an error that names it."""
     folder = checked_path(path, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,11 +252,11 @@ def make_folder(path: str | Path, name: str = "directory") -> Path:
 
 @contextlib.contextmanager
 def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterator[None]:
-    """Hold ``folder`` for this block alone, against other processes and against other threads of this one.
+    """Lock ``folder`` for this block, against other processes and other threads of this process.
 
-    The operating system holds the lock and drops it when the process dies, so nothing stale is left behind. With
-    ``wait`` the block waits for its turn; without, a folder in use is a ``FolderInUse`` that names it and the process.
-    Where the file system has no locks, nothing is locked.
+    The operating system holds the lock and releases it when the process dies, so no stale lock remains. With ``wait``
+    the block waits for its turn. Without, a folder in use raises a ``FolderInUse`` that names it and the process. If
+    the file system has no locks, nothing is locked.
     """
     path = Path(folder) / file
     while True:
@@ -270,13 +270,13 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
     try:
         yield
     finally:
-        # Removed while it is still held: whoever waits with the old file open sees that it is gone, and opens anew.
+        # Removed while still locked: a process that waits with the old file open then sees that it is gone.
         _remove(path)
         os.close(handle)
 
 
 def _acquired(path: Path) -> int | None:
-    """An open, locked file; None while another holds the lock."""
+    """Return an open, locked file, or None while another process or thread holds the lock."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -301,13 +301,13 @@ def _lock(handle: int, *, without_locks: bool = True) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Any other error says that this file system has no locks; a run there is no worse off than without them.
+        # Any other error means that this file system has no locks; the run continues without.
         return without_locks and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return True
 
 
 def _is_still(handle: int, path: Path) -> bool:
-    """Whether the open file is the one at ``path``: who held the lock before has removed it."""
+    """True if the open file is still the one at ``path``: the previous owner of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -322,7 +322,7 @@ def _owner(path: Path) -> str:
 
 
 def _mode_of(target: Path, named: Path) -> int | None:
-    """The permissions of a file that will be replaced; None where there is none."""
+    """Return the permissions of the file that will be replaced, or None if there is none."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:

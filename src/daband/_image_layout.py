@@ -1,4 +1,4 @@
-"""Images as contexts: which shapes are images, how their pixels lie, and how a file becomes pixels."""
+"""Images as contexts: image shapes, pixel layouts, and decoding of files to pixels."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
-#: Of the channels of ImageNet's pixels in [0, 1].
+#: Mean and standard deviation of the ImageNet channels, for pixels in [0, 1].
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
-    """How images of this shape lie, or None where contexts are no images.
+    """Return the layout of images of this shape, or None if contexts are not images.
 
     Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or 4 channels and at
-    least 16 pixels a side.
+    least 16 pixels per side.
     """
     if len(context_shape) == 2:
         return "grey" if min(context_shape) >= _SMALLEST_SIDE else None
@@ -34,7 +34,7 @@ def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
 
 
 def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape (channels, height, width) of these images; of anything else the shape itself."""
+    """Return the shape (channels, height, width) of these images; shapes that are not images are returned unchanged."""
     layout = image_layout(context_shape)
     if layout == "channels_last":
         return (context_shape[2], *context_shape[:2])
@@ -42,25 +42,25 @@ def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
-    """Images (..., *shape) of this layout as (..., channels, height, width), a view; without a layout as they are."""
+    """Return a view of images (..., *shape) as (..., channels, height, width); unchanged without a layout."""
     if layout == "channels_last":
         return np.moveaxis(contexts, -1, -3)
     return contexts[..., None, :, :] if layout == "grey" else contexts
 
 
 def in_eight_bits(image: Any) -> Any:
-    """An image of Pillow whose channels have 8 bits: ``convert`` would cut off 16 bits of grey at 255, all white."""
+    """Return a Pillow image with 8 bits per channel: ``convert`` would clip 16-bit grey at 255, all white."""
     from PIL import Image
 
     if image.mode == "F":
         raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
     pixels = np.asarray(image)
-    wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # of 32 bits, 8 may be in use
+    wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # 32-bit images may use 8 bits
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """An image as (H, W, 3) of uint8: both sides resized to ``resize``, then the centre ``crop`` x ``crop`` of it."""
+    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``."""
     from PIL import Image
 
     with Image.open(source) as opened:

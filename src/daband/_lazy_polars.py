@@ -1,6 +1,6 @@
-"""``pl`` is polars, imported when something of it is first used: tables need it, and nothing else does.
+"""``pl`` is polars, imported on first use, since only tables need it.
 
-A machine that trains on arrays, or serves, does without it.
+Training on arrays and serving do not need polars.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""Registries that discover their members: a new policy, term or pair is one new file and nothing else. And checks.
+"""Registries that discover their members: a new policy, term or pair needs one new file only. Also lists of checks.
 
-A registry owns a package. The first look at its names imports every module of that package, and each module registers
-what it defines with a decorator. Code outside daband registers with the same decorator, from plugins.
+A registry belongs to a package. The first lookup of a name imports every module of that package, and each module
+registers its members with a decorator. Plugins outside daband register with the same decorator.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, Generic, TypeVar
 
 from daband.errors import InvalidInput, did_you_mean
 
-# Modules of other packages that register policies, pairs, terms or encoders with daband.
+# Plugins: modules of other packages that register policies, pairs, terms or encoders with daband.
 #
-# An installed package names such a module in its ``pyproject.toml``:
+# An installed package declares such a module in its ``pyproject.toml``:
 #
 #     [project.entry-points."daband.plugins"]
 #     mine = "my_package.daband_plugin"
 #
-# ``daband --plugin my_package.daband_plugin ...`` does the same for a module that is merely importable, from the
-# current folder as well, and ``--plugin path/to/mine.py`` for a file. Registries import plugins when they are first
-# searched, so a name registered by one is known to the library, to the command line and to the processes it starts.
+# ``daband --plugin my_package.daband_plugin ...`` does the same for a module that is only importable, also from the
+# current folder, and ``--plugin path/to/mine.py`` for a file. Registries import plugins on their first lookup, so the
+# registered names are available in the library, on the command line and in the processes it starts.
 
 
 _GROUP = "daband.plugins"
@@ -37,26 +37,26 @@ _imported: set[str] = set()
 
 
 def name_plugins(modules: Iterable[str]) -> None:
-    """Import these modules, and let every process that this one starts import them too.
+    """Import these modules, here and in every process that this process starts.
 
-    A module is named as in an import statement, also one of the current folder, or by the path of its file.
+    A module is given by its import name, which may be in the current folder, or by the path of its file.
     """
     asked = [*named_plugins(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
     if asked:
-        _search(Path.cwd())  # a script that pip installed does not look there, `python` does
+        _search(Path.cwd())  # `python` searches there, scripts installed by pip do not
         for name in asked:
             _import(name)
         os.environ[_VARIABLE] = ",".join(dict.fromkeys(asked))
 
 
 def import_plugins() -> None:
-    """Import the plugins of installed packages, and those that ``name_plugins`` named, each once."""
+    """Import the plugins of installed packages, and those given to ``name_plugins``, each once."""
     for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_GROUP)), *named_plugins()]:
         _import(name)
 
 
 def named_plugins() -> list[str]:
-    """The modules that ``--plugin`` or DABAND_PLUGINS names: what a process on another machine must be told."""
+    """Return the modules given by ``--plugin`` or DABAND_PLUGINS, which processes on other machines need too."""
     return [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
 
 
@@ -65,7 +65,7 @@ def _is_file(name: str) -> bool:
 
 
 def _search(folder: Path) -> None:
-    """Let imports look into a folder after everything else, so that it hides no installed module."""
+    """Append a folder to the import path, so that it hides no installed module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -80,7 +80,7 @@ def _import(name: str) -> None:
             _import_file(Path(name))
         else:
             importlib.import_module(name)
-    except Exception as error:  # whatever the code of another package may raise
+    except Exception as error:  # code of another package may raise anything
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
             hint = f"; it is neither installed nor in {Path.cwd()}. A file goes by its path: --plugin path/to/mine.py"
@@ -89,8 +89,8 @@ def _import(name: str) -> None:
 
 
 def _import_file(path: Path) -> None:
-    """Import the file as a module of its own name, or of another where a module of that name is imported already."""
-    _search(path.parent)  # for the modules beside it
+    """Import the file as a module with its own name, or another name if that module is already imported."""
+    _search(path.parent)  # for the modules next to it
     module_name = path.stem if path.stem not in sys.modules else f"daband_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -111,9 +111,9 @@ class Registry(Generic[Member]):
     """Named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
 
     Args:
-        kind: what a member is called in errors.
+        kind: the name of this kind of member in errors.
         package: the package whose modules register members.
-        with_neural: if torch is installed, import ``daband.PLUGINS`` too. Other registries import no torch.
+        with_neural: if torch is installed, also import ``daband.PLUGINS``. Other registries do not import torch.
     """
 
     def __init__(self, kind: str, package: str, *, with_neural: bool = False) -> None:
@@ -124,7 +124,7 @@ class Registry(Generic[Member]):
         self._discovered = False
 
     def register(self, name: str) -> Callable[[Member], Member]:
-        """A decorator that enters what it decorates under ``name``."""
+        """Return a decorator that registers an object under ``name``."""
 
         def enter(member: Member) -> Member:
             self.add(name, member)
@@ -133,23 +133,23 @@ class Registry(Generic[Member]):
         return enter
 
     def add(self, name: str, member: Member) -> None:
-        """Enter ``member`` under ``name``; a name already taken is an error."""
+        """Register ``member`` under ``name``; raise an error if the name is already taken."""
         present = self._members.get(name)
         if present is not None and present is not member:
             raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {present!r}")
         self._members[name] = member
 
     def names(self) -> list[str]:
-        """Every registered name, sorted."""
+        """Return all registered names, sorted."""
         self._discover()
         return sorted(self._members)
 
     def is_registered(self, name: str) -> bool:
-        """Whether a module that was imported already has registered ``name``; nothing is imported to find out."""
+        """True if an already imported module has registered ``name``; nothing is imported for this check."""
         return name in self._members
 
     def get(self, name: str) -> Member:
-        """The member called ``name``; an unknown name is an error that suggests the nearest."""
+        """Return the member called ``name``; for an unknown name raise an error that suggests the nearest name."""
         if not isinstance(name, str):
             raise InvalidInput(f"a {self.kind} is chosen by its name, got {name!r}")
         if name not in self._members:
@@ -174,7 +174,7 @@ class Registry(Generic[Member]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__, prefix=f"{self.package}."):
             importlib.import_module(module.name)
-        self._discovered = True  # before plugins, which may look at the registry themselves
+        self._discovered = True  # before plugins, which may use the registry themselves
         if self._with_neural and importlib.util.find_spec("torch"):
             for name in sys.modules["daband"].PLUGINS:
                 _import(name)
@@ -185,15 +185,15 @@ CheckT = TypeVar("CheckT", bound=Callable[..., None])
 
 
 class Checks(list[Callable[..., None]]):
-    """Checks in their order; each is a function whose docstring is its rule."""
+    """An ordered list of checks; each check is a function whose docstring states its rule."""
 
     def add(self, check: CheckT) -> CheckT:
-        """A decorator: the check joins the list."""
+        """Append the check to the list; used as a decorator."""
         self.append(check)
         return check
 
     def run(self, *what: Any) -> None:
-        """Call every check with ``what``; the error of the first that fails carries the check's rule as a note."""
+        """Call every check with ``what``; the first error gets the failed check's rule as a note."""
         for check in self:
             try:
                 check(*what)

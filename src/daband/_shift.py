@@ -1,15 +1,15 @@
 """What may differ between source and target: the user states it by name.
 
-Unlabelled contexts cannot tell whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
-different units (a price in another currency). The two cases need opposite treatment, so the user says which it is.
+Unlabelled contexts do not show whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
+different units (a price in another currency). The two cases need opposite treatment, so the user states which applies.
 
-* ``"covariate"``: the distribution of contexts differs, a number means the same in both domains. Every method uses the
+* ``"covariate"``: the distribution of contexts differs; a number means the same in both domains. Every method uses the
   source's statistics in both domains, and aligns nothing.
 * ``"units"``: some columns (all, if none is named) are measured in other units. Every method standardises those columns
   by each domain's own statistics.
 * ``"style"``: the same objects look different (rendered and photographed, dark on light and light on dark). Each domain
   has its own statistics, and the recipe's terms align the features.
-* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, terms are left out that assume equally
+* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, terms are dropped that assume equally
   frequent arms in the target.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from daband.errors import InvalidInput, did_you_mean
 
 KINDS = ("covariate", "units", "style", "labels")
-#: Numbers from which a vector counts as features of an image or a text.
+#: Vectors with at least this many numbers count as features of an image or a text.
 _FEATURES = 512
 
 
@@ -73,14 +73,14 @@ class Shift:
         return "labels" in self.kinds
 
     def own_statistics(self, n_features: int) -> tuple[bool, ...]:
-        """Return for each number of a flat context True if each domain's own statistics standardise it."""
+        """Return True for each number of a flat context that is standardised by each domain's own statistics."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
         places = set(self.units or ())
         return tuple(place in places for place in range(n_features))
 
     def state(self) -> dict[str, Any]:
-        """Return the shift as JSON can hold it; ``as_shift`` reads it."""
+        """Return the shift in JSON types; ``as_shift`` reads it."""
         units = None if self.units is None else list(self.units)
         return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
 
@@ -96,7 +96,7 @@ def default_shift(context_shape: Sequence[int], *, table: bool = False) -> Shift
     """Return the default: "style" for images and features, "covariate" for other vectors.
 
     A vector of 512 numbers or more that is not a ``table`` usually holds features of an image or a text, and those
-    differ in style. On the nine development pairs of such features alignment gains .04 on average; on tables it costs
+    differ in style. On the nine development pairs of such features alignment gains 0.04 on average; on tables it costs
     more than it gains.
     """
     features = not table and math.prod(context_shape) >= _FEATURES
@@ -113,7 +113,7 @@ def as_shift(
     """Return the shift that a user describes.
 
     Args:
-        value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None: by the shape.
+        value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None for the default.
         context_shape: the shape of a context.
         units: the columns measured in other units, by name or index; they imply "units".
         feature_names: the name of each number of a context.

@@ -1,10 +1,10 @@
-"""Turn raw table values into the numbers of a context: fitted once, saved, applied to tables and to single rows.
+"""Turn raw table values into the numbers of a context: fitted once, saved, applied to tables and single rows.
 
-Every way to bring a row ends here: files, frames of pandas and polars, mappings, HTTP requests and the questions of
-``choose``. The rules for a single value are the same for all of them:
+All kinds of rows are read here: files, pandas and polars frames, mappings, HTTP requests and the questions of
+``choose``. The rules for a single value are always the same:
 
 * A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
-* A number is a number, True or False, or a text that spells one: ``41``, ``" 41.0"`` and ``4.1e1`` are alike.
+* A number is a number, True or False, or a text that spells one: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
 * A category is a text. Numbers have one spelling: ``1``, ``1.0`` and ``"1.0"`` are the category ``1``. A text with
   leading zeros does not spell a number here: ``"01"`` and ``"1"`` are two categories.
 * A date is a date, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31 18:30`` or ``18:30``.
@@ -34,18 +34,18 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 T = TypeVar("T")
 Moment: TypeAlias = datetime | time | None
 
-#: Texts that mean that there is no value, in files and in rows alike.
+#: Texts that mean a missing value, in files and in rows.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
-#: Texts that spell a number: without leading zeros, and at most 18 digits if it is an integer, else it is an id.
+#: Texts that spell a number: without leading zeros. Integers with more than 18 digits are ids instead.
 NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
-#: Column that holds the row number of the user's table, for error messages, if rows were left out since.
+#: Column with the row number in the user's table, for error messages, if rows were dropped.
 ROW = "row of the table"
-#: Standard deviations from the training mean beyond which a number is far outside.
+#: Numbers more than this many standard deviations from the training mean are far outside.
 FAR = 8.0
 
 _NUMBER = re.compile(NUMBER_TEXT)
 _ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")  # with dots a date starts with its day, with slashes it may not
+_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")  # dates with dots start with the day; with slashes they may not
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
 _TRUTHS = {"true": 1.0, "false": 0.0}
 _PANDAS_MISSING = ("NAType", "NaTType")
@@ -69,7 +69,7 @@ def is_missing(value: Any) -> bool:
 
 
 def as_text(value: str) -> str | None:
-    """Return a text without spaces around it, None if it means that there is no value."""
+    """Return a text without surrounding spaces, or None if it means a missing value."""
     text = value.strip()
     return None if text in MISSING_TEXTS else text
 
@@ -83,7 +83,7 @@ def as_number(value: Any, name: str) -> float:
         number = float(text) if _ANY_NUMBER.fullmatch(text) else _TRUTHS.get(text.lower())
     else:
         try:
-            number = math.nan if is_missing(value) else math.fsum((value,))  # takes real numbers, and no other type
+            number = math.nan if is_missing(value) else math.fsum((value,))  # accepts real numbers only
         except (TypeError, ValueError):
             number = None
         except OverflowError:
@@ -111,7 +111,7 @@ def as_category(value: Any, name: str) -> str | None:
 
 
 def spell(value: Any) -> str:
-    """Return the one spelling of a number or truth value: true and false in lower case, integers without a point."""
+    """Return the unique spelling of a number or boolean: true and false in lower case, integers without a point."""
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     if isinstance(value, float | np.floating):
@@ -140,13 +140,13 @@ def as_moment(value: Any, name: str) -> Moment:
         ) from None
 
 
-# A column of a frame of polars or pandas.
+# A column of a polars or pandas frame.
 
 
 def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
     """Return a column as numbers (n,), NaN where missing.
 
-    Errors name the column, the row and, if given, the table (``where``). For a context they add what can be done.
+    Errors name the column, the row and, if given, the table (``where``). For a context they also suggest a remedy.
     """
     column = _column(frame, name, where)
     dtype = column.dtype
@@ -172,12 +172,12 @@ def moments(frame: Any, name: str, *, where: str = "") -> list[Moment]:
 
 
 def row_number(frame: Any, row: int) -> int:
-    """Return the number that a row of a frame has in the user's table."""
+    """Return the number of a frame's row in the user's table."""
     return int(frame[ROW][int(row)]) if ROW in frame.columns else int(row)
 
 
 def _each(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], remedy: str = "") -> list[T]:
-    """Return what a rule makes of each value of a column; equal values of one type are read once."""
+    """Return the result of a rule for each value of a column; equal values of one type are read once."""
     known: dict[Any, T] = {}
     results: list[T] = []
     for row, value in enumerate(_column(frame, name, where).to_list()):
@@ -200,7 +200,7 @@ def _column(frame: Any, name: str, where: str) -> Any:
     return frame[name]
 
 
-# What a column becomes.
+# Transforms of single columns.
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,8 @@ class RowWarning:
 class NumericColumn:
     """A column of numbers: missing values become the median, then everything is centred and scaled.
 
-    ``flags_missing`` adds a number that is 1 if the value is missing. It is set if values were missing in the fit.
+    ``flags_missing`` adds a number that is 1 if the value is missing, otherwise 0. It is set if values were missing in
+    the fit.
     """
 
     name: str
@@ -238,7 +239,7 @@ class NumericColumn:
             raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
         median = float(np.median(values[~missing]))
         filled = np.where(missing, median, values)
-        # A constant column tells nothing: a scale of 1 makes it zeros.
+        # A constant column is uninformative: a scale of 1 makes it zeros.
         return cls(name, median, float(filled.mean()), float(filled.std()) or 1.0, bool(missing.any()))
 
     @property
@@ -317,8 +318,8 @@ class CategoricalColumn:
 class DateColumn:
     """A column of dates: the year, and month, weekday and time of day as points on a circle.
 
-    So December is near January. If no date of the fit has a time of day, there is none. If all are times of day, there
-    is nothing else. A missing date is the mean year and the centre of the circles, and has a flag if the fit saw one.
+    So December is near January. The time of day is dropped if no date of the fit has one, the rest if all are times of
+    day. A missing date becomes the mean year and the centre of the circles, with a flag if the fit saw one.
     """
 
     name: str
@@ -397,10 +398,10 @@ def _missing(name: str, what: str) -> RowWarning:
 
 @dataclass(frozen=True)
 class TableTransform:
-    """What each context column becomes, in order."""
+    """The transforms of all context columns, in order."""
 
     columns: tuple[AnyColumn, ...]
-    #: Columns that name a row: not a part of a context, but rows may have them.
+    #: Columns that identify a row: not part of a context, but rows may have them.
     ids: tuple[str, ...] = ()
 
     @classmethod
@@ -413,18 +414,18 @@ class TableTransform:
         dates: Sequence[str] = (),
         ids: Sequence[str] = (),
     ) -> TableTransform:
-        """Fit on the context columns of a frame of polars or pandas, or of several by name.
+        """Fit on the context columns of a polars or pandas frame, or of several frames by name.
 
-        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, the others must be numeric.
+        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date; the others must be numeric.
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         kinds = dict.fromkeys(categorical, CategoricalColumn) | dict.fromkeys(dates, DateColumn)
         return cls(tuple(kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids))
 
     def with_medians(self, frame: Any, marked: Sequence[bool]) -> TableTransform:
-        """Return the same transform that fills gaps by the medians of this frame in the ``marked`` numeric columns.
+        """Return a copy that fills gaps in the ``marked`` numeric columns by the medians of this frame.
 
-        ``marked`` has a truth value for each number of a context: those that a domain measures in its own units.
+        ``marked`` has a boolean for each number of a context: True if a domain measures it in its own units.
         """
         columns = list(self.columns)
         start = 0
@@ -443,17 +444,17 @@ class TableTransform:
 
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """A name per number of a context."""
+        """The name of each number of a context."""
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, frame: Any) -> FloatArray:
-        """Return the contexts (n, d) of a frame of polars or pandas that has the columns of the fit."""
+        """Return the contexts (n, d) of a polars or pandas frame with the columns of the fit."""
         return np.concatenate([column.apply(frame) for column in self.columns], axis=1)
 
     def contexts(self, rows: Any) -> FloatArray:
         """Return the contexts (n, d) of a row ``{"age": 41, "city": "Oslo"}``, of several, or of a frame.
 
-        A column that a row lacks and a value of another type are errors. Other columns are ignored.
+        Missing columns and values of another type raise an error. Other columns are ignored.
         """
         if hasattr(rows, "columns"):
             return self.apply(rows)
@@ -476,13 +477,13 @@ class TableTransform:
         return TableRows(self)
 
     def state(self) -> dict[str, Any]:
-        """Return everything that was fitted, as JSON can hold it, for ``from_state``."""
+        """Return the fitted state in JSON types, for ``from_state``."""
         columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
         return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
-        """Return the transform whose ``state`` this is."""
+        """Return the transform with this ``state``."""
         try:
             if state["format"] != _FORMAT:
                 raise KeyError("format")
@@ -505,7 +506,7 @@ def _read_column(state: Mapping[str, Any]) -> AnyColumn:
 
 
 class TableRows:
-    """Turn mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
+    """Turns mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
 
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
@@ -525,13 +526,13 @@ class TableRows:
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
-        """Centre and scale (d,) of each number of a context; the scale is infinite if any value is as likely."""
+        """Centre and scale (d,) of each number of a context; the scale is infinite if all values are equally likely."""
         centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
         scale[self._places] = 1.0
         return centre, scale
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
-        """Return the context (d,) of a row, and its warnings. A missing or mistyped column is an error."""
+        """Return the context (d,) of a row, and its warnings. A missing or mistyped column raises an error."""
         plain = self._plain_numbers(row)
         if plain is not None and self._only_numbers and len(row) == len(self.names):
             return plain, ()
@@ -570,14 +571,14 @@ class TableRows:
             return None
         try:
             values = self._values_of(row)
-            # NaN is a missing value, and larger numbers might overflow. What is not a number raises.
+            # NaN is a missing value, and larger numbers might overflow. Values that are not numbers raise an error.
             if not math.hypot(*values) < _LARGE:
                 return None
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         scaled: FloatArray = np.array(values, np.float64) - self._mean
         scaled /= self._std
-        # Nearly always, all of them together are not as far out as one number may be.
+        # Nearly always, the sum of all squares is below the limit for a single one.
         if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
             return scaled
         return None

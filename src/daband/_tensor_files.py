@@ -1,8 +1,8 @@
 """Files of arrays with a JSON header and a digest: safetensors, so that reading one runs no code.
 
-The header is the single entry of the file's metadata, because safetensors writes several in no fixed order: so equal
-content gives equal files. It begins with a SHA-256 digest of the whole file (with zeros in place of the digest itself),
-so a file in which any bit has changed is refused: header, names, types, shapes, values and padding alike.
+The header is the only entry of the file's metadata, because safetensors writes several entries in no fixed order: so
+equal content gives equal files. It starts with a SHA-256 digest of the whole file (with zeros in place of the digest
+itself), so a file with any changed bit is rejected: in header, names, types, shapes, values or padding.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _LONGEST_HEADER = 100 << 20  # safetensors' own limit
 
 @dataclass(frozen=True)
 class FileFormat:
-    """The name of a kind of file, the version that is read, and what its header must have."""
+    """The name of a file format, the version that is read, and the required entries of its header."""
 
     #: The name of the metadata entry, e.g. "daband-policy".
     name: str
-    #: In errors: "a policy saved by daband".
+    #: The description in errors, e.g. "a policy saved by daband".
     what: str
     #: The version that is written and read.
     version: int
-    #: What to do about an older one.
+    #: The remedy for files of an older version.
     remedy: str
-    #: The names that the header must have.
+    #: The names that the header must contain.
     required: tuple[str, ...] = ()
 
     @property
     def beginning(self) -> bytes:
-        """How the header of every file begins, behind the eight bytes of its length; the digest follows."""
+        """The start of every file's header, after the eight bytes of its length; the digest follows."""
         return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
 
 
 def write_tensor_file(
     path: str | Path, kind: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
 ) -> None:
-    """Write a whole file or nothing."""
+    """Write the complete file or nothing."""
     path = checked_path(path)
     rest = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
     text = f'{{"digest": "{_NO_DIGEST}", {rest[1:]}'
-    # ``np.ascontiguousarray`` would give an array of no dimension one.
+    # ``np.ascontiguousarray`` would turn an array without dimensions into one with one dimension.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
     place = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
@@ -67,7 +67,7 @@ def write_tensor_file(
 
 
 def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """The header and the arrays of a file, each bit as it was written."""
+    """Return the header and the arrays of a file, bit for bit."""
     path = checked_path(path)
     header = read_tensor_header(path, kind)
     try:
@@ -79,10 +79,10 @@ def read_tensor_file(path: str | Path, kind: FileFormat) -> tuple[dict[str, Any]
 
 
 def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
-    """The JSON of the header, of a file whose digest is right."""
+    """Return the header of a file as JSON, after checking the digest."""
     path = checked_path(path)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device may have no end
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
             raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
         size = os.stat(path).st_size
         with open(path, "rb") as file:
@@ -115,7 +115,7 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
 def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
     if size < 9:
         raise CheckpointError(f"{path} is truncated: a safetensors file has more than {size} bytes")
-    # A safetensors file begins with the length of its header, which may look like a pickle's mark, and then with "{".
+    # A safetensors file starts with the length of its header, which may look like a pickle's mark, followed by "{".
     if start[8:] != b"{" and (start[:1] == b"\x80" or start[:4] == b"PK\x03\x04"):
         raise CheckpointError(
             f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and are never opened"
@@ -123,7 +123,7 @@ def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
 
 
 def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
-    """The JSON of our metadata entry, and the digest that it claims."""
+    """Return the JSON of our metadata entry, and its stated digest."""
     try:
         entries = json.loads(raw)
         metadata = entries.get("__metadata__") or {}
@@ -134,7 +134,7 @@ def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, A
     try:
         header: dict[str, Any] = json.loads(metadata[kind.name])
         version = int(header["version"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # one nested too deeply, too
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # also if nested too deeply
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
     if version != kind.version:
         remedy = "a newer one reads it" if version > kind.version else kind.remedy

@@ -17,7 +17,7 @@ __all__ = [
 
 
 class DabandError(Exception):
-    """The root of every error that daband raises on purpose.
+    """The base class of every error that daband raises on purpose.
 
     >>> try:
     ...     daband.load("no-such-file.safetensors")
@@ -25,12 +25,12 @@ class DabandError(Exception):
     ...     print(type(error).__name__)
     CheckpointError
 
-    Programs read fields, not sentences: the command line replaces a remedy by the one that its options offer.
+    Programs can read the fields: the command line replaces a remedy by one for its own options.
 
     Attributes:
         message: the problem, without remedies.
-        argument: the name of the argument that is wrong; empty if there is none.
-        remedies: by the argument that they set, what a caller can do. They follow the message.
+        argument: the name of the wrong argument; empty if there is none.
+        remedies: what a caller can do, by the argument to set. They follow the message.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InvalidInput(DabandError, ValueError):
 
 
 class NotFitted(DabandError, RuntimeError):
-    """Something must be fitted before it can be used; the message says what to call.
+    """An object must be fitted before it can be used; the message names the method to call.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.select([[0.0, 1.0, 0.0, 1.0]])
@@ -64,7 +64,7 @@ class NotFitted(DabandError, RuntimeError):
 
 
 class CheckpointError(DabandError, OSError):
-    """A saved file cannot be read: truncated, foreign, of a newer format, or a pickle.
+    """A saved file cannot be read: truncated, in another or newer format, or a pickle.
 
     >>> with open("broken.safetensors", "wb") as file:
     ...     written = file.write(b"not a policy")
@@ -85,15 +85,15 @@ class DataError(DabandError, OSError):
 
 
 class FolderInUse(DabandError, RuntimeError):
-    """Another process, or another thread, is at work in the folder; the message names both."""
+    """Another process or thread is using the folder; the message names both."""
 
 
 class WorkerDied(DabandError, RuntimeError):
-    """The process that did a piece of work has died; what was written before stays."""
+    """A worker process has died; files written before remain."""
 
 
 class TrainingDiverged(DabandError, ArithmeticError):
-    """Several gradient steps in a row were not finite. What was learned before them is kept.
+    """Several gradient steps in a row were not finite. The state learned before them is kept.
 
     >>> issubclass(daband.TrainingDiverged, ArithmeticError)
     True
@@ -101,13 +101,13 @@ class TrainingDiverged(DabandError, ArithmeticError):
 
 
 class DeviceOutOfMemory(DabandError, MemoryError):
-    """A gradient step needs more memory than the device has; the message says what to try."""
+    """A gradient step needs more memory than the device has; the message suggests what to try."""
 
 
-# What a user may have meant by a name that does not exist.
+# Suggestions for a name that does not exist.
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'episodes'?"`` to append to an error message; empty where nothing known is near."""
+    """Return ``"; did you mean 'episodes'?"`` for an error message; empty if no known name is similar."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

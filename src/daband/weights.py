@@ -1,6 +1,6 @@
 """Weights of rounds for ``policy.update(..., weights=...)``: by age, by logging propensity, by source.
 
-A round of weight 2 counts as two rounds. Each function returns an array (n,); products of them combine several reasons.
+A round of weight 2 counts as two rounds. Each function returns an array (n,); multiply arrays to combine weights.
 
 >>> import numpy as np
 >>> age = daband.weights.recency(time=[0.0, 30.0, 60.0], half_life=30.0)
@@ -23,13 +23,13 @@ __all__ = ["by_source", "importance", "recency"]
 
 
 def recency(time: ArrayLike, half_life: float, now: float | None = None) -> FloatArray:
-    """Return the weight of rounds by their age: 1 at ``now``, half of it one half-life before.
+    """Return the weight of rounds by age: 1 at ``now``, and half of that one half-life earlier.
 
     Args:
         time: when each round was played, (n,), in any unit.
         half_life: the age at which a round counts half, in the same unit.
-        now: the time from which age is measured, by default the latest of ``time``. A policy that learns batch after
-            batch should be given one fixed ``now`` for all of them: later rounds then have weights above 1.
+        now: the time from which age is measured, by default the latest of ``time``. A policy that learns several
+            batches needs one fixed ``now`` for all of them; later rounds then have weights above 1.
     """
     times = np.asarray(as_numpy(time, "time"), np.float64)
     if times.ndim != 1 or not np.isfinite(times).all():
@@ -43,8 +43,8 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
 def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, largest: float = 10.0) -> FloatArray:
     """Return weights that undo the preferences of a logging policy: ``(1 / (n_arms * propensity)) ** power``.
 
-    A logging policy that prefers some arms in some contexts leaves a sample of each arm's rewards that is not a sample
-    of all contexts. These weights undo that, at the price of more variance; a power between 0 and 1 is a compromise
+    A logging policy that prefers some arms in some contexts biases the sample of contexts of each arm. These weights
+    undo that, at the price of more variance; a power between 0 and 1 is a compromise
     (Shimodaira, "Improving predictive inference under covariate shift", 2000). Rounds of a log that chose arms
     uniformly have weight 1.
 
@@ -53,7 +53,7 @@ def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, larges
         n_arms: the number of arms.
         power: 1 for full importance weights, 0 for none. ``daband.train`` and ``daband.fit_log`` use 0.25 for
             regressions, which was best by measurement.
-        largest: the largest weight; larger ones are cut off, as a few rounds would decide everything.
+        largest: the largest weight; larger ones are clipped, since a few rounds would dominate all others.
     """
     propensities = check_propensities(propensity)
     if not 0.0 <= finite("power", power) <= 1.0 or not finite("largest", largest) > 0:
@@ -63,11 +63,11 @@ def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, larges
 
 
 def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) -> FloatArray:
-    """Return the weight of each round's source, 1 for a source that ``weights`` does not name.
+    """Return the weight of each round's source; 1 for sources that are not in ``weights``.
 
     Args:
         names: the source of each round, (n,).
-        weights: the weight of a source's rounds, by its name, at least 0.
+        weights: the weight of the rounds of each source, by source name, at least 0.
     """
     for name, weight in weights.items():
         if finite(f"the weight of {name!r}", weight) < 0:
@@ -80,7 +80,7 @@ def check_propensities(propensity: ArrayLike, n: int | None = None) -> FloatArra
     array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
     if array.ndim != 1 or n not in (None, len(array)):
         raise InvalidInput(f"propensity must have shape ({'n' if n is None else n},), got {array.shape}")
-    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
+    wrong = ~((array > 0) & (array <= 1))  # NaN is outside every bound
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidInput(
