@@ -34,7 +34,7 @@ def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
 
 
 def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape (channels, height, width) of these images; shapes that are not images are returned unchanged."""
+    """Return the shape (channels, height, width) of these images; other shapes are returned unchanged."""
     layout = image_layout(context_shape)
     if layout == "channels_last":
         return (context_shape[2], *context_shape[:2])

@@ -1,4 +1,4 @@
-"""What may differ between source and target: the user states it by name.
+"""Kinds of shift between source and target, which the user states by name.
 
 Unlabelled contexts do not show whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
 different units (a price in another currency). The two cases need opposite treatment, so the user states which applies.
@@ -30,7 +30,7 @@ _FEATURES = 512
 
 @dataclass(frozen=True)
 class Shift:
-    """What may differ between the domains.
+    """The possible differences between the domains.
 
     ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the indices, in a flat context, of
     the numbers whose units differ; None means all of them. ``stated`` is True if the user stated the shift, False if

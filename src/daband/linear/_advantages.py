@@ -1,21 +1,21 @@
-"""Advantages over the best arm, learned from a log and used as far as the log proves them.
+"""Advantages over the best arm, learned from a log and used only if the log proves them.
 
-In most randomised experiments one arm is best for nearly everybody. A policy that chooses by context anyway loses to
-that arm, and its own predictions do not show it. So personalising is a hypothesis, and the log is its test:
+In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context anyway loses to
+that arm, and its own predictions do not show it. So personalisation is a hypothesis, which the log tests:
 
 1. Doubly robust scores (``_doubly_robust.py``) give the best arm by their means.
 2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
    advantages towards their means, at which the best arm is chosen everywhere.
-3. Cross-fitting values both: the gain of a round is the score of the arm chosen by regressions that have not seen its
-   fold, less the score of the best arm. Nothing in the regressions, the scores they are fitted to or their penalties
-   depends on the fold that they are valued on. A gain depends on how rounds are split into five folds; so it is the
-   mean over three such splits.
-4. A regression is used if the lower limit of its gain is above 0; of two, the one with the higher limit.
+3. Cross-fitting evaluates both: the gain of a round is the score of the arm chosen by regressions that have not seen
+   its fold, minus the score of the best arm. Nothing in the regressions, their training scores or their penalties
+   depends on the fold that they are evaluated on. A gain depends on the split of rounds into five folds, so it is
+   averaged over three such splits.
+4. A regression is used if the lower limit of its gain is above 0; if both are, the one with the higher limit is used.
 
 Limits hold for both regressions at once with probability 99%, by the largest of correlated studentised means
 (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for cross-validation (Bayle, Bayle, Janson, Mackey
-2020). So the probability to use a regression that loses to the best arm, in the domain of the log, is at most 1%.
-The gain is that of regressions from four fifths of the log; the final ones use all of it.
+2020). So the probability of using a regression that loses to the best arm, in the domain of the log, is at most 1%.
+The gain is estimated for regressions on four fifths of the log; the final regressions use all of it.
 """
 
 from __future__ import annotations

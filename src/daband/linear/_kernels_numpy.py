@@ -1,4 +1,4 @@
-"""Inner loops in numpy: those of ``kernels_numba``, for serving or without numba, and others that stay uncompiled."""
+"""Inner loops in numpy: those of ``kernels_numba``, for serving or without numba, and some that need no compiling."""
 
 # mypy: allow-untyped-defs
 

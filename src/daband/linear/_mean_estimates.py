@@ -95,9 +95,9 @@ class LiftSequence:
     whatever the choice of c and however rewards change over time. Limits are an asymptotic confidence sequence
     (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central limit theory and asymptotic confidence
     sequences", 2024). The probability that the interval ever misses the mean lift is at most ``1 - confidence``,
-    however often it is read, up to an error that vanishes as the groups grow. It takes the larger of two variances:
-    that of the terms, and the one that they have if both groups have the same rewards. Otherwise a control group that
-    happens to have none of the rare rewards would seem to be certain.
+    however often it is read, up to an error that vanishes as the groups grow. It uses the larger of two variances:
+    the variance of the terms, and their variance if both groups had the same rewards. Otherwise a control group that
+    happens to have none of the rare rewards would seem certain.
     """
 
     def __init__(self, confidence: float = 0.95) -> None:

@@ -19,7 +19,7 @@ exp-concave, and for any fixed weights u (one predictor alone, or the best mixtu
 
     sum_t (r_t - p_t . w_t)^2  <=  sum_t (r_t - p_t . u)^2  +  O(M log n)
 
-for M predictors and n rounds (Hazan, Agarwal and Kale 2007): the mean error exceeds that of the best mixture by
+for M predictors and n rounds (Hazan, Agarwal and Kale 2007): the mean error exceeds the best mixture's by
 O(M log n / n). So the mixture is never much worse than its best member, on data like those it was learned from.
 """
 
