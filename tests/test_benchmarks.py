@@ -81,14 +81,16 @@ def test_steps_are_timed(tmp_path):
 
 @slow
 def test_predictions_are_stored_and_questions_measured(tmp_path, script):
-    run("predictions.py", "--sets", "synthetic", "--out", tmp_path)
-    first = min(tmp_path.glob("*.npz"))
-    assert first.name == "synthetic__rotation-0__0.npz"
+    predictions = script("predictions")
+    assert ("synthetic", "rotation-0") in predictions.data_sets(["synthetic"])
+    predictions.store("synthetic", "rotation-0", 0, tmp_path, "cpu")
+    first = tmp_path / "synthetic__rotation-0__0.npz"
     stored = np.load(first)
     assert stored["target_means"].shape[0] == len(stored["candidates"])
     rows = script("questions").measure(first)
     assert {row["way"] for row in rows} >= {"questions", "uniform"}
     assert np.mean([row["true"] for row in rows if "true" in row]) > 0.8
+    assert {row["target"] for row in script("questions").verdicts(first)} == {"real", "unrelated", "flipped"}
     assert script("reference_class").new_rows(tmp_path) == []  # generated data sets do not belong to the class
 
 

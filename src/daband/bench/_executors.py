@@ -127,7 +127,7 @@ def execute_all(
     ``jobs`` groups are executed at a time: one in this process, several in other processes.
     """
     groups = groups_of(todo)
-    way = _in_turn if jobs == 1 or len(groups) == 1 else partial(_in_processes, jobs=jobs)
+    way = _in_turn if jobs == 1 or len(groups) <= 1 else partial(_in_processes, jobs=jobs)
     for group, outcomes in way(groups, partial(work, out=out), listener):
         yield from zip(group, outcomes, strict=True)
 
