@@ -20,6 +20,9 @@ is known.
 # Two products were tested in Norway with the same three offers. Few customers buy, and baskets differ a lot. For
 # *shoes* the coupon is best for everybody; for *tents* it is best for young customers, and a visit for the others.
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
@@ -120,7 +123,8 @@ plt.show()
 # One file holds the policy. It reads a customer as a mapping of columns, and needs numpy only. Every decision here has
 # probability 1: for a log that can be learned later, export with ``epsilon=0.05``.
 
-daband.export(choices["tents"].policy, "tents.daband")
-deployed = daband.load_deployed("tents.daband")
+file = Path(tempfile.mkdtemp()) / "tents.daband"
+daband.export(choices["tents"].policy, file)
+deployed = daband.load_deployed(file)
 for customer in ({"age": 24, "spent": 80.0, "city": "Oslo"}, {"age": 71, "spent": 80.0, "city": "elsewhere"}):
     print(customer, "->", deployed.decide(customer).arm_name)
