@@ -86,7 +86,7 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     told = daband("choose", *FILES, "--set", "episodes=2", "--out", "chosen", cwd=market)
     assert "the log has no propensities; they are estimated" in told
-    assert "a number is taken to mean the same in both" in told
+    assert "a number means the same in both domains" in told
     assert (market / "chosen/daband.toml").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
     told += daband("export", "chosen", "m.daband", cwd=market)
@@ -106,7 +106,7 @@ def test_fit_log_takes_a_table(market):
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "shifts between real domains like this" in " ".join(told.split())
-    assert "go on with `daband assess POLICY --on " in told
+    assert "continue with `daband assess POLICY --on " in told
     assert "name its data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
     assert "arm 'offer' needs a reward" in told

@@ -35,15 +35,15 @@ def _option(help: str, *names: str) -> Any:
 def _file_options(
     *,
     source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
-    target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
+    target: Annotated[str | None, _option("The new market; its rewards or labels are not used.")] = None,
     domain: Annotated[
         str | None, _option("A column of the one table --source that names a row's market; --target is then its value.")
     ] = None,
     label: Annotated[str | None, _option("The column that names the right arm.")] = None,
-    arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
-    reward: Annotated[str | None, _option("Of a log, the column of what it paid, in any unit.")] = None,
+    arm: Annotated[str | None, _option("Column of a log with the chosen arm.")] = None,
+    reward: Annotated[str | None, _option("Column of a log with the reward, in any unit.")] = None,
     propensity: Annotated[
-        str | None, _option("Of a log, the column of its probability; without one it is estimated.")
+        str | None, _option("Column of a log with the probability of the chosen arm; estimated if not given.")
     ] = None,
     id: Annotated[list[str] | None, _option("A column that names a row; it is left out.")] = None,
     category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
@@ -151,7 +151,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
     write_text(place, text)
     quoted = shlex.quote(str(place))
     again = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
-    say(f"These settings: {place} (edit it, and go on with `daband {again}`, or any other command)")
+    say(f"Settings: {place} (edit the file and continue with `daband {again}`)")
     return Path(place), open_questions
 
 
@@ -190,8 +190,8 @@ def _show(read: FilesRead, files: dict[str, Any]) -> list[Notice]:
     say("Another type: --category, --number, --date, --drop COLUMN.")
     if files["shift"] is None and not files["units"]:
         say(
-            "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
-            "another currency: --units price. Other looks or sensors: --shift style."
+            "No shift was stated: a number means the same in both domains (--shift covariate). For amounts in another "
+            "currency: --units price. For other looks or sensors: --shift style."
         )
     return notices
 

@@ -201,7 +201,7 @@ def evaluate_log_command(
     ] = None,
     skip_damaged: options.SkipDamaged = False,
 ) -> None:
-    """What would a policy be paid per round? Estimate it from rounds that another policy played and logged.
+    """Estimate the mean reward of a policy from rounds that another policy played and logged.
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """

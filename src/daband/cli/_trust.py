@@ -258,7 +258,7 @@ def _next_steps(choice: Choice, place: Path, budget: int, contexts: int) -> None
         wanted = min(choice.assessment.needed, contexts)
         say(f"Rewards decide: daband audit {quoted} --budget {wanted} --out questions.csv")
     say(f"Why: daband assess {quoted}")
-    use = "To deploy it all the same" if choice.assessment.verdict == KEEP else "For production"
+    use = "To deploy it anyway" if choice.assessment.verdict == KEEP else "For production"
     say(f"{use}: daband export {quoted} FILE --epsilon 0.1")
 
 
