@@ -11,9 +11,9 @@ ROOT = Path(daband.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in FILES}
 PUBLIC_MODULES = {"__init__.py", "__main__.py", "errors.py", "weights.py"}
-MAX_CODE_LINES = 24_050
-MAX_FILES = 168
-MAX_METHODS = 80
+MAX_CODE_LINES = 26_000
+MAX_FILES = 170
+MAX_METHODS = 30
 MAX_PUBLIC_NAMES = 120
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
