@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant("paper's pixels are raw", "neural/_recipes.py", '"pixels": "symmetric"', '"pixels": "unit"', RECIPES),
     Mutant(
         "P's second reading is the first",
-        "neural/objectives/_predicted_reward.py",
+        "neural/objectives/_target_predictions.py",
         "return (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)",
         "return batch.arm",
         "tests/neural/objectives/test_terms.py",

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from daband.evaluation._paired_test import compare_paired
+from daband.bench._records import compare_paired
 
 Record = Mapping[str, Any]
 

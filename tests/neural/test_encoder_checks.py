@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from daband.neural._encoder_checks import ENCODER_CHECKS, check_encoder
+from daband.neural._checks import ENCODER_CHECKS, check_encoder
 from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
 from daband.neural.encoders._mlp import MlpFeatures
 from tests.registries import temporarily

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from daband.neural._term_checks import TERM_CHECKS, check_rows_need_not_match, check_runs_can_be_mapped, check_term
+from daband.neural._checks import TERM_CHECKS, check_rows_need_not_match, check_runs_can_be_mapped, check_term
 from daband.neural.objectives._term import Term, terms
 
 

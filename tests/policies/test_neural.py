@@ -9,9 +9,8 @@ import torch
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
 from daband.neural._daband import DABand
-from daband.neural._neural_linucb import NeuralLinUCB
+from daband.neural._neural_linucb import NeuralLinUCB, adapt_stacked, can_stack
 from daband.neural._recipes import recipe_for, recipe_names
-from daband.neural._stacking import adapt_stacked, can_stack
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy

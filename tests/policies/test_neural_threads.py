@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from daband.neural._stacking import adapt_stacked
+from daband.neural._neural_linucb import adapt_stacked
 from daband.neural.objectives._term import Term, terms
 from tests.neural.learning.test_learner import with_terms
 from tests.policies.test_neural import make, problem, small, trained

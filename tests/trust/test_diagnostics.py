@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._diagnostics import classifier_accuracy, collapse_signs, outside_support, projected
+from daband.trust._assess import classifier_accuracy, collapse_signs, outside_support, projected
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):

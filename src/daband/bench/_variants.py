@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from daband._files import read_json, read_npz, write_json
 from daband.bench._methods import check_recipe, policy_settings
-from daband.bench._records import Record, Records, group_by, metric_of, read_results, results_locked
+from daband.bench._records import Paired, Record, Records, group_by, holm, metric_of, read_results, results_locked
 from daband.bench._run import read_spec
 from daband.bench._settings import Experiment, RunSpec, put_nested, toml_value, validation_message
 from daband.bench.report import _method_summaries as summaries
@@ -32,7 +32,6 @@ from daband.domains._contract import Pair
 from daband.domains._registry import load, pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.evaluation._model_selection import CRITERIA, SourceHistory, criteria
-from daband.evaluation._paired_test import Paired, holm
 from daband.policies._checkpoints import load_policy
 
 Grid = Mapping[str, Sequence[Any]]

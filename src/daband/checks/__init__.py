@@ -10,18 +10,14 @@ from daband.checks._pairs import check_pair
 from daband.checks._policies import POLICY_CHECKS, check_policy
 
 if TYPE_CHECKING:
-    from daband.neural._encoder_checks import check_encoder
-    from daband.neural._term_checks import check_term
+    from daband.neural._checks import check_encoder, check_term
 
 __all__ = ["POLICY_CHECKS", "check_encoder", "check_pair", "check_policy", "check_term"]
 
-_MODULES = {
-    "ENCODER_CHECKS": "_encoder_checks", "check_encoder": "_encoder_checks",
-    "TERM_CHECKS": "_term_checks", "check_term": "_term_checks",
-}  # fmt: skip
+_NEURAL = ("ENCODER_CHECKS", "TERM_CHECKS", "check_encoder", "check_term")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _NEURAL:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"daband.neural.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module("daband.neural._checks"), name)

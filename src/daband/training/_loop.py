@@ -164,7 +164,7 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
     """Return True if these policies can be trained in a stack: several neural ones of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
         return False
-    from daband.neural._stacking import can_stack  # imports torch
+    from daband.neural._neural_linucb import can_stack  # imports torch
 
     return can_stack(policies)
 
@@ -255,7 +255,7 @@ class RunGroup:
             for index in present:
                 self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
-        from daband.neural._stacking import adapt_stacked
+        from daband.neural._neural_linucb import adapt_stacked
 
         for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
             self._attempt(index, partial(trainers[index].close, measured))

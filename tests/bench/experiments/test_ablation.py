@@ -7,13 +7,12 @@ import pytest
 from daband._files import write_json
 from daband.bench import _variants as variants_module
 from daband.bench._bench import bench
-from daband.bench._records import read_results
+from daband.bench._records import compare_paired, holm, read_results
 from daband.bench._settings import load_experiment
 from daband.bench._variants import ablation_rows, ablation_runs, write_ablation
 from daband.bench.report._method_summaries import ABLATION_BASES as BASES
 from daband.bench.report._method_summaries import ABLATION_LETTERS as COMBINATIONS
 from daband.errors import InvalidInput
-from daband.evaluation._paired_test import compare_paired, holm
 from daband.neural._recipes import resolve_recipe
 from daband.neural.objectives._term import terms
 

@@ -8,8 +8,8 @@ import torch
 
 from daband._domain_names import DomainNames
 from daband.neural._daband import DABand
+from daband.neural._neural_linucb import adapt_stacked
 from daband.neural._recipes import recipe_for
-from daband.neural._stacking import adapt_stacked
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.learning._batches import BLOCK, Batches, BatchShape
 from daband.neural.learning._learner import Learner

@@ -68,7 +68,7 @@ def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
 
 
 def test_a_copy_of_one_of_several_leaves_the_others_behind():
-    from daband.neural._stacking import adapt_stacked
+    from daband.neural._neural_linucb import adapt_stacked
 
     policies = [trained(make(seed=seed)) for seed in (0, 1)]
     adapt_stacked(policies)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural._stacking import adapt_stacked, can_stack
+from daband.neural._neural_linucb import adapt_stacked, can_stack
 from daband.neural.encoders._encoder import encoders
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.neural.learning._settings import EncoderSettings

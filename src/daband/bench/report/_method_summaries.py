@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench._records import Metric, Record, group_by, metric_of
-from daband.evaluation._paired_test import Paired, compare_paired
+from daband.bench._records import Metric, Paired, Record, compare_paired, group_by, metric_of
 
 UNKNOWN = "unknown"
 #: A method and its variant.

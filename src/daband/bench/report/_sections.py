@@ -15,14 +15,13 @@ import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 
-from daband.bench._records import TARGET_ACCURACY, Metric, Records, decimals, group_by, metric_of
+from daband.bench._records import TARGET_ACCURACY, Metric, Paired, Records, decimals, group_by, metric_of
 from daband.bench._variants import ablation_rows
 from daband.bench.report import _figures as figures
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import BASELINE, UNKNOWN, Key, Mean, MethodSummary, label
 from daband.bench.report._run_files import RunFiles, common_curve
 from daband.evaluation._collapse_watch import CollapseWatch
-from daband.evaluation._paired_test import Paired
 
 #: With more classes, the table of classes is folded.
 _MAX_OPEN_CLASSES = 16

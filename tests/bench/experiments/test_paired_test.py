@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daband.bench._records import compare_paired, holm
 from daband.errors import InvalidInput
-from daband.evaluation._paired_test import compare_paired, holm
 
 
 def test_against_scipy():
