@@ -60,14 +60,18 @@ def in_eight_bits(image: Any) -> Any:
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``."""
+    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``.
+
+    Transparent pixels are white.
+    """
     from PIL import Image
 
     with Image.open(source) as opened:
-        if opened.mode == "P" and "transparency" in opened.info:
-            image = opened.convert("RGBA").convert("RGB")  # Pillow warns when this is done in one step
-        else:
-            image = in_eight_bits(opened).convert("RGB")
+        image = in_eight_bits(opened)
+        if image.has_transparency_data:  # the colour under transparent pixels is arbitrary: show them on white
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert("RGB")
     if resize is not None and image.size != (resize, resize):
         image = image.resize((resize, resize), Image.Resampling.BILINEAR)
     pixels: AnyArray = np.array(image)

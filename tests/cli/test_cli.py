@@ -92,6 +92,7 @@ def test_presets_and_methods_and_version(daband):
         "visda17",
         "s2rda49",
         "signs",
+        "emoji",
         "amazon",
         "handwritten",
         "office_caltech",

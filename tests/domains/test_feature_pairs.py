@@ -1,4 +1,4 @@
-"""amazon, office_caltech and signs, on the real files and on damaged ones."""
+"""amazon, office_caltech, signs and emoji, on the real files and on damaged ones."""
 
 import numpy as np
 import pytest
@@ -130,3 +130,44 @@ def test_photographs_of_one_sign_stay_on_one_side(places, write_images):
     ]
     assert len(tracks[0]) == len(tracks[1]) == 86
     assert not tracks[0] & tracks[1]
+
+
+def write_emoji(root, vendor, motifs=6):
+    """Write an npm package with a man, a woman and a person for each motif, and one picture twice."""
+    import json
+
+    from PIL import Image
+
+    from daband.domains.datasets._research import _EMOJI_GROUPS
+
+    listed = []
+    for label, group in enumerate(_EMOJI_GROUPS):
+        for motif in range(motifs):
+            for number, form in enumerate(("1F468-200D-", "1F469-200D-", "1F9D1-200D-", "1F9D1-1F9D1-")):
+                code = f"{form}{label:X}{motif:X}"
+                file = root / f"img/{vendor}/64/{code.lower()}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (64, 64), (label, motif, min(number, 2))).save(file)
+                listed.append({"unified": code, "image": file.name, "category": group, f"has_img_{vendor}": True})
+    (root / "emoji.json").write_text(json.dumps(listed), encoding="utf-8")
+
+
+def test_forms_of_one_emoji_stay_on_one_side_and_copies_are_left_out(places):
+    for vendor in ("google", "twitter"):
+        write_emoji(places / f"node_modules/emoji-datasource-{vendor}", vendor)
+    pair = load("emoji", side=16, source_test=None)
+    assert len(pair.source) == len(pair.target) + len(pair.target_test) == 9 * 6 * 3
+    seen, held = pair.target.read(np.arange(81)), pair.target_test.read(0, 81)
+    motifs = [{(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in images} for images in (seen, held)]
+    assert len(motifs[0]) == len(motifs[1]) == 27
+    assert not motifs[0] & motifs[1]
+    np.testing.assert_array_equal(pair.target_test.read_expected(0, 81).argmax(axis=1), held[:, 0, 0, 0])
+
+
+def test_a_folder_that_is_not_an_emoji_package(places):
+    write_emoji(places / "emoji-datasource-google", "google", motifs=1)
+    write_emoji(places / "emoji-datasource-twitter", "facebook", motifs=1)
+    with pytest.raises(DataError, match=r"emoji-datasource-twitter is not the npm package .*has_img_twitter"):
+        load("emoji")
+    with pytest.raises(DataError, match="npm install --prefix"):
+        load("emoji/google-facebook")

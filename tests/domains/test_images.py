@@ -67,10 +67,21 @@ def test_odd_kinds_of_images_become_three_channels(tmp_path):
     generator = np.random.default_rng(0)
     grey = generator.integers(0, 256, size=(12, 12), dtype=np.uint8)
     Image.fromarray(grey).save(tmp_path / "grey.png")
-    Image.fromarray(grey).convert("P").save(tmp_path / "palette.png", transparency=b"\x00" * 256)
-    Image.fromarray(np.dstack([grey] * 4)).save(tmp_path / "alpha.png")
+    Image.fromarray(grey).convert("P").save(tmp_path / "palette.png")
+    Image.fromarray(np.dstack([grey] * 3 + [np.full_like(grey, 255)])).save(tmp_path / "opaque.png")
     images = ImageContexts(sorted(tmp_path.glob("*.png")), (12, 12)).read(np.arange(3))
     np.testing.assert_array_equal(images, np.broadcast_to(grey, (3, 3, 12, 12)))
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    pixels = np.full((12, 12, 4), (200, 10, 10, 255), np.uint8)
+    pixels[:, :6, 3] = 0
+    Image.fromarray(pixels).save(tmp_path / "alpha.png")
+    Image.fromarray(np.zeros((12, 12), np.uint8)).convert("P").save(tmp_path / "palette.png", transparency=0)
+    half, all_transparent = ImageContexts(sorted(tmp_path.glob("*.png")), (12, 12)).read(np.arange(2))
+    np.testing.assert_array_equal(half[:, :, :6], 255)
+    np.testing.assert_array_equal(half[:, 0, 6], (200, 10, 10))
+    np.testing.assert_array_equal(all_transparent, 255)
 
 
 @pytest.mark.parametrize(("resize", "crop"), [(10, 11), (0, 0)])

@@ -22,7 +22,8 @@ REAL = {name.partition("/")[0]: name for name in reversed(pairs.names())}
 
 
 @pytest.mark.parametrize(
-    "name", [name for family, name in REAL.items() if family not in ("files", "synthetic", "visda17", "s2rda49")]
+    "name",
+    [name for family, name in REAL.items() if family not in ("files", "synthetic", "visda17", "s2rda49", "emoji")],
 )
 def test_the_real_pairs_conform(shared_data, name):
     check_pair(load(name))
@@ -41,6 +42,7 @@ def test_passes_is_passed_on(name):
     ("family", "count"),
     [
         ("amazon", 12),
+        ("emoji", 6),
         ("handwritten", 6),
         ("office_caltech", 12),
         ("warfarin", 6),

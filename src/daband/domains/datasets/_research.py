@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,55 @@ def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
 
 
 declare("signs", read=_read_signs, tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4))
+
+
+# Emoji: one vendor's drawings to another's, nine Unicode groups.
+
+
+_EMOJI_GROUPS: tuple[str, ...] = tuple(catalogue()["emoji"]["class_names"])
+#: Joined characters that change how one emoji is drawn: joiner, presentation, female, male, to the right, four hairs.
+_EMOJI_SIGNS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
+#: Man and woman are drawn almost as the neutral adult is, boy and girl as the child.
+_EMOJI_PEOPLE = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
+
+
+def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> Parts:
+    """Read one vendor's drawings as source and another's as target: contexts (3, side, side) of uint8, 9 arms.
+
+    The arm is the emoji's Unicode group. Skin tones are not read, and of identical pictures of a vendor only the first.
+    Forms of one emoji (man, woman and person running) stay on one side of the target's split.
+
+    Args:
+        source: google, twitter or facebook, each with about 1,900 emoji.
+        target: another of them; training sees half of its emoji, the other half is kept for the evaluator.
+        side: pixels per side; files have 64.
+    """
+    (*of_source, _), (x, y, motifs) = (_emoji_of(vendor, side) for vendor in (source, target))
+    return Parts({"source": tuple(of_source), **halved(x, y, name=f"emoji/{source}-{target}", groups=motifs)})
+
+
+def _emoji_of(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]:
+    """Return contexts, labels and the names of motifs, which forms of one emoji share."""
+    root = file_of("emoji", vendor)
+    try:
+        listed = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
+        kept = [one for one in listed if one["category"] in _EMOJI_GROUPS and one[f"has_img_{vendor}"]]
+        paths = tuple(root / "img" / vendor / "64" / one["image"] for one in kept)
+        codes = [one["unified"] for one in kept]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})") from None
+    labels = np.array([_EMOJI_GROUPS.index(one["category"]) for one in kept], np.int64)
+    contexts, labels = _decode(ImageList(paths, labels), side)
+    rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
+    return contexts[rows], labels[rows], [_motif(codes[row]) for row in rows]
+
+
+def _motif(codes: str) -> str:
+    parts = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_SIGNS]
+    return "-".join(parts) or codes
+
+
+declare("emoji", read=_read_emoji, tiny=lambda **_: builder.made_up_images(n_arms=9, per_class=12, side=16, seed=7))
 
 
 # Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex, year, store).
