@@ -27,7 +27,7 @@ FIRST = {
     "checks": ["check_policy", "check_pair", "check_term", "check_encoder"],
 }  # fmt: skip
 """What stands first on its page; the rest follows by name."""
-ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "neural",
+ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "sklearn", "neural",
          "linear", "bench", "checks", "weights", "errors"]  # fmt: skip
 
 
@@ -57,7 +57,7 @@ class Public:
 def rooms() -> list[str]:
     """The packages that offer something, assumptions, names and errors, in the order of the reference."""
     found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
-    found |= {"errors", "weights"}
+    found |= {"errors", "sklearn", "weights"}
     offering = {name for name in found if getattr(importlib.import_module(f"daband.{name}"), "__all__", None)}
     return [name for name in ORDER if name in offering] + sorted(offering - set(ORDER))
 

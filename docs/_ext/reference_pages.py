@@ -16,7 +16,7 @@ TITLES = {
     "policies": "Policies", "domains": "Domains and readers", "training": "Training", "evaluation": "Evaluation",
     "trust": "Trust", "serving": "Serving", "service": "Service", "neural": "Neural policies",
     "linear": "Linear core", "bench": "Experiments and reports", "checks": "Checks",
-    "weights": "Weights of rounds", "errors": "Errors",
+    "sklearn": "Estimators for scikit-learn", "weights": "Weights of rounds", "errors": "Errors",
 }  # fmt: skip
 
 

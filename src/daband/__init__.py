@@ -48,7 +48,7 @@ _NAMES_OF = {
     "trust": "Assessment Audit Choice assess audit choose",
 }  # fmt: skip
 _PACKAGE_OF = {name: package for package, names in _NAMES_OF.items() for name in names.split()}
-_PACKAGES = {"bench", "checks", "cli", "domains", "weights", *_NAMES_OF}
+_PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_OF}
 _NAME_IN_PACKAGE = {"load": "load_policy"}
 #: Packages that register their policies when the registry of policies is searched and torch is installed.
 PLUGINS = ("daband.neural",)

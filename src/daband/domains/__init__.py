@@ -4,7 +4,7 @@ from daband._shift import Shift
 from daband._table_transform import TableTransform
 from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.domains._mixtures import restrict_pair
-from daband.domains._registry import data_directory, load, pair_names, register_pair
+from daband.domains._registry import load, pair_names, register_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import from_images
@@ -14,6 +14,6 @@ from daband.domains.readers._tables import from_table
 
 __all__ = [
     "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
-    "TableTransform", "data_directory", "from_arrays", "from_images", "from_log", "from_table", "load",
+    "TableTransform", "from_arrays", "from_images", "from_log", "from_table", "load",
     "pair_names", "register_pair", "restrict_pair",
 ]  # fmt: skip

@@ -3,12 +3,12 @@
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
-from daband.neural.encoders._encoder import Encoder, Features, LatentSettings
+from daband.neural.encoders._encoder import Features, LatentSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings
 from daband.neural.objectives._objective import Weight
 from daband.neural.objectives._term import Batch, Term, terms
 
 __all__ = [
-    "Batch", "DABand", "Encoder", "EncoderSettings", "Features", "LatentSettings", "LearningSettings", "NeuralLinUCB",
+    "Batch", "DABand", "EncoderSettings", "Features", "LatentSettings", "LearningSettings", "NeuralLinUCB",
     "Recipe", "ReplaySettings", "Term", "Weight", "recipe_for", "terms",
 ]  # fmt: skip

@@ -3,13 +3,13 @@
 from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
-from daband.policies._policy import Policy, RewardedDecision
+from daband.policies._policy import Policy
 from daband.policies._random import Random
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._trees import Trees
 
 __all__ = [
-    "Constant", "LinUCB", "LogPolicy", "Mixture", "Policy", "Random", "RewardedDecision", "Trees", "load_policy",
+    "Constant", "LinUCB", "LogPolicy", "Mixture", "Policy", "Random", "Trees", "load_policy",
     "policies",
 ]  # fmt: skip

@@ -169,7 +169,8 @@ class Mixture(Policy):
         features, with more one on principal components and one with a large penalty; the mean reward of every arm; and
         ``DABand`` if torch is installed. For images it is only ``DABand``.
 
-        ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network.
+        ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network;
+        ``network=False`` leaves the network out.
         """
         if "members" in settings:
             return policy_for_pair(cls, pair, settings)
@@ -417,6 +418,7 @@ def _weighted_member(member: Member, share: float, bonus: float, step: Any) -> M
 def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a mixture for a pair, with its members."""
     settings = dict(settings)
+    with_network = settings.pop("network", True)
     network = {name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings}
     shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
     vectors = len(pair.context_shape) == 1
@@ -436,7 +438,7 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     #: Members by name, each with its prior and exploring weight.
     members: dict[str, tuple[Policy, float, float]] = {}
-    if "daband" in policies:
+    if with_network and "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network:
             network["recipe"] = _without_input_norm(network.get("recipe"))
         members["network"] = policies.get("daband")(**same, feedback=pair.feedback, **network), 1.0, 1.0

@@ -101,6 +101,22 @@ class Checked:
         setattr(policy, self._name, self._check(policy, value))
 
 
+class OtherName:
+    """A name from scikit-learn that policies do not have; the error names the call to use instead."""
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, policy: Any, kind: type) -> Any:
+        raise AttributeError(
+            f"{kind.__name__} has no {self._name}: use {self._instead}, or daband.sklearn.TransferPolicy, "
+            "an estimator for scikit-learn"
+        )
+
+
 def exploration_setting(field: str) -> property:
     """Return a property for a setting of ``Exploration``, which may be changed at any time."""
 
@@ -185,6 +201,11 @@ class Policy(ABC):
         "``for_pair`` sets it for a pair made of tables; a saved file holds it.",
     )
     arm_names = Checked(_check_arm_names, "A name per arm, or None; ``for_pair`` sets the pair's. A file holds them.")
+    fit = OtherName("daband.train(policy, source=pair.source, target=pair.target)")
+    partial_fit = OtherName("policy.update(contexts, arm, reward)")
+    predict = OtherName("policy.select(contexts).arm")
+    predict_proba = OtherName("policy.probabilities(contexts)")
+    score = OtherName("daband.evaluate(policy, pair.target_test)")
 
     def __init__(
         self,

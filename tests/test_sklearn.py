@@ -1,0 +1,139 @@
+"""The estimators for scikit-learn: its own checks, domains, pipelines, routing, and bandit logs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_wine
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import daband
+from daband.errors import InvalidInput
+from daband.sklearn import TransferClassifier, TransferPolicy
+
+
+@pytest.fixture
+def wine():
+    """Return features (a target in other units), labels (-1 in the target), domains, and the true labels."""
+    features, labels = load_wine(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(features))
+    features, labels = features[rows], labels[rows]
+    domain = np.where(np.arange(len(features)) < 90, 1, -2)
+    features[domain < 0] = 3.0 * features[domain < 0] + 5.0
+    return features, np.where(domain < 0, -1, labels), domain, labels
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+@pytest.mark.parametrize("estimator", [TransferClassifier(), TransferPolicy()], ids=lambda one: type(one).__name__)
+def test_scikit_learn_accepts_the_estimators(estimator):
+    check_estimator(estimator, on_skip=None)
+
+
+def test_target_rows_are_used_and_their_labels_are_not(wine):
+    features, labels, domain, truth = wine
+    classifier = TransferClassifier(shift="units").fit(features, labels, sample_domain=domain)
+    other = TransferClassifier(shift="units").fit(features, np.where(domain < 0, 1, labels), sample_domain=domain)
+    target = domain < 0
+    assert classifier.score(features[target], truth[target]) > 0.9
+    np.testing.assert_array_equal(classifier.predict_proba(features[target]), other.predict_proba(features[target]))
+    alone = TransferClassifier(shift="units").fit(features[~target], labels[~target])
+    assert alone.score(features[target], truth[target]) < 0.6
+    assert alone.score(features[~target], truth[~target]) > 0.9
+
+
+def test_probabilities_are_distributions_in_the_order_of_predictions(wine):
+    features, labels, domain, _ = wine
+    classifier = TransferClassifier(shift="units").fit(features, labels, sample_domain=domain)
+    probabilities = classifier.predict_proba(features, sample_domain=domain)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert probabilities.min() >= 0.0
+    np.testing.assert_array_equal(
+        classifier.classes_[probabilities.argmax(axis=1)], classifier.predict(features, sample_domain=domain)
+    )
+    as_target = classifier.predict_proba(features, sample_domain=np.full(len(features), -1))  # skada's default
+    np.testing.assert_array_equal(as_target, classifier.predict_proba(features))
+
+
+def test_several_sources_and_targets_have_domains_of_their_own(wine):
+    features, labels, domain, truth = wine
+    domain = np.where(domain < 0, -1 - np.arange(len(domain)) % 2, np.arange(len(domain)) % 2)
+    classifier = TransferClassifier(shift="units").fit(features, labels, sample_domain=domain)
+    assert classifier.policy_.domains.names == ("0", "1", "-2", "-1")
+    assert classifier.score(features, truth, sample_domain=domain) > 0.9
+    with pytest.raises(InvalidInput, match="sample_domain has -7"):
+        classifier.predict(features, sample_domain=np.full(len(features), -7))
+
+
+def test_pipelines_searches_and_frames_pass_the_domain_on(wine, routing):
+    features, labels, domain, truth = wine
+    frame = pd.DataFrame(features, columns=[f"x{i}" for i in range(features.shape[1])])
+    pipeline = make_pipeline(StandardScaler(), TransferClassifier(shift="units")).set_output(transform="pandas")
+    pipeline.fit(frame, labels, sample_domain=domain)
+    assert pipeline[-1].feature_names_in_[0] == "x0"
+    assert (pipeline.predict(frame[domain < 0]) == truth[domain < 0]).mean() > 0.9
+    search = GridSearchCV(TransferClassifier(), {"shift": ["covariate", "units"]}, cv=2, error_score="raise")
+    assert search.fit(features, truth, sample_domain=domain).best_params_ == {"shift": "units"}
+    silent = TransferClassifier().set_fit_request(sample_domain=False)
+    with pytest.raises(TypeError, match="sample_domain"):
+        make_pipeline(StandardScaler(), silent).fit(features, labels, sample_domain=domain)
+
+
+def logged(n, seed):
+    rng = np.random.default_rng(seed)
+    features, action = rng.uniform(size=(n, 2)), rng.choice(["call", "mail"], n)
+    reward = rng.normal(np.where((features[:, 0] > 0.5) == (action == "mail"), 5.0, 1.0))
+    return features, reward, action, np.full(n, 0.5)
+
+
+@pytest.mark.parametrize("method", ["mixture", "log"])
+def test_a_policy_is_learned_from_a_log_and_scored_on_another(method):
+    features, reward, action, propensity = logged(800, 0)
+    domain, reward[600:] = np.repeat([1, -1], [600, 200]), np.nan
+    policy = TransferPolicy(method).fit(features, reward, action=action, propensity=propensity, sample_domain=domain)
+    assert policy.predict([[0.9, 0.5], [0.1, 0.5]]).tolist() == ["mail", "call"]
+    test, rewards, actions, chances = logged(800, 1)
+    assert policy.score(test, rewards, action=actions, propensity=chances) == pytest.approx(5.0, abs=0.4)
+    assert policy.policy_.arm_names == ("call", "mail")
+    with pytest.raises(InvalidInput, match="'text'"):
+        policy.score(test[:1], rewards[:1], action=["text"], propensity=chances[:1])
+
+
+def test_a_policy_is_learned_from_a_table_of_rewards():
+    rng = np.random.default_rng(0)
+    features = rng.uniform(size=(200, 1))
+    rewards = pd.DataFrame({"low": 1.0 - features[:, 0], "high": features[:, 0]})
+    policy = clone(TransferPolicy(random_state=np.random.RandomState(1))).fit(features, rewards)
+    assert policy.predict([[0.1], [0.9]]).tolist() == ["low", "high"]
+    assert policy.score(features, rewards) == pytest.approx(rewards.max(axis=1).mean(), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given", "message"),
+    [
+        (TransferClassifier(), {"sample_domain": [-1] * 4}, "no source"),
+        (TransferClassifier(), {"sample_domain": [0.5] * 4}, "one integer per row"),
+        (TransferClassifier(), {"sample_domain": [1, 1]}, "inconsistent numbers of samples"),
+        (TransferPolicy(), {}, "needs action="),
+        (TransferPolicy("log"), {"action": [0, 1, 0, 1], "propensity": [2.0] * 4}, "propensities lie in"),
+    ],
+)
+def test_bad_input_names_the_argument(estimator, given, message):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], **given)
+
+
+def test_a_policy_says_what_fit_and_predict_are_called():
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2)
+    for name, instead in {"fit": "daband.train", "predict": "policy.select", "partial_fit": "policy.update"}.items():
+        with pytest.raises(AttributeError, match=f"LinUCB has no {name}: use {instead}"):
+            getattr(policy, name)
+    assert not hasattr(policy, "score")
