@@ -17,7 +17,8 @@ __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
     "policies": ["Policy", "LogPolicy", "LinUCB", "Constant", "Random", "load_policy"],
-    "domains": ["load", "from_arrays", "from_table", "from_images", "from_log", "Columns", "Pair"],
+    "domains": ["load", "from_arrays", "from_table", "from_images", "from_log", "from_gymnasium",
+                "Columns", "Pair"],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
     "evaluation": ["evaluate", "evaluate_log", "Evaluation"],
     "trust": ["choose", "assess", "audit", "Choice", "Assessment", "Audit", "Candidate"],

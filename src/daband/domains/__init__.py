@@ -7,6 +7,7 @@ from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import load, pair_names, register_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
+from daband.domains.readers._gymnasium import from_gymnasium
 from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
@@ -14,6 +15,6 @@ from daband.domains.readers._tables import from_table
 
 __all__ = [
     "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
-    "TableTransform", "from_arrays", "from_images", "from_log", "from_table", "load",
+    "TableTransform", "from_arrays", "from_gymnasium", "from_images", "from_log", "from_table", "load",
     "pair_names", "register_pair", "restrict_pair",
 ]  # fmt: skip

@@ -1,0 +1,113 @@
+"""A simulator with the interface of gymnasium as the source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daband._arguments import one_of, whole
+from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
+from daband.domains._contract import Pair
+from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._logs import from_log
+from daband.errors import InvalidInput
+
+
+def from_gymnasium(
+    env: Any,
+    target_contexts: ArrayLike | Any,
+    *,
+    rounds: int = 1000,
+    feedback: str = "all_arms",
+    target_test: Any = None,
+    seed: int = 0,
+    name: str = "gymnasium",
+    **settings: Any,
+) -> Pair:
+    """Return a pair whose source is a simulator: a gymnasium environment with discrete actions.
+
+    Args:
+        env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the observations the contexts. A
+            context is flattened by ``gymnasium.spaces.flatten``, unless it is an array already.
+        target_contexts: contexts of the target, (m, *C); or another environment, such as the real robot's, which is
+            reset ``rounds`` times: no action is taken there.
+        rounds: the number of source contexts.
+        feedback: "all_arms" for problems of one step: the environment is reset once per context and arm with the same
+            seed, so that the reward of every arm is known. "log" for any environment: arms are drawn uniformly, and
+            every step is a round of a log.
+        target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
+            arm is tried ``rounds`` times.
+        seed: the first seed of ``env.reset``; contexts have consecutive seeds.
+        name: the pair's name in reports.
+        settings: further arguments of ``from_arrays``, or of ``from_log``.
+
+    >>> pair = daband.domains.from_gymnasium("CartPole-v1", [[0.0] * 4] * 50, rounds=40, feedback="log")
+    >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
+    ((4,), 2, 40)
+    """
+    rounds, seed = whole("rounds", rounds, least=2), whole("seed", seed, least=0)
+    one_of("feedback", feedback, ("all_arms", "log"))
+    simulator, n_arms = _opened(env, "env")
+    if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
+        real, seeds = _opened(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
+        target_contexts = np.stack([_context(real, real.reset(seed=one)[0]) for one in seeds])
+    if hasattr(target_test, "reset") or isinstance(target_test, str):
+        real, test_arms = _opened(target_test, "target_test")
+        if test_arms != n_arms:
+            raise InvalidInput(f"target_test has {test_arms} actions, env has {n_arms}")
+        target_test = _every_reward(real, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
+    given = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
+    if feedback == "log":
+        return from_log(source=_random_steps(simulator, n_arms, rounds, seed), **given)
+    return from_arrays(source=_every_reward(simulator, n_arms, range(seed, seed + rounds)), **given)
+
+
+def _opened(env: Any, argument: str) -> tuple[Any, int]:
+    """Return an environment and its number of actions."""
+    try:
+        import gymnasium
+    except ModuleNotFoundError:
+        raise InvalidInput("from_gymnasium needs gymnasium: pip install 'daband[gymnasium]'") from None
+    opened = gymnasium.make(env) if isinstance(env, str) else env
+    actions = getattr(opened, "action_space", None)
+    if not isinstance(actions, gymnasium.spaces.Discrete):
+        raise InvalidInput(f"{argument} must be an environment with a Discrete action space, got {actions!r}")
+    return opened, int(actions.n)
+
+
+def _context(env: Any, observation: Any) -> AnyArray:
+    from gymnasium.spaces import Box, flatten
+
+    space = env.observation_space
+    return np.array(observation if isinstance(space, Box) else flatten(space, observation))
+
+
+def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatArray]:
+    """Return contexts (n, *C) and the reward of every arm (n, K)."""
+    rewards: FloatArray = np.empty((len(seeds), n_arms))
+    contexts: list[AnyArray] = []
+    for row, seed in enumerate(seeds):
+        for arm in range(n_arms):
+            context = _context(env, env.reset(seed=seed)[0])
+            if arm and not np.array_equal(context, contexts[-1]):
+                raise InvalidInput(
+                    f"env.reset(seed={seed}) gives different observations, so that arms cannot be compared: draw from "
+                    "env.np_random only, or use feedback='log'"
+                )
+            contexts += [] if arm else [context]
+            rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
+    return np.stack(contexts), rewards
+
+
+def _random_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
+    """Return a log of steps with uniformly drawn arms: contexts, arms, rewards and propensities."""
+    arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, rounds), np.empty(rounds), []
+    observation, over = None, True
+    for step in range(rounds):
+        if over:
+            observation, _ = env.reset(seed=seed + step)
+        contexts.append(_context(env, observation))
+        observation, rewards[step], ended, cut, _ = env.step(int(env.action_space.start) + int(arms[step]))
+        over = ended or cut
+    return np.stack(contexts), arms, rewards, np.full(rounds, 1.0 / n_arms)
