@@ -349,3 +349,11 @@ def _remedy(error: OSError) -> str:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def cache_directory() -> Path:
+    """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
+    given = os.environ.get("DABAND_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"

@@ -12,8 +12,6 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
-#: Mean and standard deviation of the ImageNet channels, for pixels in [0, 1].
-IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
@@ -59,11 +57,8 @@ def in_eight_bits(image: Any) -> Any:
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
 
 
-def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``.
-
-    Transparent pixels are white.
-    """
+def open_rgb(source: Any) -> Any:
+    """Return an image file as a Pillow image in RGB. Transparent pixels are white."""
     from PIL import Image
 
     with Image.open(source) as opened:
@@ -71,7 +66,14 @@ def decode(source: Any, resize: int | None = None, crop: int | None = None) -> A
         if image.has_transparency_data:  # the colour under transparent pixels is arbitrary: show them on white
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        image = image.convert("RGB")
+        return image.convert("RGB")
+
+
+def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
+    """Return an image as uint8 (H, W, 3): both sides resized to ``resize``, then the centre ``crop`` x ``crop``."""
+    from PIL import Image
+
+    image = open_rgb(source)
     if resize is not None and image.size != (resize, resize):
         image = image.resize((resize, resize), Image.Resampling.BILINEAR)
     pixels: AnyArray = np.array(image)

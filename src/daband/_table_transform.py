@@ -24,12 +24,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
 from operator import itemgetter
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arrays import FloatArray
+from daband._arrays import AnyArray, FloatArray, below
 from daband.errors import DataError, InvalidInput, did_you_mean
+
+if TYPE_CHECKING:
+    from daband._input_encoders import InputEncoder
 
 T = TypeVar("T")
 Moment: TypeAlias = datetime | time | None
@@ -385,8 +388,40 @@ class DateColumn:
         return [*years, *circles, *([0.0] if self.flags_missing else [])]
 
 
-AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
-_KINDS: dict[str, type[AnyColumn]] = {one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn)}
+@dataclass(frozen=True)
+class EncodedColumn:
+    """A column of images (bytes, base64 or paths) or texts, which become the features of a frozen encoder."""
+
+    name: str
+    encoder: InputEncoder
+    kind: ClassVar[str] = "encoded"
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers that this column becomes."""
+        return [f"{self.name} {number}" for number in range(self.encoder.width)]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the features (n, width) of a frame's rows."""
+        values = _column(frame, self.name, "").to_list()
+
+        def where(row: int) -> str:
+            return f"column {self.name!r} has {str(values[row])[-80:]!r} in row {row_number(frame, row)}"
+
+        return self.encoder.column(values, where)
+
+    def one(self, value: Any) -> FloatArray:
+        """Return the features (width,) of one value."""
+        try:
+            return self.encoder.one(value)
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.name!r}: {error}") from None
+
+
+AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn
+_KINDS: dict[str, type[AnyColumn]] = {
+    one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn)
+}
 
 
 def _missing(name: str, what: str) -> RowWarning:
@@ -413,14 +448,19 @@ class TableTransform:
         categorical: Sequence[str] = (),
         dates: Sequence[str] = (),
         ids: Sequence[str] = (),
+        encoders: Mapping[str, Any] | None = None,
     ) -> TableTransform:
         """Fit on the context columns of a polars or pandas frame, or of several frames by name.
 
-        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date; the others must be numeric.
+        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, and those in ``encoders`` the
+        features of that encoder of images or texts; the others must be numeric.
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         kinds = dict.fromkeys(categorical, CategoricalColumn) | dict.fromkeys(dates, DateColumn)
-        return cls(tuple(kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids))
+        encoded = encoded_columns(encoders or {})
+        return cls(
+            tuple(encoded.get(name) or kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
+        )
 
     def with_medians(self, frame: Any, marked: Sequence[bool]) -> TableTransform:
         """Return a copy that fills gaps in the ``marked`` numeric columns by the medians of this frame.
@@ -478,24 +518,52 @@ class TableTransform:
 
     def state(self) -> dict[str, Any]:
         """Return the fitted state in JSON types, for ``from_state``."""
-        columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
+        columns: list[dict[str, Any]] = []
+        for column in self.columns:
+            if isinstance(column, EncodedColumn):
+                own: dict[str, Any] = {"name": column.name, "encoder": column.encoder.state()}
+                own["digest"] = column.encoder.digest
+            else:
+                own = asdict(column)
+            columns.append({"kind": column.kind, **own})
         return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
 
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the arrays of encoders, for ``from_state``."""
+        encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
+        return {f"{one.digest}/{name}": array for one in encoders for name, array in one.arrays().items()}
+
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
-        """Return the transform with this ``state``."""
+    def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None) -> TableTransform:
+        """Return the transform with this ``state`` and these ``arrays``."""
         try:
             if state["format"] != _FORMAT:
                 raise KeyError("format")
-            return cls(tuple(map(_read_column, state["columns"])), tuple(str(name) for name in state["ids"]))
+            columns = tuple(_read_column(column, arrays or {}) for column in state["columns"])
+            return cls(columns, tuple(str(name) for name in state["ids"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is not the state of a table transform ({error})") from None
 
 
-def _read_column(state: Mapping[str, Any]) -> AnyColumn:
+def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
+    """Return a column by name for each of these encoders, given as ``daband._input_encoders.input_encoder`` takes them.
+
+    Columns with the same encoder share it.
+    """
+    from daband._input_encoders import input_encoder
+
+    built = {id(given): input_encoder(given, framing) for given in encoders.values()}
+    return {name: EncodedColumn(name, built[id(given)]) for name, given in encoders.items()}
+
+
+def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
     name, kind = str(state["name"]), _KINDS.get(state["kind"])
     if kind is None:
         raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
+    if kind is EncodedColumn:
+        from daband._input_encoders import InputEncoder
+
+        return EncodedColumn(name, InputEncoder.from_state(state["encoder"], below(f"{state['digest']}/", arrays)))
     if kind is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
     types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
@@ -517,12 +585,18 @@ class TableRows:
         self._numeric = [(column, at) for column, at in placed if isinstance(column, NumericColumn)]
         self._dates = [(column, at) for column, at in placed if isinstance(column, DateColumn)]
         self._categorical = [(column, at) for column, at in placed if isinstance(column, CategoricalColumn)]
+        self._encoded = [(column, at) for column, at in placed if isinstance(column, EncodedColumn)]
         self._places = np.array([at for _, at in self._numeric], np.int64)
         self._mean = np.array([column.mean for column, _ in self._numeric])
         self._std = np.array([column.std for column, _ in self._numeric])
         names = [column.name for column, _ in self._numeric]
         self._values_of = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _LARGE else None
         self._only_numbers = self._dimension == len(names)
+
+    @property
+    def encoded(self) -> dict[str, str]:
+        """The input of each column that an encoder reads, "image" or "text", by name."""
+        return {column.name: column.encoder.takes for column, _ in self._encoded}
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
@@ -559,6 +633,8 @@ class TableRows:
             for dates, at in self._dates:
                 parts = dates.one(row[dates.name], odd)
                 context[at : at + len(parts)] = parts
+            for encoded, at in self._encoded:
+                context[at : at + encoded.encoder.width] = encoded.one(row[encoded.name])
         except KeyError as error:
             raise self._lacks(row, error.args[0]) from None
         if len(row) != len(self.names):

@@ -50,6 +50,11 @@ def _file_options(
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
     drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
+    text: Annotated[list[str] | None, _option("A column of texts, which --encoder reads.")] = None,
+    encoder: Annotated[
+        str | None,
+        _option("Read pictures or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME, model.onnx."),
+    ] = None,
     side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
@@ -58,7 +63,7 @@ def _file_options(
     """Options of every command that takes files; several columns: --drop one --drop two, or --drop one,two."""
 
 
-_LISTS = ("id", "category", "number", "date", "drop", "units")
+_LISTS = ("id", "category", "number", "date", "drop", "text", "units")
 
 
 def takes_files(command: Callable[..., None]) -> Callable[..., None]:
@@ -127,13 +132,19 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
     paths = ("source",) if options.get("domain") else ("source", "target")
     for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
+    if Path(options.get("encoder", "")).exists() and "encoder" in options:
+        options["encoder"] = str(Path(options["encoder"]).resolve())
     if all(Path(options[name]).is_dir() for name in paths):
         say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
         side = options["side"]
-        say(
+        shown = (
             f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long. Without a "
-            "GPU a network takes minutes."
+            "GPU a network takes minutes. --encoder NAME reads them by a pretrained model."
         )
+        if "encoder" in options:
+            del options["side"]
+            shown = f"Read by {options['encoder']}. Its features are kept in the cache folder."
+        say(shown)
     else:
         options.pop("side", None)
         taken = ("source", "target", "domain", "shift", "units")
@@ -187,7 +198,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> list[Notice]:
     notices = column_notices(read.source, read.target, read.types, units=_split_names(files["units"]))
     for notice in notices:
         say(str(notice), style="yellow")
-    say("Another type: --category, --number, --date, --drop COLUMN.")
+    say("Another type: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")
     if files["shift"] is None and not files["units"]:
         say(
             "No shift was stated: a number means the same in both domains (--shift covariate). For amounts in another "

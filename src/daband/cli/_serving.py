@@ -128,7 +128,9 @@ def decide_command(
         pictures = sorted(path for path in rows.iterdir() if path.suffix.lower() in _PICTURES)
         if not pictures:
             raise InvalidInput(f"{rows} has no picture ({', '.join(_PICTURES)})")
-        frame, contexts = pl.DataFrame({"file": [str(path) for path in pictures]}), pictures
+        encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
+        name = next((column for column, takes in encoded.items() if takes == "image"), "file")
+        frame, contexts = pl.DataFrame({name: [str(path) for path in pictures]}), pictures
     elif deployed.columns is None:
         raise InvalidInput(
             f"{file} does not decide on rows of a table; give a folder of pictures, or pass arrays to "
@@ -184,7 +186,7 @@ def decide_command(
         return
     say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
     if rows.is_dir():
-        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id file")
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {frame.columns[0]}")
     else:
         ids = () if deployed.frozen.table is None else deployed.frozen.table.ids
         column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")

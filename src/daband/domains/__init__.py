@@ -11,10 +11,10 @@ from daband.domains.readers._gymnasium import from_gymnasium
 from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._tables import from_table
+from daband.domains.readers._tables import from_table, from_texts
 
 __all__ = [
     "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
-    "TableTransform", "from_arrays", "from_gymnasium", "from_images", "from_log", "from_table", "load",
+    "TableTransform", "from_arrays", "from_gymnasium", "from_images", "from_log", "from_table", "from_texts", "load",
     "pair_names", "register_pair", "restrict_pair",
 ]  # fmt: skip

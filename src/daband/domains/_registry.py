@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray
+from daband._files import cache_directory
 from daband._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
@@ -130,14 +131,6 @@ def data_directory() -> Path:
     """Return the folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
     given = os.environ.get("DABAND_DATA")
     return Path(given).expanduser() if given else cache_directory() / "data"
-
-
-def cache_directory() -> Path:
-    """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
-    given = os.environ.get("DABAND_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:

@@ -3,6 +3,7 @@
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
+from daband.neural.encoders import _pretrained as _pretrained  # registers itself with daband._input_encoders
 from daband.neural.encoders._encoder import Features, LatentSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings
 from daband.neural.objectives._objective import Weight

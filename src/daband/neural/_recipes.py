@@ -138,6 +138,8 @@ def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | No
         return replace(recipe, encoder=replace(recipe.encoder, name=CUSTOM, options=options))
     if not isinstance(encoder, str):
         raise InvalidInput(f"encoder must be a name, EncoderSettings or a torch.nn.Module, got {encoder!r}")
+    if ":" in encoder or encoder == "efficientnet_lite0":
+        return replace(recipe, encoder=replace(recipe.encoder, name="pretrained", options={"backbone": encoder}))
     options = recipe.encoder.options if encoder == recipe.encoder.name else {}
     return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 

@@ -79,7 +79,10 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
         settings["framing"] = list(policy.framing)
     if policy.arm_names is not None:
         settings["arm_names"] = list(policy.arm_names)
-    write_checkpoint(path, settings, policy_arrays(policy, replay=replay), notes)
+    arrays = policy_arrays(policy, replay=replay)
+    if policy.table is not None:
+        arrays.update({f"table/{name}": array for name, array in policy.table.arrays().items()})
+    write_checkpoint(path, settings, arrays, notes)
 
 
 def policy_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
@@ -112,10 +115,17 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     policy._restore(below("policy/", arrays))
 
 
-def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Any:
+def build(
+    settings: dict[str, Any],
+    *,
+    encoder: Any = None,
+    transform: Any = None,
+    arrays: Mapping[str, AnyArray] | None = None,
+) -> Any:
     """Return a policy from the result of ``settings()``, with "policy" (its registered name), "table" and "arm_names".
 
     ``encoder`` is the module of a policy with a custom encoder; ``transform`` is the object of another library.
+    ``arrays`` has the encoders of the table.
     """
     arguments = dict(settings)
     if "members" in arguments:  # a mixture; the member with a custom encoder gets the module
@@ -134,7 +144,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
         arguments["domains"] = DomainNames(**arguments["domains"])
     policy = kind(**arguments)
     if table is not None:
-        policy.table = TableTransform.from_state(table)
+        policy.table = TableTransform.from_state(table, arrays)
     policy.arm_names = arm_names
     policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
     return policy
@@ -166,7 +176,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build(settings, encoder=encoder, transform=transform)
+        policy = build(settings, encoder=encoder, transform=transform, arrays=below("table/", saved.arrays))
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:
         mine = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"

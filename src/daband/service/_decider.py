@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from daband._arrays import Mask
+from daband._input_encoders import image_bytes
 from daband.errors import InvalidInput, did_you_mean
 from daband.service._event_log import Event
 from daband.service._settings import Settings
@@ -207,7 +208,10 @@ def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
         most = len(deployed.columns) + _MAX_UNKNOWN
         if len(context) > most:
             raise InvalidInput(f"context has {len(context):,} columns, and at most {most:,} are read")
-        return context
+        encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
+        images = [name for name, takes in encoded.items() if takes == "image" and name in context]
+        # A request must not make the service read its own files.
+        return {**context, **{name: image_bytes(context[name], paths=False) for name in images}} if images else context
     if deployed.columns is not None:  # the log has one kind of context
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
     try:

@@ -279,6 +279,8 @@ class FrozenPolicy:
         arrays: dict[str, AnyArray] = {}
         if self.transform is not None:
             arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
+        if self.table is not None:
+            arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
         for at, member in enumerate(self.members):
             large = member.inverse.nbytes > LARGE_INVERSE
             inverse = member.inverse.astype(np.float32) if large else member.inverse
@@ -321,5 +323,5 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],
-        table=None if header["table"] is None else TableTransform.from_state(header["table"]),
+        table=None if header["table"] is None else TableTransform.from_state(header["table"], below("table/", arrays)),
     )

@@ -78,6 +78,8 @@ class RowReader:
         self.shape = shape
         self.table = table
         self.images = images
+        #: The input of the only column, "image" or "text", if a row may be given without its name.
+        self._alone = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
         self._names = tuple(feature_names)
         self._largest_norm = largest_norm
         self.ranges = ranges
@@ -122,7 +124,7 @@ class RowReader:
         return self._array(as_numpy(row, "row"))
 
     def _is_file(self, row: Any) -> bool:
-        return isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None)
+        return isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and bool(self.images or self._alone))
 
     def _mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         if self.table is None:
@@ -240,6 +242,8 @@ class RowReader:
         return repr(self._names[at]) if at < len(self._names) else f"number {at}"
 
     def _image(self, given: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+        if self._alone and self.table is not None:
+            return self._mapping({self.table.names[0]: given})
         rule = self.images
         if rule is None:
             raise InvalidInput(

@@ -18,7 +18,7 @@ import numpy as np
 from daband._files import checked_path
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike
-from daband._table_transform import ROW, CategoricalColumn, DateColumn, TableTransform
+from daband._table_transform import ROW, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._columns import ColumnRoles, Columns, ColumnType, column_notices, infer_columns
@@ -108,6 +108,8 @@ def _files(
     number: Sequence[str] = (),
     date: Sequence[str] = (),
     drop: Sequence[str] = (),
+    text: Sequence[str] = (),
+    encoder: str = "",
     side: int = PICTURE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
@@ -134,6 +136,8 @@ def _files(
         number: columns to read as numbers.
         date: columns to read as dates.
         drop: columns to ignore.
+        text: columns of texts, which ``encoder`` reads.
+        encoder: for images and texts, a frozen encoder whose features are the contexts, as in ``from_images``.
         side: for images, pixels per side; training time is proportional to the number of pixels.
         shift: the assumed differences between the domains; see ``daband._shift``.
         units: the columns in other units in the target.
@@ -158,9 +162,14 @@ def _files(
             raise InvalidInput("--domain names a column of a table, and the source is a folder")
         if label or arm:
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
-        pair = from_images(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
+        read_as: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
+        if transform is not None and isinstance(transform.columns[0], EncodedColumn):
+            read_as = {"encoder": transform.columns[0].encoder}
+        pair = from_images(source=paths[0], target=paths[1], **read_as, shift=shift, name="files", **common)
     else:
-        roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
+        roles = ColumnRoles(
+            label, arm, reward, propensity, id, category, number, date, drop, text=text, encoder=encoder
+        )
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
             notes = [f"{one.name}: {one.why}" for one in read.types if one.notable]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import time
 from typing import Any
 
@@ -26,6 +26,8 @@ class Columns:
     names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
     ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
     the target test. ``id`` names rows in the questions of an audit. None of these columns may be a context.
+    ``encoders`` maps context columns with texts or images to an encoder: a name such as
+    "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
     """
 
     context: tuple[str, ...]
@@ -37,6 +39,7 @@ class Columns:
     propensity: str | None = None
     dates: tuple[str, ...] = ()
     id: tuple[str, ...] = ()
+    encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("context", "categorical", "rewards", "dates", "id"):
@@ -45,7 +48,7 @@ class Columns:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
-        for kind in ("categorical", "dates"):
+        for kind in ("categorical", "dates", "encoders"):
             unknown = [name for name in getattr(self, kind) if name not in self.context]
             if unknown:
                 raise InvalidInput(f"columns.{kind} names {unknown[0]!r}, which is not one of the context columns")
@@ -82,7 +85,7 @@ _CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One column: ``role`` is "number", "category", "date", "left out", or "label", "arm", ...; ``why`` is the reason.
+    """One column: ``role`` is "number", "category", "date", "text", "left out", or "label", ...; ``why`` is the reason.
 
     ``is_id`` is True if the column names rows. ``notable`` is True if a user should check the role.
     """
@@ -111,7 +114,8 @@ class ColumnRoles:
     """The roles that a user gives to columns; the others are inferred.
 
     ``label``, or ``arm`` and ``reward`` (and ``propensity``, which is recognised by its usual names) define the
-    rewards. The others override inference: each is a column name, or several.
+    rewards. The others override inference: each is a column name, or several. ``encoder`` reads the columns in
+    ``text``.
     """
 
     label: str | None = None
@@ -124,11 +128,15 @@ class ColumnRoles:
     date: Sequence[str] = ()
     drop: Sequence[str] = ()
     domain: str | None = None
+    text: Sequence[str] = ()
+    encoder: Any = None
 
     def __post_init__(self) -> None:
-        for role in ("id", "category", "number", "date", "drop"):
+        for role in ("id", "category", "number", "date", "drop", "text"):
             names = getattr(self, role)
             object.__setattr__(self, role, (names,) if isinstance(names, str) else tuple(names))
+        if bool(self.text) != bool(self.encoder):
+            raise InvalidInput("text and encoder go together: --text COLUMN --encoder sentence-transformers:NAME")
 
 
 def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
@@ -149,6 +157,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         **dict.fromkeys(roles.category, ("category", "as you say")),
         **dict.fromkeys(roles.number, ("number", "as you say")),
         **dict.fromkeys(roles.date, ("date", "as you say")),
+        **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
     answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity")}
     given |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
@@ -170,16 +179,18 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     types = []
     for name in (name for name in source.columns if name != ROW):
         one = ColumnType(name, *given[name], is_id=name in roles.id) if name in given else _infer(name, source, target)
-        if one.role in ("number", "category", "date") and name not in target.columns:
+        if one.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
             one = ColumnType(name, "left out", f"the target has no such column{hint}", notable=bool(hint))
         types.append(one)
-    by_role = {role: tuple(one.name for one in types if one.role == role) for role in ("number", "category", "date")}
+    roles_of_context = ("number", "category", "date", "text")
+    by_role = {role: tuple(one.name for one in types if one.role == role) for role in roles_of_context}
     context = tuple(one.name for one in types if one.role in by_role)
     if not context:
         raise InvalidInput("no column is left for the context: " + "; ".join(f"{one.name}: {one.why}" for one in types))
     ids = tuple(roles.id) or tuple(one.name for one in types if one.is_id)
-    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, **answers), types
+    encoders = dict.fromkeys(by_role["text"], roles.encoder)
+    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, encoders=encoders, **answers), types
 
 
 def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:

@@ -1,4 +1,4 @@
-"""Image files as contexts: folders with a sub-folder per class (``from_images``), and the paths in a log.
+"""Image files as contexts: folders with a sub-folder per class (``from_images``).
 
 Files are decoded when a context is first read, by several threads, and kept in memory if all take at most a gigabyte.
 """
@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,16 @@ from daband._files import checked_path
 from daband._image_layout import decode
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
-from daband._table_transform import row_number
+from daband._table_transform import TableTransform, encoded_columns
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import takes_several
 from daband.domains._splits import EvaluatedRewards, hold_out, require_classes, split_half
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
-from daband.serving._row_reader import ImageRule, RowReader
 
-#: The log column with image paths, relative to the current folder or absolute.
-FILE_COLUMN = "file"
+#: The column of image paths if an encoder reads them.
+IMAGE_COLUMN = "image"
 #: Maximum number of bytes of decoded images kept in memory.
 _MAX_BYTES = 1 << 30
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
@@ -131,7 +132,8 @@ def from_images(
     targets: Mapping[str, str | Path] | None = None,
     target_test: Any = None,
     source_test: Any = 0.1,
-    framing: int | tuple[int, int] = 224,
+    framing: int | tuple[int, int] | None = None,
+    encoder: Any = None,
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -149,7 +151,12 @@ def from_images(
         target_test: a folder with the same sub-folders as the source, for the evaluator.
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
-        framing: the side of a context in pixels; or two, to resize both sides to the first and crop the centre.
+        framing: the side of a context in pixels, by default 224; or two, to resize both sides to the first and crop
+            the centre. With ``encoder``, the input of a module or an ONNX file; a named encoder has its own.
+        encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
+            "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
+            [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
+            code in that file). Features are computed once and kept in the cache folder.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -172,7 +179,7 @@ def from_images(
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
-    framing = _checked_framing(framing)
+    sides = None if framing is None and encoder is not None else _checked_framing(224 if framing is None else framing)
     classes = _class_folders(source)
     source_images = scan_classes(source, classes)
     labelled: ImageList | None = None
@@ -187,23 +194,51 @@ def from_images(
                 f"{target / others[0]} is no class of the source ({', '.join(classes)}). Rename it or move it "
                 "away; or put all images of the target into one folder, and they are used without labels"
             )
-        target_images = scan_classes(target, classes)
-        seen, held = split_half(target_images.labels, name=name)
-        labelled, test = target_images.take(seen), target_images.take(held)
+        labelled = scan_classes(target, classes)
+    held_out = scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test
+    if encoder is not None:
+        parts = {"source": source_images, "source_test": held_out, "target_test": test}
+        parts["target"] = labelled or ImageList(contexts, np.zeros(0, np.int64))
+        shift = "style" if shift is None else shift
+        common: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
+        return _encoded_pair(parts, classes, encoder, sides, common)
+    if labelled is not None:
+        seen, held = split_half(labelled.labels, name=name)
+        labelled, test = labelled.take(seen), labelled.take(held)
         contexts = labelled.paths
+    assert sides is not None
     return pair_of_images(
         source=source_images,
-        source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
+        source_test=held_out,
         target=contexts,
         target_test=test,
         target_labelled=labelled,
         class_names=classes,
-        framing=framing,
+        framing=sides,
         passes=passes,
         target_passes=target_passes,
         shift=shift,
         name=name,
     )
+
+
+def _encoded_pair(
+    parts: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, rest: Any
+) -> Pair:
+    """Return a pair whose contexts are features of images: a table with one column of paths."""
+    frames: dict[str, Any] = {}
+    for what, images in parts.items():
+        frames[what] = images
+        if isinstance(images, ImageList):  # shuffled, so that an index of the target does not reveal the class
+            order = np.random.default_rng(len(images.paths)).permutation(len(images.paths))
+            columns: dict[str, Any] = {IMAGE_COLUMN: [str(images.paths[row]) for row in order]}
+            if len(images.labels):
+                columns["class"] = [classes[images.labels[row]] for row in order]
+            frames[what] = pl.DataFrame(columns)
+    transform = TableTransform(tuple(encoded_columns({IMAGE_COLUMN: encoder}, framing).values()))
+    roles = Columns(context=(IMAGE_COLUMN,), label="class")
+    pair = from_table(**frames, columns=roles, transform=transform, class_names=classes, **rest)
+    return replace(pair, about=About(summary="folders of images given by the user", licence="the user's own"))
 
 
 def pair_of_images(
@@ -296,38 +331,3 @@ def _images_below(folder: Path) -> list[Path]:
 
 def _list_images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())
-
-
-# Images of a log.
-
-
-class ImagePaths:
-    """Turns rows with image paths into contexts, with the same code that deployed policies use for image files.
-
-    Args:
-        shape: the shape of a context.
-        rule: how an image file becomes a context.
-    """
-
-    names = (FILE_COLUMN,)
-
-    def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
-        self.feature_names = range(math.prod(shape))
-        self._reader = RowReader(
-            shape=shape, table=None, images=rule, ranges=None, feature_names=(), largest_norm=math.inf
-        )
-
-    def apply(self, frame: pl.DataFrame) -> AnyArray:
-        """Return the contexts (n, d) of rows."""
-        contexts = []
-        for row, name in enumerate(frame[FILE_COLUMN].to_list()):
-            at = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
-            if not isinstance(name, str) or not name:
-                raise DataError(f"no path of an image in {at}")
-            if not Path(name).is_file():
-                raise DataError(f"{at} names {name}, which is not there; paths are relative to {Path.cwd()}")
-            try:
-                contexts.append(self._reader.read(name).contexts.reshape(1, -1))
-            except InvalidInput as error:
-                raise DataError(f"{at}: {error}") from None
-        return np.concatenate(contexts)

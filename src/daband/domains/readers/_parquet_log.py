@@ -26,7 +26,6 @@ from daband._lazy_polars import pl
 from daband._table_transform import ROW, TableTransform, numbers, row_number
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._images import FILE_COLUMN, ImagePaths
 from daband.domains.readers._reading import (
     LogPart,
     UnusableFile,
@@ -37,13 +36,17 @@ from daband.domains.readers._reading import (
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.serving._deployed_policy import DeployedPolicy
-from daband.serving._row_reader import ImageRule
+from daband.serving._row_reader import ImageRule, RowReader
 
 #: Rows read at a time; with 32 numbers each they take 8 MB.
 BATCH_ROWS = 65536
 #: A larger file is cut into parts of at most this many rows.
 _PART_ROWS = 4_194_304
 _ROLES = ("arm", "reward", "propensity")
+#: The log column with image paths, relative to the current folder or absolute.
+FILE_COLUMN = "file"
+#: Rows read at a time if an encoder reads images, whose files may be in the log.
+_ENCODED_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _BATCH_BYTES = 1 << 27
 _NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
@@ -210,6 +213,8 @@ class ParquetLog(LoggedDomain):
         read = 0
         if isinstance(self._transform, ImagePaths):
             rows = min(rows, max(1, _BATCH_BYTES // math.prod(self._row_shape)))
+        elif self._transform is not None and self._transform.rows.encoded:
+            rows = min(rows, _ENCODED_ROWS)
         for frame in self.frames(part, [*self.columns.context, *self._logged], rows):
             yield self._rounds(frame, part.path)
             read += len(frame)
@@ -480,6 +485,38 @@ def open_log(
             f"{policy.context_shape} and {policy.n_arms}"
         )
     return log
+
+
+class ImagePaths:
+    """Turns rows with image paths into contexts, with the same code that deployed policies use for image files.
+
+    Args:
+        shape: the shape of a context.
+        rule: how an image file becomes a context.
+    """
+
+    names = (FILE_COLUMN,)
+
+    def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
+        self.feature_names = range(math.prod(shape))
+        self._reader = RowReader(
+            shape=shape, table=None, images=rule, ranges=None, feature_names=(), largest_norm=math.inf
+        )
+
+    def apply(self, frame: pl.DataFrame) -> AnyArray:
+        """Return the contexts (n, d) of rows."""
+        contexts = []
+        for row, name in enumerate(frame[FILE_COLUMN].to_list()):
+            at = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
+            if not isinstance(name, str) or not name:
+                raise DataError(f"no path of an image in {at}")
+            if not Path(name).is_file():
+                raise DataError(f"{at} names {name}, which is not there; paths are relative to {Path.cwd()}")
+            try:
+                contexts.append(self._reader.read(name).contexts.reshape(1, -1))
+            except InvalidInput as error:
+                raise DataError(f"{at}: {error}") from None
+        return np.concatenate(contexts)
 
 
 def _image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePaths | None:

