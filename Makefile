@@ -76,14 +76,17 @@ docs: $(READY)
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000
 
-# Wheel and sdist in dist/, and a try of the wheel in an environment that has nothing else: the demo, shortened.
+# Both wheels and the sdist in dist/. The wheel of daband runs the demo, shortened, in an empty environment. The wheel of
+# daband-serving goes through the steps of its Dockerfile one by one in an empty folder; no container engine is needed.
 dist: $(READY)
 	$(PIP) build
-	rm -rf dist build/dist
+	rm -rf dist build/dist build/image
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --wheel --outdir dist packaging/serving
 	$(PYTHON) -m venv build/dist
-	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo dist/*.whl)[deep,bench]"
+	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo dist/daband-*.whl)[deep,bench]"
 	cd build/dist && bin/daband bench demo --set episodes=8 --jobs 2 --out demo && test -s demo/report.html
+	build/dist/bin/python packaging/serving/run_steps.py dist build/image
 
 clean:
 	rm -rf $(VENV) build dist docs/tutorials docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

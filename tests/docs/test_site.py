@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,23 @@ def test_the_front_page_is_the_readme():
     readme = (ROOT / "README.md").read_text()
     without_links = [re.sub(r"\]\([^)]*\)", "]", text) for text in (readme, page)]
     assert without_links[0].strip() in without_links[1]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_pip_install_lines_are_the_same_everywhere():
+    """A line names daband or daband-serving, and extras in quotes; a path would work in a clone only."""
+    allowed = {"daband", "daband-serving"}
+    for name, file in (("daband", "pyproject.toml"), ("daband-serving", "packaging/serving/pyproject.toml")):
+        extras = tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]
+        allowed |= {f"'{name}[{extra}]'" for extra in extras}
+    folders = [ROOT / name for name in ("docs", "examples", "src", "packaging")]
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(file for one in folders for file in one.rglob("*"))]:
+        if path.suffix in (".md", ".py", ".toml") and not {"tutorials", "generated"} & set(path.parts):
+            for given in re.findall(r"pip install (\.\S*|'?daband[^\s`\"),;:]*)", path.read_text()):
+                assert given.rstrip(".") in allowed, f"{path.relative_to(ROOT)}: pip install {given}"
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])

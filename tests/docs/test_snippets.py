@@ -33,6 +33,10 @@ SMALLER = {
     },
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
+    "README.md": {
+        "framing=224": "framing=16",
+        "target=pair.target)": "target=pair.target, episodes=1, episode_length=8)",
+    },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
 }
 
@@ -88,16 +92,21 @@ def prepare_data(names):
     table = pl.DataFrame({"age": np.arange(40.0), "city": ["Oslo", "Rome"] * 20, "offer": ["card", "loan"] * 20})
     table.write_parquet("old.parquet")
     table.drop("offer").write_csv("new.csv")
-    image = pytest.importorskip("PIL.Image")
-    for folder in ("rendered/a", "rendered/b", "photographs"):
-        Path(folder).mkdir(parents=True)
-        for number in range(10):
-            image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(f"{folder}/{number}.png")
+    write_images()
     tensor = torch.as_tensor(names["x"], dtype=torch.float32)
     names["torch_dataset"] = torch.utils.data.TensorDataset(tensor, torch.as_tensor(names["y"]))
     names["unlabelled_dataset"] = torch.utils.data.TensorDataset(tensor)
     names["draw"] = names["draw_target"] = lambda rng, n: rng.normal(size=(n, 6))
     names["pay"] = lambda rng, contexts, arms: (contexts[:, :5].argmax(axis=1) == arms).astype(float)
+
+
+def write_images(names=None):
+    """Write a folder of rendered images by class, and one of photographs."""
+    image = pytest.importorskip("PIL.Image")
+    for folder in ("rendered/a", "rendered/b", "photographs"):
+        Path(folder).mkdir(parents=True)
+        for number in range(10):
+            image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(f"{folder}/{number}.png")
 
 
 def prepare_handover(names):
@@ -173,6 +182,7 @@ def prepare_obp(names):
 
 PREPARE = {
     ("README.md", 0): prepare_ab_test,
+    ("README.md", 1): write_images,
     ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/handover.md", 0): prepare_handover,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,

@@ -63,8 +63,17 @@ def test_its_files_decide_alone(project, tmp_path):
     assert "daband.train is not part of daband-serving" in done.stdout
 
 
+def parts(project, name):
+    return project["dependencies"] if name == "dependencies" else project["optional-dependencies"][name]
+
+
 def test_it_has_the_version_of_daband_and_asks_for_no_more(project):
-    whole = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
-    assert project["project"]["version"] == daband.__version__
-    assert set(project["project"]["dependencies"]) < set(whole["dependencies"])
+    everything = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())
+    for folder, settings in ((FOLDER, project), (FOLDER.parents[1], everything)):
+        path = folder / settings["tool"]["hatch"]["version"]["path"]
+        assert f'__version__ = "{daband.__version__}"' in path.read_text()
+    needs = {need for name in ("dependencies", "serve") for need in parts(everything["project"], name)}
+    assert set(parts(project["project"], "serve")) <= needs
+    assert set(parts(everything["project"], "serve")) <= set(parts(project["project"], "serve"))
+    assert set(project["project"]["dependencies"]) < set(everything["project"]["dependencies"])
     assert {need.split(">")[0] for need in project["project"]["dependencies"]} == {"numpy", "safetensors"}

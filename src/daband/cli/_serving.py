@@ -12,8 +12,7 @@ import typer
 
 from daband._files import check_writable, read_json, write_bytes
 from daband._lazy_polars import pl
-from daband.cli._shared import say
-from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.errors import DabandError, DataError, InvalidInput, did_you_mean
 
 
 def export_command(
@@ -46,6 +45,7 @@ def export_command(
     """
     from daband import load
     from daband.bench._policy_folders import policy_folder
+    from daband.cli._shared import say
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
 
@@ -119,6 +119,7 @@ def decide_command(
     """
     import numpy as np
 
+    from daband.cli._shared import say
     from daband.domains.readers._reading import read_table
     from daband.serving._deployed_policy import load_deployed
 
@@ -278,7 +279,8 @@ def serve_command(
         limits=Limits(body_bytes=body_bytes),
     )
     load_deployed(file)  # a damaged file is an error before addresses are printed
-    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json\nLog:     {log.split('@')[-1]}")
+    typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
+    typer.echo(f"Log:     {log.split('@')[-1]}")
     serve(
         file,
         log,
@@ -311,4 +313,16 @@ def export_events_command(
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
-    say(f"Written: {file} ({written:,} events)")
+    typer.echo(f"Written: {file} ({written:,} events)")
+
+
+def main() -> None:
+    """Run ``daband serve`` where only daband-serving is installed, which has no other command."""
+    app = typer.Typer(add_completion=False, help="Decide over HTTP with an exported policy; all of daband has more.")
+    app.callback()(lambda: None)
+    app.command("serve")(serve_command)
+    try:
+        app()
+    except DabandError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise SystemExit(2) from None

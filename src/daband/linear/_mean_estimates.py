@@ -9,6 +9,7 @@ skewness, like a studentised bootstrap does, and without random draws.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -35,9 +36,12 @@ class MeanEstimate(NamedTuple):
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that contains the mean with probability ``confidence``."""
-        from scipy.special import stdtrit  # policies run without scipy
+        if math.isinf(self.freedom):  # the service runs without scipy
+            reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
+        else:
+            from scipy.special import stdtrit
 
-        reach = float(stdtrit(self.freedom, 0.5 + 0.5 * confidence)) if self.freedom > 0 else math.inf
+            reach = float(stdtrit(self.freedom, 0.5 + 0.5 * confidence)) if self.freedom > 0 else math.inf
         return self.limit(reach), self.limit(-reach)
 
     def limit(self, quantile: float) -> float:

@@ -53,7 +53,7 @@ def read_table(table: Any) -> pl.DataFrame:
             table = pl.from_arrow(table)
     except ImportError as error:
         raise DataError(
-            f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
+            f"this {kind} table cannot be read: {error}; install what it needs: pip install 'daband[tables]'"
         ) from None
     if not isinstance(table, pl.DataFrame | pl.LazyFrame):
         raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
