@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -19,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from daband._image_layout import open_rgb
 from daband.errors import DataError, InvalidInput
 
 #: Rows that are encoded together.
-_ROWS = 32
+_ROWS = 64
 #: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
 _BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 #: Seconds after which the progress of a column is shown on a terminal.
@@ -108,8 +108,10 @@ class OnnxProgram:
     def __call__(self, *arrays: AnyArray) -> AnyArray:
         """Return the output for these inputs, each (n, ...), as floating-point numbers."""
         names = [name for name, _ in self.inputs]
-        if self.single and len(arrays[0]) > 1:
-            return np.concatenate([self(*(array[at : at + 1] for array in arrays)) for at in range(len(arrays[0]))])
+        step = 1 if self.single else _ROWS
+        if len(arrays[0]) > step:
+            starts = range(0, len(arrays[0]), step)
+            return np.concatenate([self(*(array[at : at + step] for array in arrays)) for at in starts])
         return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +223,7 @@ class InputEncoder:
         if not self._cache.is_file():
             return found
         try:
-            with closing(sqlite3.connect(self._cache)) as store:
+            with contextlib.closing(sqlite3.connect(self._cache)) as store:
                 for key in keys:
                     for (features,) in store.execute("SELECT value FROM features WHERE key = ?", (key,)):
                         found[key] = np.frombuffer(features, np.float32).astype(np.float64)
@@ -232,7 +234,7 @@ class InputEncoder:
     def _store(self, features: Mapping[bytes, FloatArray]) -> None:
         try:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._cache, timeout=30)) as store, store:
+            with contextlib.closing(sqlite3.connect(self._cache, timeout=30)) as store, store:
                 store.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)")
                 rows = [(key, one.astype(np.float32).tobytes()) for key, one in features.items()]
                 store.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
@@ -275,12 +277,11 @@ def image_bytes(value: Any, *, paths: bool = True) -> bytes:
     """Return the bytes of an image file: given as such, in base64 (also as a data URL), or by its path."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, str) and (value.startswith(("data:image/", *_BASE64)) or not paths):
-        try:
+    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64)):
+        with contextlib.suppress(binascii.Error, ValueError):  # it may be a path
             return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
-        except (binascii.Error, ValueError):
-            if not paths or not Path(value).is_file():
-                raise InvalidInput("an image must be a PNG or JPEG file in base64") from None
+    if not paths:
+        raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
     if not isinstance(value, str | os.PathLike):
         raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(value).__name__}")
     try:

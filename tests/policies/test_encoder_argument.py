@@ -73,7 +73,7 @@ def test_a_custom_module_with_batch_norm_is_exported_and_loaded(tmp_path):
     again = load_policy(tmp_path / "p.safetensors", encoder=network)
     np.testing.assert_array_equal(again.decide(contexts, "target").mean, expected)
     daband.export(policy, tmp_path / "p.daband", domain="target")
-    deployed = daband.load_deployed(tmp_path / "p.daband", encoder=network)
+    deployed = daband.load_deployed(tmp_path / "p.daband")
     np.testing.assert_array_equal(deployed.decide(contexts).arm, policy.decide(contexts, "target").arm)
 
 

@@ -145,15 +145,13 @@ class Network(torch.nn.Module):
         return torch.tanh(self.layer(contexts))
 
 
-def test_a_custom_network_comes_with_its_module(tmp_path):
+def test_a_custom_network_needs_no_module(tmp_path):
     settings = {"context_shape": (6,), "n_arms": 3, "recipe": "small"}
     policy = daband.DABand(**settings, encoder=Network(), seed=0)
     contexts = contexts_of(settings, 40, seed=1)
     policy.update(contexts, np.arange(40) % 3, np.arange(40) / 40)
     daband.export(policy, tmp_path / "p", domain="target")
-    with pytest.raises(daband.InvalidInput, match=r"p: .*custom encoder \(Network\)"):
-        daband.load_deployed(tmp_path / "p")
-    deployed = daband.load_deployed(tmp_path / "p", encoder=Network())
+    deployed = daband.load_deployed(tmp_path / "p")
     agree(policy.decide(contexts, "target"), deployed.decide(contexts, round_number=policy.rounds_decided))
     agree(policy.decide(contexts[:1], "target"), deployed.decide(contexts[:1], round_number=policy.rounds_decided))
 

@@ -303,8 +303,7 @@ class NeuralLinUCB(Policy):
         return ReplayBuffers.empty(shape, self.recipe.replay, seed=self.seed, device=device, domains=self.domains)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        settings = self.recipe.encoder
-        network = freeze_encoder(self._encoder.network, name=settings.name, options=settings.options, domain=domain)
+        network = freeze_encoder(self._encoder.network, domain=domain)
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are stored as they came
             part = self.buffers.rounds[domain]

@@ -17,7 +17,7 @@ from daband.serving._frozen_policy import FrozenPolicy, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-EXPORT_VERSION = 6  # the version of the format that is written and read
+EXPORT_VERSION = 7  # the version of the format that is written and read
 _MAX_ROUND = (1 << 63) - 1
 _REQUIRED = (
     "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
@@ -220,11 +220,11 @@ class DeployedPolicy:
         return f"<DeployedPolicy({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
 
 
-def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
+def load_deployed(path: str | Path) -> DeployedPolicy:
     """Return the policy that ``daband.export`` wrote to ``path``.
 
     A file that is damaged, truncated, of a newer format or not an exported policy raises a ``CheckpointError``.
-    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom encoder: the file holds only its weights.
+    torch is never needed. A file with an encoder of images or texts needs onnxruntime, extra "onnx".
 
     >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
     >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
@@ -237,14 +237,13 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> DeployedPolicy:
         for array in arrays.values():
             array.setflags(write=False)
         return deployed_of_parts(
-            frozen_from(header, arrays, encoder=encoder),
+            frozen_from(header, arrays),
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
             reference=reference_from(header["reference"], below("reference/", arrays)),
         )
     except InvalidInput as error:
-        kind = InvalidInput if error.argument == "encoder" else CheckpointError
-        raise kind(f"{path}: {error}", argument=error.argument) from None
+        raise CheckpointError(f"{path}: {error}") from None
     except (
         KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, OverflowError, DataError
     ) as error:  # fmt: skip

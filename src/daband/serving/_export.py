@@ -133,14 +133,16 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.daband"
         write_tensor_file(file, FORMAT, header, arrays)
-        _check_file(file, policy, frozen, contexts)
+        _check_file(file, policy, frozen, contexts, reference)
         write_bytes(path, file.read_bytes())
 
 
-def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None) -> None:
-    """Load the file, and compare its predictions for a few contexts with the policy's."""
-    modules = (getattr(member.network, "custom_module", None) for member in frozen.members)
-    deployed = load_deployed(file, encoder=next((module for module in modules if module is not None), None))
+def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, reference: Any) -> None:
+    """Load the file, and compare its predictions for a few contexts with the policy's.
+
+    With an encoder of images or texts, it gets the rows of ``reference`` as the user gave them, if it has them.
+    """
+    deployed = load_deployed(file)
     draw = np.random.default_rng(0)
     if contexts is not None:
         rows = contexts[:_CHECKED]
@@ -148,11 +150,15 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
         rows = draw.integers(0, 256, (_CHECKED, *frozen.row_shape), np.uint8)
     else:
         rows = draw.normal(size=(_CHECKED, *frozen.row_shape))
+    raw: Any = rows
+    if frozen.table is not None and frozen.table.rows.encoded and getattr(reference, "table", None) is not None:
+        first = np.arange(min(len(reference), _CHECKED))
+        rows, raw = reference.read(first), reference.as_given(first).select(frozen.table.names)
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
-        found = deployed.decide(rows)
+        found = deployed.decide(raw)
     wanted, got = (one.mean + optimism * one.bonus if optimism else one.mean for one in (expected, found))
     if wanted.shape == got.shape:
         apart, largest = float(np.abs(wanted - got).max()), float(np.abs(wanted).max())

@@ -18,7 +18,6 @@ import numpy as np
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
-from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mixed_scores, ridge_scores
@@ -293,27 +292,19 @@ class FrozenPolicy:
         return arrays
 
 
-def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> FrozenPolicy:
-    """Return the policy that a file describes. Raise ``ValueError`` or ``KeyError`` if its parts do not fit.
-
-    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom encoder: a file holds only its weights.
-    """
+def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
+    """Return the policy that a file describes. Raise ``ValueError`` or ``KeyError`` if its parts do not fit."""
     exploration = header["exploration"]
     members = []
     for at, part in enumerate(header["members"]):
         parts = below(f"member/{at}/", arrays)
         step = None if part["transform"] is None else step_from(part["transform"], below("transform/", parts))
-        network = None
-        if part["network"] is not None:
-            network = network_from(part["network"], below("network/", parts), encoder=encoder)
-            encoder = None
+        network = None if part["network"] is None else network_from(part["network"], below("network/", parts))
         shares = float(part["share"]), float(part["width_share"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
             inverse = inverse.astype(np.float64)
         members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
-    if encoder is not None:
-        raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
     centre, scale = header["reward_unit"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},

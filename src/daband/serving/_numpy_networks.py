@@ -7,9 +7,7 @@ convolutions are matrix products of patches. Nothing here is trained, and torch 
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -17,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from daband._arrays import AnyArray, FloatArray
-from daband.errors import InvalidInput
 
 __all__ = [
-    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
+    "ConvNetwork", "Float32Array", "MlpNetwork", "Network", "OnnxNetwork", "TreeNetwork", "empty_trees", "network_from",
 ]  # fmt: skip
 
 Float32Array = npt.NDArray[np.float32]
@@ -33,9 +30,13 @@ _PATCHES = 1024
 class Network(Protocol):
     """Maps contexts (n, *C) to features (n, d) of unit norm. A file holds ``settings`` and ``arrays``."""
 
-    settings: Mapping[str, Any]
-    arrays: Mapping[str, AnyArray]
     dimension: int
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def arrays(self) -> Mapping[str, AnyArray]: ...
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Return features of contexts, float64."""
@@ -231,30 +232,37 @@ def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
     }  # fmt: skip
 
 
-def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
-    """Return the network that a file describes by the ``settings`` of its header and its named ``arrays``.
+class OnnxNetwork:
+    """An encoder without a numpy form, such as a pretrained backbone or a custom module, run by onnxruntime."""
 
-    Encoders without a numpy form, such as pretrained backbones and custom modules, are run by torch. The
-    plugin that ``daband.PLUGINS`` names loads them.
-    """
-    if settings["kind"] != "torch":
-        if encoder is not None:
-            raise InvalidInput("encoder was given, but the policy has its own", argument="encoder")
-        kinds: dict[str, Callable[..., Network]] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
-        return kinds[settings["kind"]](settings, arrays)
-    try:
-        for name in () if torch_loaders else sys.modules["daband"].PLUGINS:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise InvalidInput(
-            f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
-            f"pip install 'daband[deep]' ({error})"
-        ) from None
-    return torch_loaders[-1](settings, arrays, encoder)
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        from daband._input_encoders import OnnxProgram
+
+        self.settings, self.arrays = settings, arrays
+        self._shape = tuple(int(size) for size in settings["context_shape"])
+        self._program = OnnxProgram(bytes(arrays["program"]), single=bool(settings["single"]))
+        taken = [shape[1:] for _, shape in self._program.inputs]
+        if taken != [list(self._shape)]:  # before anything of a size that only the header states is made
+            raise ValueError(f"the header has contexts of shape {self._shape}, the program takes {taken}")
+        self.dimension = self(np.zeros((1, *self._shape))).shape[1]
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if shape != self._shape:
+            raise ValueError(f"the encoder takes {self._shape}, contexts have shape {shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts / _BYTE if contexts.dtype == np.uint8 else contexts.astype(np.float32)
+        latent: FloatArray = self._program(rows).astype(np.float64)
+        latent /= np.maximum(np.linalg.norm(latent, axis=1, keepdims=True), 1e-12)
+        return latent
 
 
-#: Functions that load a network which torch runs, added when the package that provides them is imported.
-torch_loaders: list[Callable[[Mapping[str, Any], Mapping[str, AnyArray], Any], Network]] = []
+def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
+    """Return the network that a file describes by the ``settings`` of its header and its named ``arrays``."""
+    kinds: dict[str, Callable[..., Network]] = {
+        "mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork, "onnx": OnnxNetwork
+    }  # fmt: skip
+    return kinds[settings["kind"]](settings, arrays)
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:

@@ -98,6 +98,9 @@ class DomainNorm(nn.Module):
         rows = list(domain_rows)
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
             rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
+        present = [domain for domain, count in enumerate(rows) if count]
+        if not self.training and len(present) == 1:  # without a split, which would fix the rows of an export
+            return self._normalised(features, *self._running(present[0]), False)
         # The gradient of a slice is a full-size tensor of zeros, but that of a split is one concatenation.
         parts = []
         for domain, part in enumerate(torch.split(features, rows)):

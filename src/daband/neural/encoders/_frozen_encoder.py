@@ -1,14 +1,13 @@
-"""A trained encoder, frozen for one domain: as arrays for numpy, or run by torch.
+"""A trained encoder, frozen for one domain: as arrays for numpy, or as an ONNX program.
 
-``freeze_encoder`` folds batch norms into the layers before them. Encoders that numpy cannot run, such as pretrained
+``freeze_encoder`` folds batch norms into the layers before them. Encoders without a numpy form, such as pretrained
 backbones and custom modules, become a ``TorchNetwork``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import asdict
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,17 @@ import torch
 from torch import nn
 
 from daband._arrays import AnyArray, FloatArray
-from daband.errors import InvalidInput
+from daband._input_encoders import OnnxProgram
 from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import CustomFeatures, Encoder, InferenceEncoder, LatentSettings, build_encoder
+from daband.neural.encoders._encoder import Encoder, InferenceEncoder, domain_rows
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.serving._numpy_networks import Network, network_from, torch_loaders
+from daband.neural.encoders._onnx import to_onnx
+from daband.serving._numpy_networks import Network, network_from
 
 
-def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:
-    """Return an encoder frozen for one domain (its index); it was built from ``name`` and ``options``."""
+def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
+    """Return an encoder frozen for one domain (its index)."""
     features = encoder.features
     if type(features) is MlpFeatures:
         header, arrays = _mlp(features, domain)
@@ -34,12 +34,7 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
         header, arrays = _conv(features, domain)
         last = list(features.map_shape)
     else:
-        settings = {
-            "kind": "torch", "name": name, "module": options.get("module"),
-            "options": {key: value for key, value in options.items() if key != "module"},
-            "latent": asdict(encoder.latent), "context_shape": list(encoder.context_shape), "domain": domain,
-        }  # fmt: skip
-        return TorchNetwork(settings, copy.deepcopy(encoder).to("cpu"))
+        return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
     first = _folded(encoder.first, None, domain)
     if last:  # maps are channels last in numpy, channels first in torch
         weight = first[0].reshape(len(first[0]), -1, *last).transpose(0, 2, 3, 1)
@@ -51,56 +46,29 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
 
 
 class TorchNetwork:
-    """An encoder of ``daband.neural.encoders`` for contexts of one domain."""
+    """An encoder for contexts of one domain, run by torch. A file has it as an ONNX program."""
 
-    def __init__(self, settings: Mapping[str, Any], encoder: Encoder) -> None:
-        self.settings = settings
-        tensors = encoder.state_dict().items()
-        self.arrays: Mapping[str, AnyArray] = {name: tensor.detach().numpy() for name, tensor in tensors}
+    def __init__(self, encoder: Encoder, domain: int) -> None:
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
-        self._domain = int(settings["domain"])
+        self._domain = domain
         self.dimension = encoder.dimension
 
-    @classmethod
-    def from_file(cls, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], module: Any) -> TorchNetwork:
-        """Return the network with the weights of a file; ``module`` is a custom encoder, if it has one."""
-        if settings["name"] == "custom" and module is None:
-            raise InvalidInput(
-                f"the policy has a custom encoder ({settings['module']}), of which a file holds only the weights; "
-                "pass the module: daband.load_deployed(path, encoder=module)",
-                argument="encoder",
-            )
-        if settings["name"] != "custom" and module is not None:
-            text = f"encoder was given, but the policy has its own ({settings['name']})"
-            raise InvalidInput(text, argument="encoder")
-        options = dict(settings["options"])
-        if settings["name"] == "pretrained":
-            options["weights"] = "random"  # the file's weights are loaded below
-
-        def build() -> Encoder:
-            with torch.random.fork_rng(devices=[]):
-                return build_encoder(
-                    settings["name"] if module is None else module,
-                    context_shape=tuple(settings["context_shape"]),
-                    latent=LatentSettings(**settings["latent"]),
-                    **options,
-                )
-
-        with torch.device("meta"):  # sizes only: a header may claim more than the file holds
-            sizes = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if sizes != shapes:
-            name = next(name for name in {**sizes, **shapes} if sizes.get(name) != shapes.get(name))
-            raise ValueError(f"{name} should have shape {sizes.get(name)}, the file has {shapes.get(name)}")
-        encoder = build()
-        encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-        return cls(settings, encoder.to("cpu"))
+    @functools.cached_property
+    def _program(self) -> OnnxProgram:
+        network = self._encoder.network
+        probe = torch.rand(3, *network.context_shape, generator=torch.Generator().manual_seed(0))
+        return to_onnx(_UnscaledLatent(network, self._domain), (probe,))
 
     @property
-    def custom_module(self) -> nn.Module | None:
-        """The user's module, which loading needs; None for encoders of daband."""
-        features = self._encoder.network.features
-        return features.module if isinstance(features, CustomFeatures) else None
+    def settings(self) -> dict[str, Any]:
+        """The header of a file."""
+        shape = list(self._encoder.network.context_shape)
+        return {"kind": "onnx", "context_shape": shape, "single": self._program.single}
+
+    @property
+    def arrays(self) -> dict[str, AnyArray]:
+        """The ONNX program as bytes."""
+        return {"program": np.frombuffer(self._program.content, np.uint8)}
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         taken = tuple(self._encoder.network.context_shape)
@@ -111,7 +79,16 @@ class TorchNetwork:
         return self._encoder.encode(contexts, self._domain)
 
 
-torch_loaders.append(TorchNetwork.from_file)
+class _UnscaledLatent(nn.Module):
+    """The latent of an encoder before it is divided by its norm."""
+
+    def __init__(self, network: Encoder, domain: int) -> None:
+        super().__init__()
+        self.network, self.domain = network, domain
+
+    def forward(self, contexts: torch.Tensor) -> torch.Tensor:
+        wide = self.network.features(contexts, domain_rows=domain_rows(self.domain, len(contexts)))
+        return self.network.second(nn.functional.relu(self.network.first(wide)))
 
 
 def _mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
