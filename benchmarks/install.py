@@ -3,43 +3,44 @@
 make dist
 python benchmarks/install.py --wheels dist --json benchmarks/records/install.json
 
-Each line is installed into its own virtual environment. The size is that of its packages without pip. The time is the
-smallest of ten processes, minus that of a process that imports nothing. The second time is that of ``import numpy``.
+Each line is installed into its own virtual environment. The size is that of its packages without pip. Times are CPU
+seconds, the smallest of ten processes, minus those of a process that imports nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from machine import commit, machine
 
 CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 INSTALLS = {
-    "daband-serving": "daband",
-    "daband-serving[serve]": "daband.service._app",
-    "daband": "daband",
-    "daband[gymnasium]": "daband",
-    "daband[serve]": "daband.service._app",
-    "daband[bench]": "daband",
-    "daband[deep]": "daband.neural",
+    "daband-serving": "from daband import load_deployed",
+    "daband-serving[serve]": "import daband.service._app",
+    "daband": "from daband import choose",
+    "daband[serve]": "import daband.service._app",
+    "daband[gymnasium]": "from daband.domains import from_gymnasium",
+    "daband[bench]": "from daband.bench import bench",
+    "daband[deep]": "from daband import DABand",
 }
-"""By requirement, the module that its users import first."""
+"""By requirement, the import with which its users start."""
 PROCESSES = 10
 
 
 def seconds(python: Path, code: str) -> float:
-    """Return the smallest time of a process that runs the code."""
+    """Return the smallest CPU time of a process that runs the code."""
     times = []
     for _ in range(PROCESSES):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([str(python), "-c", code], check=True, cwd=python.parent)
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     return min(times)
 
 
@@ -50,7 +51,7 @@ def megabytes(packages: Path) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
-def measure(requirement: str, module: str, wheels: Path) -> dict[str, float | str]:
+def measure(requirement: str, first: str, wheels: Path) -> dict[str, float | str]:
     """Return the row of one installation."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -58,17 +59,11 @@ def measure(requirement: str, module: str, wheels: Path) -> dict[str, float | st
         install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
         subprocess.run([*install, "--find-links", str(wheels.resolve()), requirement], check=True)
         (packages,) = Path(folder).glob("lib/python*/site-packages")
-        size = megabytes(packages)
-        for code in (f"import {module}", "import numpy"):
+        size, times = megabytes(packages), {}
+        for name, code in {"import_daband": "import daband", "first": first, "import_numpy": "import numpy"}.items():
             subprocess.run([str(python), "-c", code], check=True, cwd=folder)  # writes the compiled files
-        empty = seconds(python, "pass")
-        return {
-            "requirement": requirement,
-            "module": module,
-            "megabytes": round(size, 1),
-            "import_seconds": round(seconds(python, f"import {module}") - empty, 3),
-            "numpy_seconds": round(seconds(python, "import numpy") - empty, 3),
-        }
+            times[name] = round(max(0.0, seconds(python, code) - seconds(python, "pass")), 3)
+        return {"requirement": requirement, "code": first, "megabytes": round(size, 1), **times}
 
 
 def main() -> None:
@@ -77,8 +72,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for requirement, module in INSTALLS.items():
-        rows.append(measure(requirement, module, arguments.wheels))
+    for requirement, first in INSTALLS.items():
+        rows.append(measure(requirement, first, arguments.wheels))
         print(rows[-1], flush=True)
     record = {"rows": rows, "machine": machine(), "commit": commit()}
     if arguments.json:

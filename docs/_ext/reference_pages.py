@@ -68,6 +68,9 @@ def _room_page(room: str, names: list[Public]) -> str:
         lines += [f".. {public.directive}:: {public.name}"]
         if public.directive == "autoclass":
             lines += ["   :members:"]
+            if room == "sklearn":  # scikit-learn adds these, with links into its own site
+                methods = ("fit", "predict", "predict_proba", "score")
+                lines += ["   :exclude-members: " + ", ".join(f"set_{name}_request" for name in methods)]
             if public.name.endswith((".Policy", ".Contexts", ".RewardDomain", ".EvaluationDomain", ".LoggedDomain")):
                 lines += ["   :inherited-members:"]
         if public.directive == "autodata":
