@@ -75,8 +75,20 @@ class RunSpec(_Settings):
 class Experiment(_Settings):
     """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name matches.
 
-    ``policy`` has settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
-    ``summary`` describes the experiment in one line. ``grid`` is the default grid of ``daband sweep``.
+    Args:
+        summary: describes the experiment in one line.
+        pair: the name of a pair, or a pattern.
+        pair_options: options of the pair, as in ``daband.domains.load``.
+        episodes: episodes of each training.
+        episode_length: rounds of an episode.
+        seeds: the seeds of the policies.
+        compare: the methods.
+        components: principal components of methods with a name ending in "-p".
+        policy: settings of every method.
+        methods: settings of one method: ``[methods.linucb]``, ``alpha = 0.1``.
+        rule: "ucb" or "greedy": how policies choose when they are evaluated.
+        selection: the rule by which settings are chosen, or "none".
+        grid: the default grid of ``daband sweep``.
     """
 
     summary: str = ""
@@ -138,7 +150,10 @@ def preset_names() -> list[str]:
 def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experiment:
     """Return an experiment from a preset's name or a TOML file, with ``key=value`` overrides.
 
-    A key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text if it is not valid TOML.
+    Args:
+        name_or_file: a preset (``daband presets``), the name of a pair, or a TOML file.
+        overrides: a key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text if it is not
+            valid TOML.
     """
     files = _preset_files()
     if name_or_file.endswith(".toml"):

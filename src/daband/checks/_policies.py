@@ -519,5 +519,11 @@ def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
 
 
 def check_policy(make: MakePolicy) -> None:
-    """Run every check. The first failure raises an error, mostly ``AssertionError``, with its rule as a note."""
+    """Run every check on a policy class.
+
+    The first failure raises an error, mostly ``AssertionError``, with its rule as a note.
+
+    Args:
+        make: called with keyword arguments such as ``context_shape`` and ``n_arms``; returns a new policy.
+    """
     POLICY_CHECKS.run(make)

@@ -85,8 +85,14 @@ def register_pair(
     """Register a function that builds a pair.
 
     The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
-    with a default. If the data that it loads depend on the available files, ``resolve`` takes options and returns them
-    with the choice made. Experiments record that choice and never mix the two. ``resources`` are the files it reads.
+    with a default.
+
+    Args:
+        name: the pair's name, e.g. for ``daband.domains.load``.
+        about: its summary, licence and citation.
+        resolve: for data that depend on the available files: takes options and returns them with the choice made.
+            Experiments record that choice and never mix the two.
+        resources: the files that it reads.
     """
 
     def enter(build: Build) -> Build:

@@ -58,13 +58,16 @@ _POWER_PASSES = 4
 class PCA:
     """Projects contexts on their ``n_components`` leading principal components: ``transform=PCA(64)`` for a policy.
 
-    With ``by_domain`` each domain is centred by its own mean instead of the common mean; the directions are common.
-
     It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
 
     Up to 1,024 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
     iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times in a few megabytes.
+
+    Args:
+        n_components: the number of principal components.
+        seed: fixes the randomised iteration.
+        by_domain: if True, each domain is centred by its own mean instead of the common mean; directions are common.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.prepare([[1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 4.0, 3.0], [0.0, 1.0, 0.0, 1.0]])

@@ -152,6 +152,10 @@ def recipe_names() -> list[str]:
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """Return the named recipe for contexts of this shape: one per encoder family, the same for all data sets.
 
+    Args:
+        name: "default", "default-rpd", "small", "paper" or "paper-target-choice".
+        context_shape: the shape of one context; (C, H, W) or (H, W, C) for images.
+
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
     ['adversarial', 'source_cross_entropy']
     """

@@ -162,6 +162,18 @@ class Policy(ABC):
     are numpy arrays or torch tensors; outputs are numpy arrays. ``uint8`` contexts are read as images, 0..255 scaled to
     [0, 1]. Rewards may have any unit; predicted rewards and bonuses have the same unit.
 
+    Args:
+        context_shape: the shape of one context.
+        n_arms: the number of arms; more can be added later.
+        arms: "disjoint" (one context per round) or "shared" (one context per arm).
+        exploration: the ``Exploration`` by which arms are chosen.
+        standardise_rewards: if True, ``reward_moments`` has the running mean and standard deviation of rewards, so that
+            their unit changes no decision.
+        transform: applied to contexts first, e.g. ``daband.Standardise()``.
+        shift: what may differ between the domains (``daband.Shift``).
+        seed: determines ties and draws.
+        domains: the names of the sources and targets, one of each by default.
+
     >>> policies = [daband.LinUCB, daband.Constant, daband.Trees]
     >>> all(issubclass(policy, daband.Policy) for policy in policies)
     True
@@ -374,9 +386,16 @@ class Policy(ABC):
     ) -> Decision:
         """Choose as ``select`` does, but without counting the rounds as played: the policy does not change.
 
-        ``rule`` "ucb" or "greedy" replaces the policy's exploration, and is deterministic except for ties. With
-        "greedy" bonuses are not computed and are 0. ``round_offset`` is added to the number of the first round, which
-        determines the random draws.
+        Args:
+            contexts: (B, *context_shape).
+            domain: as in ``select``.
+            available: as in ``select``.
+            rule: "ucb" or "greedy" instead of the policy's exploration; deterministic except for ties. With "greedy"
+                bonuses are not computed and are 0.
+            round_offset: added to the number of the first round, which determines the random draws.
+
+        Returns:
+            As ``select``: ``.arm`` (B,), ``.propensity`` (B,), ``.mean`` (B, K), ``.bonus`` (B, K).
         """
         one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:

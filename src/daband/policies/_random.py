@@ -21,6 +21,16 @@ from daband.serving._frozen_policy import FrozenParts, Member
 class Random(Policy):
     """Chooses every available arm with equal probability; learns only the mean and variance of rewards.
 
+    Args:
+        context_shape: the shape of one context.
+        n_arms: the number of arms; more can be added later.
+        arms: "disjoint" (one context per round) or "shared" (one context per arm).
+        standardise_rewards: as in ``LinUCB``.
+        transform: applied to contexts first; it changes no decision here.
+        shift: what may differ between the domains (``daband.Shift``).
+        seed: determines the draws.
+        domains: the names of the sources and targets, one of each by default.
+
     >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
     >>> policy.select([[0.0]]).propensity.tolist()
     [0.25]

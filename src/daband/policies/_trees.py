@@ -58,6 +58,19 @@ class Trees(Policy):
     uniformly. Of more than 131,072 rounds a sample is stored, which does not depend on their order. There are at most
     128 arms.
 
+    Args:
+        context_shape: the shape of one context.
+        n_arms: the number of arms, at most 128.
+        arms: "disjoint" (one context per round) or "shared" (one context per arm).
+        explore: "greedy", "ucb", or "thompson" (disjoint arms only).
+        alpha: the factor of the bonus.
+        epsilon: the probability with which an arm is drawn uniformly instead.
+        standardise_rewards: as in ``LinUCB``.
+        transform: applied to contexts first, e.g. ``daband.Standardise()``.
+        shift: what may differ between the domains (``daband.Shift``).
+        seed: fixes the trees and the sample of rounds, and decides ties.
+        domains: the names of the sources and targets, one of each by default.
+
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
     >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
     >>> skipped = policy.update(x, arm, [float((i > 200) == (i % 2 == 1)) for i in range(400)])

@@ -71,6 +71,12 @@ def create_app(
     """Return the ASGI application that serves an exported policy with a log.
 
     Learning, default rewards and the page's numbers need the worker process, which ``daband serve`` starts.
+
+    Args:
+        file: the file that ``daband.export`` wrote.
+        log: the event log: ``sqlite:///events.db``, or ``postgresql://...``.
+        settings: modes, waits, tokens and limits.
+        clock: returns the time of events; for tests.
     """
     load_deployed(file)  # a damaged file is an error before there is a log
     return Service(file, Store(log), settings or Settings(), clock=clock).app

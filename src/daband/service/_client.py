@@ -71,7 +71,15 @@ class Client:
         incumbent: str | int | None = None,
         incumbent_propensity: float | None = None,
     ) -> ServiceDecision:
-        """Return an arm for one row. Without ``event_id`` the client makes one, so that the call can be repeated."""
+        """Return an arm for one row.
+
+        Args:
+            context: the raw row, a mapping from columns to values, or an array of numbers.
+            event_id: names the event; without it the client makes one, so that the call can be repeated.
+            eligible: the arms that may be chosen, by name or number; all by default.
+            incumbent: the arm that would be played today.
+            incumbent_propensity: the probability with which it would be played.
+        """
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
         options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
         event |= {name: value for name, value in options.items() if value is not None}
@@ -85,7 +93,7 @@ class Client:
         return [ServiceDecision(**one) for one in self._post("/decide", {"events": named}, self._token)["events"]]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
-        """Record the reward of an event, and return its ``status``."""
+        """Record the reward of the event ``event_id``, and return its ``status``."""
         return self._post(f"/events/{event_id}/reward", {"reward": reward}, self._reward_token)
 
     def close(self) -> None:

@@ -198,6 +198,11 @@ class Monitor:
     """Decides through a deployed policy and compares its contexts with training: ``deployed.monitor()``.
 
     Threads may share it. Each process has its own, and its bound on false alarms holds for this process.
+
+    Args:
+        deployed: the ``DeployedPolicy``, exported with reference contexts.
+        false_alarms: the probability of an alarm while contexts are as in training, over all time.
+        seed: seed of the monitor's random draws; random by default.
     """
 
     def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
