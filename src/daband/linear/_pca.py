@@ -41,6 +41,11 @@ class PcaStep:
     def __call__(self, rows: FloatArray) -> FloatArray:
         return (rows - self.centre).dot(self.axes.T)
 
+    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return weights and biases (d + 1, m), and the limits (m,) of features, which are infinite."""
+        infinite = np.full(len(self.axes), np.inf)
+        return np.vstack([self.axes.T, -self.axes @ self.centre]), -infinite, infinite
+
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
         return {"kind": self.kind}

@@ -71,6 +71,14 @@ class PiecewiseStep:
         inner *= self.scale
         return out
 
+    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return weights and biases (d + 1, m + 1), and the lower and upper limits (m + 1,) that clip features."""
+        slope, low = self.scale / self.width, -self.centre * self.scale
+        weight = np.zeros((self.n_inputs + 1, self.n_features))
+        weight[self.column, np.arange(1, self.n_features)] = slope
+        weight[-1] = np.append(1.0, low - self.start * slope)
+        return weight, np.append(1.0, low), np.append(1.0, low + self.scale)
+
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
         return {"kind": self.kind, "inputs": self.n_inputs}

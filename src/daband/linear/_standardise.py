@@ -76,6 +76,15 @@ class StandardiseStep:
             return out
         return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
 
+    def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return weights and biases (d + 1, d + 1), and the lower and upper limits (d + 1,) that clip features."""
+        if self.axes is not None:
+            raise ValueError("components are computed after limits apply")
+        slope, limit = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)
+        weight = np.diag(np.append(slope, 1.0))
+        weight[-1, :-1] = -self.mean * slope
+        return weight, np.append(-limit, 1.0), np.append(limit, 1.0)
+
     @functools.cached_property
     def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return lower and upper clipping limits and the scale as arrays: numpy would convert numbers in every call."""

@@ -147,8 +147,8 @@ class DeployedPolicy:
         strict: bool = False,
         control: float = 0.0,
         incumbents: IntArray | None = None,
-    ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
-        """Decide, and also return the rows as read, and means and bonuses (n, K), or (K,), on the policy's own scale.
+    ) -> tuple[DeployedDecision, ReadRows]:
+        """Decide, and also return the rows as read.
 
         ``incumbents`` (n,) replaces the file's incumbent for each row, -1 for none.
         """
@@ -161,6 +161,9 @@ class DeployedPolicy:
         mask = None
         if available is not None or among is not None:
             mask = self.arm_mask(available, among, len(read.contexts))
+        if read.single and mask is None and not control:
+            mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
+            return DeployedDecision(arm, self.arm_names[arm], propensity, mean, width, read.warnings[0]), read
         mean, width = frozen.score(read.contexts)
         groups: list[Any] = []
         if control:
@@ -175,13 +178,10 @@ class DeployedPolicy:
             names = tuple(self.arm_names[arm] for arm, _ in chosen)
             arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
             in_units = frozen.in_units(mean, width)
-            several = DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings), *groups)
-            return several, read, mean, width
-        mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
-        means, widths = frozen.in_units(mean, width)
+            return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings), *groups), read
+        (arm, propensity), (means, widths) = chosen[0], frozen.in_units(mean[0], width[0])
         group = (part[0].item() for part in groups)
-        decision = DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0], *group)
-        return decision, read, mean, width
+        return DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0], *group), read
 
     def _known_incumbent(self) -> int:
         if self.incumbent is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,14 +18,24 @@ import numpy as np
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
-from daband.linear._exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
+from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mixed_scores, ridge_scores
+from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, step_from
-from daband.serving._numpy_networks import Network, network_from
+from daband.serving._numpy_networks import MlpNetwork, Network, network_from
 
 #: Bytes of a member's matrices above which a file has them in single precision.
 LARGE_INVERSE = 8 << 20
+#: The largest number of weights for which single rows are scored by folded products; beyond, memory takes the time.
+_MOST_FOLDED = 1 << 20
+#: Scores whose difference is below this fraction of their size may be tied but for rounding in single precision.
+_CLOSE = 1e-5
+#: Largest bias of a feature: a difference of larger numbers loses too much, even in double precision.
+_LARGEST_BIAS = 1e6
+#: Largest bias of a feature for which its difference may be in single precision.
+_SMALL_BIAS = 4.0
+_FLOAT64 = np.dtype(np.float64)
 
 __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
 
@@ -103,6 +113,153 @@ class Member:
             return mean, np.zeros_like(mean)
         mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
         return mean, np.sqrt(variance)
+
+
+class _RowScorer:
+    """Scores one context in few calls of numpy, which take longer than their arithmetic.
+
+    One product makes the features of regressions and the first layers of networks, which limits then clip. Another one
+    predicts the rewards of all members, in the user's unit. A bonus is the norm of R'z with A^-1 = R R'. If there are
+    networks, all but the first product is in single precision, as their features are.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], step: StandardiseStep | None, n_inputs: int, unit: Unit, optimism: float
+    ) -> None:
+        n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
+        networks = [_layers(member) for member in members if member.network is not None]
+        kind: Any = np.float32 if networks else np.float64
+        # Numbers are in this order: latents, the policy's features, a 1, features with limits, first layers.
+        transformed = [one for one in members if one.transform is not None]
+        others = len(networks) + len(transformed) + sum(one.constant for one in members)
+        n_plain = 1 + (n_features if others < len(members) else 0)
+        n_latent = sum(own[-1].shape[1] for own in networks)
+        latent, constant, limited = 0, n_latent + n_plain - 1, n_latent + n_plain
+        first = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
+        theta = np.zeros((limited + sum(one.dimension for one in transformed), n_arms))
+        theta[constant] = unit[0]
+        #: Places of features, and R (d, r * K), of every member with a bonus.
+        self._roots: list[tuple[slice, AnyArray]] = []
+        for member in members:
+            start, size = constant if member.constant else n_latent, member.dimension
+            if member.network is not None:
+                start, latent = latent, latent + size
+            elif member.transform is not None:
+                start, limited = limited, limited + size
+                first.append(member.transform.clipped_linear())
+            theta[start : start + size] += unit[1] * member.share * member.theta.T
+            if member.width_share:
+                roots = unit[1] * member.width_share * np.linalg.cholesky(member.inverse)
+                root = roots.transpose(1, 2, 0).reshape(size, -1).astype(kind)
+                self._roots.append((slice(start, start + size), root))
+        first += [(own[0], np.zeros(own[0].shape[1]), np.full(own[0].shape[1], np.inf)) for own in networks]
+        weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first, strict=True))
+        self._range: tuple[FloatArray, FloatArray] | None = None
+        if step is not None:  # it is linear between these numbers, and its last feature is a 1
+            reach, slope = step.clip * step.deviation, step.scale / step.deviation
+            self._range = step.mean - reach, step.mean + reach
+            bias = weight[-1] + weight[-2] - (step.mean * slope) @ weight[:-2]
+            weight = np.vstack([slope[:, None] * weight[:-2], bias])
+        largest = np.abs(weight[-1]).max()
+        if not largest < _LARGEST_BIAS:
+            raise ValueError("differences of large numbers would be rounded")
+        # Clipped numbers near zero are small enough for single precision from the start.
+        single = networks and step is not None and largest < _SMALL_BIAS
+        self._weight, self._low, self._high = (
+            part.astype(np.float32 if single else np.float64) for part in (weight, self._low, self._high)
+        )
+        self._theta, self._n_latent = theta.astype(kind), n_latent
+        self._layers = [[layer.astype(kind) for layer in own[1:]] for own in networks]
+        lengths = [root.shape[1] // n_arms for _, root in self._roots]
+        #: Keeps the mean, and adds up the squares of every member.
+        self._adds = np.repeat(np.eye(1 + len(lengths), dtype=kind), [1, *lengths], axis=1)
+        #: Makes means, bonuses and scores of the mean and the bonuses of members.
+        self._sums = np.ones((3, 1 + len(lengths)))
+        self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, optimism
+        self._free: list[Callable[[FloatArray], FloatArray]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy, without functions that have arrays of their own."""
+        return {**self.__dict__, "_free": []}
+
+    def __call__(self, context: FloatArray) -> FloatArray:
+        """Return means, bonuses and scores (3, K) of a context (d,)."""
+        try:
+            score = self._free.pop()  # threads share the scorer; none has these arrays until they are put back
+        except IndexError:
+            score = self._with_arrays()
+        scores = score(context)
+        self._free.append(score)
+        return scores
+
+    def _with_arrays(self) -> Callable[[FloatArray], FloatArray]:
+        """Return a function that scores a context, with its own arrays."""
+        weight, theta, adds, sums = self._weight, self._theta, self._adds, self._sums
+        kind, n_latent, n_arms = theta.dtype, self._n_latent, theta.shape[1]
+        row, features = np.ones(len(weight), weight.dtype), np.empty(n_latent + weight.shape[1], kind)
+        context, others = row[:-1], features[n_latent:]
+        first: AnyArray = others if weight.dtype == kind else np.empty(len(others))
+        clipped = np.empty(len(context))
+        layers, latents, at = [], [], 0
+        hidden = features[len(features) - sum(len(own[0]) for own in self._layers) :]
+        for own in self._layers:
+            inputs, hidden = hidden[: len(own[0])], hidden[len(own[0]) :]
+            for layer in own:
+                is_last = layer is own[-1]
+                outputs = features[at : at + layer.shape[1]] if is_last else np.empty(layer.shape[1], kind)
+                layers.append((inputs.dot, layer, outputs, not is_last))
+                inputs = outputs
+            latents.append((inputs, np.empty((), kind)))
+            at += len(inputs)
+        products, roots, at = np.empty((adds.shape[1], n_arms), kind), [], n_arms
+        for place, root in self._roots:
+            roots.append((features[place].dot, root, products.reshape(-1)[at : at + root.shape[1]]))
+            at += root.shape[1]
+        mean, squares, stacked = products[0], products[1:], np.empty((len(adds), n_arms), kind)
+        bonuses, span, low, high = stacked[1:], self._range, self._low, self._high
+        has_low, has_high = (bool(np.isfinite(limit).any()) for limit in (low, high))
+        predict, read = features[: len(theta)].dot, row.dot
+        maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
+
+        def score(given: FloatArray) -> FloatArray:
+            if span is None:
+                context[:] = given
+            else:
+                maximum(given, span[0], out=clipped)
+                context[:] = minimum(clipped, span[1], out=clipped)
+            read(weight, first)
+            if has_low:
+                maximum(first, low, out=first)
+            if has_high:
+                minimum(first, high, out=first)
+            if first is not others:
+                others[:] = first
+            for product, layer, outputs, is_hidden in layers:
+                product(layer, outputs)
+                if is_hidden:
+                    maximum(outputs, _ZERO, out=outputs)
+            for latent, norm in latents:
+                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
+                divide(latent, norm, latent)
+            for product, root, outputs in roots:
+                product(root, outputs)
+            predict(theta, mean)
+            multiply(squares, squares, squares)
+            adds.dot(products, stacked)
+            sqrt(bonuses, bonuses)
+            return sums.dot(stacked)
+
+        return score
+
+
+_ZERO = np.zeros((), np.float32)
+
+
+def _layers(member: Member) -> list[FloatArray]:
+    """Return the matrices of a network's layers. Raise ``ValueError`` if it is not a perceptron on contexts."""
+    if not isinstance(member.network, MlpNetwork) or member.transform is not None:
+        raise ValueError("the network is not a perceptron on contexts")
+    return member.network.folded()
 
 
 class FrozenParts(NamedTuple):
@@ -202,21 +359,63 @@ class FrozenPolicy:
             scores, [member.share for member in self.members], [member.width_share for member in self.members]
         )
 
+    def decide_row(self, context: AnyArray, round_number: int | None) -> tuple[FloatArray, FloatArray, int, float]:
+        """Return means and bonuses (K,) in the user's units, the arm and its propensity for one context (*row_shape).
+
+        Two arms that are closer to each other than rounding errors of single precision are scored as in a batch.
+        """
+        if self._row_scorer is not None and context.dtype is _FLOAT64:
+            scored = self._row_scorer(context if context.ndim == 1 else context.reshape(-1))
+            scores = scored[2].tolist()
+            second, best = sorted(scores)[-2:]
+            if best - second > _CLOSE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
+                if self._is_certain:
+                    return scored[0], scored[1], scores.index(best), 1.0
+                chosen = self.choose(scored[:1], scored[1:2], None, round_number, self.reward_unit)[0]
+                return scored[0], scored[1], *chosen
+        means, widths = self.score(context[None])
+        chosen = self.choose(means, widths, None, round_number)[0]
+        return *self.in_units(means[0], widths[0]), *chosen
+
+    @functools.cached_property
+    def _is_certain(self) -> bool:
+        """True if the best arm is always chosen, unless arms are tied."""
+        return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
+
+    @functools.cached_property
+    def _row_scorer(self) -> _RowScorer | None:
+        """The scorer of single rows; None for a policy that it cannot fold."""
+        step, n_inputs = self.transform, math.prod(self.context_shape)
+        size = sum(n_inputs * member.dimension + member.inverse.size for member in self.members)
+        if self.arms == "shared" or self.layout is not None or self.n_arms < 2 or size > _MOST_FOLDED:
+            return None
+        if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
+            return None
+        try:
+            return _RowScorer(self.members, step, n_inputs, self.reward_unit, self.exploration.optimism)
+        except (ValueError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
+            return None
+
     @functools.cached_property
     def key(self) -> np.uint64:
         """The key of the random draws."""
         return draw_key(self.seed)
 
     def choose(
-        self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
+        self,
+        mean: FloatArray,
+        width: FloatArray,
+        available: Mask,
+        round_number: int | None,
+        unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
-        """Return an arm and its propensity for each row of means and bonuses (n, K).
+        """Return an arm and its propensity for each row of means and bonuses (n, K), in this unit.
 
         Draws are the policy's in round ``round_number`` and the following rounds. Without a number they come from the
         operating system, so that several processes which serve one file explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
-        return self.exploration.choose_rows(mean, width, draws, available=available)
+        return self.exploration.choose_rows(mean, width, draws, available=available, unit=unit)
 
     def choose_with_control(
         self,
@@ -250,6 +449,10 @@ class FrozenPolicy:
         if centre == 0.0 and scale == 1.0:
             return mean, width
         return centre + scale * mean, scale * width
+
+    def score_in_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's units."""
+        return self.in_units(*self.score(contexts))
 
     def header(self) -> dict[str, Any]:
         """Return the header of a file, as JSON can hold it."""

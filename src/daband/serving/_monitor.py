@@ -94,7 +94,7 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     n = len(contexts)
     if n < LEAST_CONTEXTS:
         return None
-    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score(contexts))
+    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score_in_units(contexts))
     of_policy = ("predicted reward", "width", "margin")[: 3 if deployed.n_arms > 1 else 2]
     n_numbers = scores.shape[1] - len(of_policy)
     of_contexts = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
@@ -242,8 +242,9 @@ class Monitor:
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
         """Decide as ``DeployedPolicy.decide`` does, with its options, and count the row."""
-        decision, read, mean, width = self.deployed.decide_with(row, available, **options)
-        scored = summary_scores(self.deployed, read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
+        decision, read = self.deployed.decide_with(row, available, **options)
+        means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
+        scored = summary_scores(self.deployed, read.contexts, means, bonuses)
         with self._lock:
             self._arm_counts += np.bincount(np.atleast_1d(decision.arm), minlength=len(self._arm_counts))
             self._warnings.update(kind for row in read.warnings for kind in {warning.kind for warning in row})
@@ -253,7 +254,7 @@ class Monitor:
     def see(self, contexts: AnyArray) -> None:
         """Count contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
-        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score(rows))
+        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_units(rows))
         with self._lock:
             self._see(*scored)
 

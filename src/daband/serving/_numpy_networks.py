@@ -98,6 +98,28 @@ class MlpNetwork(_DenseNetwork):
         if math.prod(shape) != self.inputs:
             raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
 
+    def folded(self) -> list[FloatArray]:
+        """Return matrices of all layers, (inputs + 1, m), with the bias as the last row and the input's scale folded.
+
+        All but the last layer also have an output that is 1, the bias's input of the next, and further ones that are 0:
+        products are faster with columns in multiples of eight.
+        """
+        if len(self.layers) < 2:
+            raise ValueError("a single layer has no limits")
+        matrices: list[FloatArray] = []
+        rows = self.inputs + 1
+        for weight, bias in self.layers:
+            inputs, outputs = weight.shape
+            matrix = np.zeros((rows, outputs if len(matrices) + 1 == len(self.layers) else (outputs // 8 + 1) * 8))
+            matrix[:inputs, :outputs], matrix[inputs, :outputs] = weight, bias
+            matrix[inputs, outputs : outputs + 1] = 1.0
+            matrices.append(matrix)
+            rows = matrix.shape[1]
+        if self._scale is not None and self._shift is not None:
+            matrices[0][-1] += self._shift @ matrices[0][:-1]
+            matrices[0][:-1] *= self._scale[:, None]
+        return matrices
+
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
