@@ -20,6 +20,7 @@ import functools
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
@@ -50,6 +51,7 @@ _NUMBER = re.compile(NUMBER_TEXT)
 _ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")  # dates with dots start with the day; with slashes they may not
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
+_SEPARATORS = re.compile(r"[\s|,;/]+")
 _TRUTHS = {"true": 1.0, "false": 0.0}
 _PANDAS_MISSING = ("NAType", "NaTType")
 _CATEGORIES = (str, bool, int, float, np.bool_, np.integer, np.floating)
@@ -418,9 +420,46 @@ class EncodedColumn:
             raise InvalidInput(f"{self.name!r}: {error}") from None
 
 
-AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn
+@dataclass(frozen=True)
+class WordsColumn:
+    """A column of texts or lists such as ``Action|Comedy``: 1 for each known word that a text has, else 0."""
+
+    name: str
+    words: tuple[str, ...]
+    kind: ClassVar[str] = "words"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> WordsColumn:
+        """Fit on the rows of all tables: the most frequent words that at least two rows have, and not all."""
+        rows = [words_of(text) for where, frame in tables.items() for text in categories(frame, name, where=where)]
+        counts = Counter(word for words in rows for word in words)
+        kept = [word for word, n in sorted(counts.items(), key=lambda one: (-one[1], one[0])) if 1 < n < len(rows)]
+        return cls(name, tuple(sorted(kept[:_MANY_CATEGORIES])))
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers that this column becomes."""
+        return [f"{self.name}: {word}" for word in self.words]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return zeros and ones (n, number of words) for a frame's rows."""
+        rows = [self.one(text, []) for text in categories(frame, self.name)]
+        return np.array(rows).reshape(len(rows), len(self.words))
+
+    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the numbers of one value; an unknown word counts for nothing."""
+        present = words_of(as_category(value, self.name))
+        return [float(word in present) for word in self.words]
+
+
+def words_of(text: str | None) -> set[str]:
+    """Return the words of a text, in lower case."""
+    return set() if text is None else {word for word in _SEPARATORS.split(text.lower()) if word}
+
+
+AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
 _KINDS: dict[str, type[AnyColumn]] = {
-    one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn)
+    one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
 
 
@@ -449,14 +488,17 @@ class TableTransform:
         dates: Sequence[str] = (),
         ids: Sequence[str] = (),
         encoders: Mapping[str, Any] | None = None,
+        words: Sequence[str] = (),
     ) -> TableTransform:
         """Fit on the context columns of a polars or pandas frame, or of several frames by name.
 
-        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, and those in ``encoders`` the
-        features of that encoder of images or texts; the others must be numeric.
+        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, those in ``words`` a number for
+        each frequent word, and those in ``encoders`` the features of that encoder of images or texts; the others must
+        be numeric.
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
-        kinds = dict.fromkeys(categorical, CategoricalColumn) | dict.fromkeys(dates, DateColumn)
+        kinds: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
+        kinds |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
         encoded = encoded_columns(encoders or {})
         return cls(
             tuple(encoded.get(name) or kinds.get(name, NumericColumn).fit(name, tables) for name in context), tuple(ids)
@@ -564,6 +606,8 @@ def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
         from daband._input_encoders import InputEncoder
 
         return EncodedColumn(name, InputEncoder.from_state(state["encoder"], below(f"{state['digest']}/", arrays)))
+    if kind is WordsColumn:
+        return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if kind is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
     types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
@@ -583,7 +627,7 @@ class TableRows:
         starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()
         placed = list(zip(transform.columns, starts, strict=False))
         self._numeric = [(column, at) for column, at in placed if isinstance(column, NumericColumn)]
-        self._dates = [(column, at) for column, at in placed if isinstance(column, DateColumn)]
+        self._others = [(column, at) for column, at in placed if isinstance(column, DateColumn | WordsColumn)]
         self._categorical = [(column, at) for column, at in placed if isinstance(column, CategoricalColumn)]
         self._encoded = [(column, at) for column, at in placed if isinstance(column, EncodedColumn)]
         self._places = np.array([at for _, at in self._numeric], np.int64)
@@ -630,8 +674,8 @@ class TableRows:
                         odd.append(column.warn(text))
                         continue
                 context[at + index] = 1.0
-            for dates, at in self._dates:
-                parts = dates.one(row[dates.name], odd)
+            for other, at in self._others:
+                parts = other.one(row[other.name], odd)
                 context[at : at + len(parts)] = parts
             for encoded, at in self._encoded:
                 context[at : at + encoded.encoder.width] = encoded.one(row[encoded.name])

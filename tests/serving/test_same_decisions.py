@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.linear._catalogue import Catalogue
 
 CONFIGURATIONS = 440
 PER_POLICY = 11
@@ -24,6 +25,13 @@ def contexts_of(draw, shape, n, dtype):
     return (scale * draw.random((n, *shape))).astype(dtype)
 
 
+def catalogue_of(draw, n_arms):
+    """Arms with features, of which one may not be offered in the source."""
+    offered = np.ones((2, n_arms), bool)
+    offered[0, 1:2] = draw.random() < 0.5
+    return Catalogue.fit([str(at) for at in range(n_arms)], draw.normal(size=(n_arms, 3)), offered=offered)
+
+
 def random_policy(draw):
     """A policy of random kind, shape and settings, trained a little, and the shape of one of its rounds."""
     kind = draw.choice(["constant", "random", "linucb", "linucb", "nlinucb", "daband", "daband"])
@@ -40,8 +48,14 @@ def random_policy(draw):
         transforms = [None, daband.Standardise(), daband.PCA(min(3, size)), daband.Standardise(components=min(2, size))]
         in_front = transforms[int(draw.integers(len(transforms)))]
         if kind == "linucb":
-            form = str(draw.choice(["auto", "primal", "dual"]))
-            policy = daband.LinUCB(**shared, transform=in_front, form=form, ridge=float(draw.choice([0.5, 1.0, 4.0])))
+            own = {"form": str(draw.choice(["auto", "primal", "dual"])), "ridge": float(draw.choice([0.5, 1.0, 4.0]))}
+            if arms == "disjoint" and not image and draw.random() < 0.5:
+                own["catalogue"] = catalogue_of(draw, n_arms)
+            policy = daband.LinUCB(**shared, transform=in_front, **own)
+            if own.get("catalogue") is not None and draw.random() < 0.5:  # pooled with regressions per arm
+                per_arm = daband.LinUCB(**shared, transform=in_front)
+                members = {"joint": policy, "own": per_arm, "mean": daband.Constant(**shared)}
+                policy = daband.Mixture(**shared, members=members)
         else:
             in_front = None if image else in_front
             options = {"channels": [3, 4]} if image else {"widths": [6]}
@@ -68,7 +82,7 @@ def change_settings(policy, draw):
     """Another way to explore, where the policy has one."""
     if hasattr(policy, "epsilon"):
         policy.epsilon = float(draw.choice([0.0, 0.0, 0.2, 1.0]))
-        rules = ["ucb", "greedy"] if policy.arms == "shared" else ["ucb", "greedy", "thompson"]
+        rules = ["ucb", "greedy"] if policy.arms == "shared" or policy.catalogue else ["ucb", "greedy", "thompson"]
         policy.explore = str(draw.choice(rules))
     if hasattr(policy, "alpha"):
         policy.alpha = float(draw.choice([0.0, 0.15, 2.0]))

@@ -22,8 +22,8 @@ from rich.table import Table
 from daband._files import make_folder, write_text
 from daband.cli._shared import console, say
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, read_files
-from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices
+from daband.domains.datasets._user_files import PICTURE_SIDE, FilesRead, arm_tables, read_files
+from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices, read_catalogue
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
 
@@ -55,6 +55,9 @@ def _file_options(
         str | None,
         _option("Read pictures or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME, model.onnx."),
     ] = None,
+    arms: Annotated[
+        list[str] | None, _option("A table of arms with features; give two if the target has other arms.")
+    ] = None,
     side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
@@ -63,7 +66,7 @@ def _file_options(
     """Options of every command that takes files; several columns: --drop one --drop two, or --drop one,two."""
 
 
-_LISTS = ("id", "category", "number", "date", "drop", "text", "units")
+_LISTS = ("id", "category", "number", "date", "drop", "text", "units", "arms")
 
 
 def takes_files(command: Callable[..., None]) -> Callable[..., None]:
@@ -134,6 +137,8 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
         options[name] = str(Path(options[name]).expanduser().resolve())
     if Path(options.get("encoder", "")).exists() and "encoder" in options:
         options["encoder"] = str(Path(options["encoder"]).resolve())
+    if "arms" in options:
+        options["arms"] = [str(Path(path).expanduser().resolve()) for path in options["arms"]]
     if all(Path(options[name]).is_dir() for name in paths):
         say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
         side = options["side"]
@@ -147,9 +152,14 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
         say(shown)
     else:
         options.pop("side", None)
-        taken = ("source", "target", "domain", "shift", "units")
+        taken = ("source", "target", "domain", "shift", "units", "arms")
         roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
         read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        if "arms" in options:
+            listed = arm_tables(options["arms"])
+            catalogue = read_catalogue(listed, str(read.columns.arm or read.columns.label))
+            assert catalogue.table is not None
+            say(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
         open_questions = [str(notice) for notice in _show(read, files) if notice.is_open]
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"

@@ -28,6 +28,7 @@ from daband.errors import InvalidInput
 
 if TYPE_CHECKING:
     from daband._table_transform import TableTransform
+    from daband.linear._catalogue import Catalogue
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,8 @@ class Pair:
     feature_names: tuple[str, ...] = ()
     #: The fitted transform that turns a raw row into a context, if the pair was made from tables.
     table: TableTransform | None = None
+    #: The arms with their features, and which domain has which; None if arms are names only.
+    catalogue: Catalogue | None = None
     #: The assumed differences between the domains; by default "style" for images and "covariate" for vectors.
     shift: Shift = None  # type: ignore[assignment]
     #: The names of the sources and targets. With several sources, ``source`` has the rounds of all of them, and its

@@ -299,6 +299,15 @@ class PrimalRidge:
         for name, more in self._heads_without_rounds(n).items():
             setattr(self, name, np.concatenate([getattr(self, name), more]))
 
+    def add_dimensions(self, n: int) -> None:
+        """Append ``n`` features that were 0 in every learned round."""
+        self.dim += n
+        for name, more in self._heads_without_rounds(self.n_heads).items():
+            array = getattr(self, name)
+            more[tuple(map(slice, array.shape))] = array
+            setattr(self, name, more)
+        self.refresh_after = max(1024, 16 * self.dim)
+
     def gram(self, head: int) -> FloatArray:
         """Return A = ridge I + the sum of z z' of this head, (d, d)."""
         rows = self._pending[head, : self._n_pending[head]]

@@ -17,7 +17,7 @@ from daband.errors import InvalidInput
 from daband.linear._dual_ridge import DualRidge
 from daband.linear._exploration import Decision, Exploration, UniformDraws, join_decisions
 from daband.linear._kernels import kernels, kernels_are_compiled
-from daband.linear._primal_ridge import PrimalRidge, check_norm
+from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm
 from daband.linear._reward_moments import RewardMoments
 
 ArmModel = Literal["disjoint", "shared"]
@@ -205,6 +205,21 @@ class RidgeHead:
         other = copy.copy(self)
         other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         return other
+
+    @property
+    def counts(self) -> IntArray:
+        """The number of rounds that each regression has learned from."""
+        return self.statistics.counts
+
+    def empty_sums(self) -> RidgeSums:
+        """Return sums without a round."""
+        return RidgeSums(self.statistics.n_heads, self.dim)
+
+    def with_sums(self, sums: RidgeSums) -> PrimalRidge:
+        """Return new statistics that have also learned the rounds of these sums."""
+        statistics = copy.deepcopy(self.primal("the log cannot be learned"))
+        statistics.add_sums(sums)
+        return statistics
 
     def check_primal_fits(self) -> None:
         """Raise an error if the head's statistics are too large for sums over rounds."""

@@ -17,8 +17,10 @@ from daband._domain_names import DomainNames
 from daband._table_transform import TableTransform
 from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.linear._catalogue import Catalogue
 from daband.linear._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
+from daband.policies._pair_defaults import setting_defaults
 from daband.policies._registered import policies
 
 CHECKPOINT_VERSION = 3
@@ -75,6 +77,8 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
+    if policy.catalogue is not None:
+        settings["catalogue"] = policy.catalogue.state()
     if policy.framing is not None:
         settings["framing"] = list(policy.framing)
     if policy.arm_names is not None:
@@ -137,6 +141,10 @@ def build(
         arguments["encoder"] = encoder
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
+    catalogue = arguments.pop("catalogue", None)
+    catalogue = None if catalogue is None else Catalogue.from_state(catalogue)
+    if "catalogue" in setting_defaults(kind):
+        arguments["catalogue"] = catalogue
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"], transform)
@@ -145,7 +153,7 @@ def build(
     policy = kind(**arguments)
     if table is not None:
         policy.table = TableTransform.from_state(table, arrays)
-    policy.arm_names = arm_names
+    policy.catalogue, policy.arm_names = catalogue, arm_names
     policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
     return policy
 

@@ -32,7 +32,14 @@ from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
 from daband.policies._checkpoints import policy_arrays, restore_arrays
-from daband.policies._pair_defaults import default_transform, policy_for_pair, standardised_alpha, standardised_ridge
+from daband.policies._pair_defaults import (
+    JOINT_ALPHA,
+    default_transform,
+    joint_components,
+    policy_for_pair,
+    standardised_alpha,
+    standardised_ridge,
+)
 from daband.policies._policy import (
     Policy,
     exploration_setting,
@@ -140,6 +147,10 @@ class Mixture(Policy):
         self._stack = MixtureWeights(self._prior)
         #: Checksums of learned contexts: errors on these are not informative about new contexts.
         self._seen: dict[int, None] = {}
+        #: The member that knows the features of arms: other members are pooled with it.
+        self._joint = next((at for at, one in enumerate(self.members.values()) if one.catalogue is not None), None)
+        if self._joint is not None:
+            self.catalogue = list(self.members.values())[self._joint].catalogue
         few = math.prod(self.feature_shape) <= _FEW_NUMBERS
         self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
@@ -210,22 +221,60 @@ class Mixture(Policy):
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         mean, bonus = np.zeros((2, len(contexts), self.n_arms))
-        for member, weight, factor in zip(self.members.values(), self._stack.weights, self._factors(), strict=True):
-            if weight or (factor and bonuses):
-                given = member_contexts(member, contexts, domain)
-                own_mean, own_bonus = score_transformed(member, given, domain, bonuses and factor > 0.0)
-                mean, bonus = weight * own_mean + mean, factor * own_bonus + bonus
+        of_joint: tuple[FloatArray, FloatArray] | None = None
+        trust, factors = self._trust(), self._factors()
+        rows = zip(self.members.values(), self._stack.weights, factors, self._exploring, strict=True)
+        for at, (member, weight, factor, exploring) in self._joint_first(list(rows)):
+            if not (weight or (factor and bonuses) or at == self._joint):
+                continue
+            given = member_contexts(member, contexts, domain)
+            wanted = bonuses and (factor > 0.0 or at == self._joint)
+            own_mean, own_bonus = score_transformed(member, given, domain, wanted)
+            if at == self._joint:
+                of_joint = own_mean, member.exploration.alpha * own_bonus
+            elif of_joint is not None:
+                own_mean = trust * own_mean + (1.0 - trust) * of_joint[0]
+                bonus = bonus + exploring * (1.0 - trust) * of_joint[1]
+                own_bonus = trust * own_bonus
+            mean, bonus = weight * own_mean + mean, factor * own_bonus + bonus
         return mean, bonus
+
+    def _joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Return the parts of the members with their index, the one that knows features of arms first."""
+        return sorted(enumerate(parts), key=lambda part: part[0] != self._joint)
+
+    def _trust(self) -> FloatArray:
+        """Return the weight of an arm's own regressions, (K,); the rest follows from its features.
+
+        A regression on d numbers is trusted by n / (n + d) after n rounds of the arm.
+        """
+        if self._joint is None:
+            return np.ones(self.n_arms)
+        counts = list(self.members.values())[self._joint].counts  # type: ignore[attr-defined]
+        return counts / (counts + math.prod(self.feature_shape))
 
     def _factors(self) -> FloatArray:
         """Return the factor of each member's bonus."""
         return self._exploring * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
-        every, moments, offset = [], self.reward_moments, 0.0
+        every, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
         frozen: list[Member] = []
-        for policy, weight, factor in zip(self.members.values(), self._stack.weights, self._factors(), strict=True):
+        trust, factors = self._trust(), self._factors()
+        for at, policy in enumerate(self.members.values()):
             parts, own = policy._freeze(domain), policy.reward_moments
+            weight, factor = float(self._stack.weights[at]), float(factors[at])
+            if at == self._joint:
+                shares = weight + (1.0 - trust) * (1.0 - weight)
+                alpha = policy.exploration.alpha
+                bonuses = factor + (1.0 - trust) * alpha * (self._exploring.sum() - self._exploring[at])
+                weight, factor = 1.0, alpha * self._exploring.sum()
+                pooled = np.stack([shares, bonuses / factor if factor else np.ones(self.n_arms)])
+                parts = parts._replace(members=tuple(dataclasses.replace(one, pooled=pooled) for one in parts.members))
+                offset += (shares - weight) * (own.centre - moments.centre) / moments.scale
+            elif self._joint is not None:
+                parts = parts._replace(members=tuple(_trusted(one, trust) for one in parts.members))
+                offset += (trust - 1.0) * float(weight) * (own.centre - moments.centre) / moments.scale
             step = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
             unit = own.scale / moments.scale  # members predict in their own unit
             offset += float(weight) * (own.centre - moments.centre) / moments.scale
@@ -234,9 +283,9 @@ class Mixture(Policy):
                 if share > 0.0 or bonus > 0.0:
                     frozen.append(_weighted_member(member, share, bonus, None if member.constant else step))
             every.append(parts)
-        if offset:
+        if offset.any():
             nothing = np.zeros((self.n_arms, 0, 0))
-            frozen.append(Member(np.full((self.n_arms, 1), offset), nothing, width_share=0.0, constant=True))
+            frozen.append(Member(offset[:, None], nothing, width_share=0.0, constant=True))
         layouts = {parts.layout for parts in every if not all(member.constant for member in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("a mixture of a network and others on images with the channels last cannot be exported")
@@ -257,6 +306,9 @@ class Mixture(Policy):
         if new.any():
             both = zip(self.members.values(), every, strict=True)
             means = [score_transformed(member, given[new], domain, False)[0] for member, given in both]
+            if self._joint is not None:
+                trust = self._trust()
+                means = [trust * own + (1.0 - trust) * means[self._joint] for own in means]
             self._note(np.stack(means, axis=2), arms[new], rewards[new])
         self._remember(checksums)
         for member, given in zip(self.members.values(), every, strict=True):
@@ -272,7 +324,7 @@ class Mixture(Policy):
         weights: Weights,
     ) -> Decision:
         members = list(self.members.values())
-        if self.arms == "shared" or not all(hasattr(member, "_ridge") for member in members):
+        if self.arms == "shared" or self._joint is not None or not all(hasattr(member, "_ridge") for member in members):
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         every = [member_contexts(member, contexts, domain) for member in members]
         regressions = [member._ridge(given, domain) for member, given in zip(members, every, strict=True)]  # type: ignore[attr-defined]
@@ -365,8 +417,14 @@ class Mixture(Policy):
 
     def _grow(self) -> None:
         grown = copy.deepcopy(self.members)  # all or none
+        arms = self.catalogue
         for member in grown.values():
-            member.add_arm()
+            if member.catalogue is None:
+                member.add_arm()
+            else:
+                member._catalogue = arms
+                member._grow()
+                member.n_arms += 1
         self.members = grown
 
     # Files.
@@ -401,6 +459,12 @@ def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapp
     if not (weights >= 0.0).all() or not weights.sum() > 0.0:
         raise InvalidInput(f"{name} must not be negative, and one weight above 0, got {given!r}")
     return weights / weights.sum()
+
+
+def _trusted(member: Member, trust: FloatArray) -> Member:
+    """Return a frozen member whose predictions and bonuses are multiplied by a factor of each arm, (K,)."""
+    inverse = member.inverse * trust[:, None, None] ** 2
+    return dataclasses.replace(member, theta=member.theta * trust[:, None], inverse=inverse)
 
 
 def _weighted_member(member: Member, share: float, bonus: float, step: Any) -> Member:
@@ -444,6 +508,11 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         members["network"] = policies.get("daband")(**same, feedback=pair.feedback, **network), 1.0, 1.0
     if vectors and math.prod(shape) <= _MAX_NUMBERS:
         members |= _linear_members(same, transform, contexts=len(pair.source) + len(pair.target))
+        if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
+            components = joint_components(shape, pair.catalogue)
+            before = None if components is None else Standardise(components=components)
+            joint = LinUCB(**same, transform=before, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
+            members["joint"] = joint, 3.0, 2.0
     elif not members:
         reduced = Standardise(components=min(64, len(pair.source) + len(pair.target)))
         members["components"] = LinUCB(**same, transform=reduced), 1.0, 1.0

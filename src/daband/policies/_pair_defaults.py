@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,10 @@ from daband.linear._pca import PCA
 from daband.linear._standardise import Standardise
 
 _P = TypeVar("_P")
+#: The factor of the bonus of a regression on products of context and arm features.
+JOINT_ALPHA = 0.3
+#: The largest number of such products; contexts with more numbers are reduced to principal components.
+MAX_PRODUCTS = 1024
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback")
 #: Settings that only some policies have; other policies ignore them.
 _OF_SOME = ("alpha", "device", "feedback")
@@ -38,11 +42,16 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     arguments["shift"] = getattr(pair, "shift", None)
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = getattr(pair, "domains", None)
+    catalogue = getattr(pair, "catalogue", None)
+    joint = catalogue is not None and "catalogue" in offered and settings.get("catalogue", catalogue) is not None
     if "transform" not in settings:
-        arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
-    arguments |= settings
+        components = joint_components(pair.context_shape, catalogue) if joint else None
+        arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"), components=components)
+    arguments |= {"catalogue": catalogue, **settings}
     linear = "ridge" in offered and not getattr(kind, "learns_by_gradients", False)
-    if linear and isinstance(arguments["transform"], Standardise):
+    if joint and "alpha" not in settings:
+        arguments["alpha"] = JOINT_ALPHA
+    elif linear and isinstance(arguments["transform"], Standardise):
         n_features = arguments["transform"].n_features(tuple(pair.context_shape))
         if "alpha" not in settings:
             arguments["alpha"] = standardised_alpha(n_features)
@@ -52,7 +61,15 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
     policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]
+    if "catalogue" not in offered and policy.arms == "disjoint":  # type: ignore[attr-defined]
+        policy.catalogue = catalogue  # type: ignore[attr-defined]
     return policy
+
+
+def joint_components(context_shape: Sequence[int], catalogue: Any) -> int | None:
+    """Return the number of principal components of contexts for products with arm features; None if all are used."""
+    most = max(1, MAX_PRODUCTS // catalogue.vectors.shape[1] - 2)
+    return None if math.prod(context_shape) <= most else most
 
 
 @functools.cache

@@ -56,6 +56,7 @@ from daband._domain_names import DomainNames
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
+from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
 from daband.linear._kernels import draw_key, kernels
 from daband.linear._reward_moments import RewardMoments
@@ -131,10 +132,10 @@ def exploration_setting(field: str) -> property:
 
 
 def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
-    if exploration.rule == "thompson" and policy.arms == "shared":
+    if exploration.rule == "thompson" and (policy.arms == "shared" or policy._catalogue is not None):
         raise InvalidInput(
-            "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
-            "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
+            "explore='thompson' is not offered with arms='shared' or a catalogue: the arms' draws are then correlated, "
+            "and the propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
         )
     return exploration
 
@@ -149,6 +150,20 @@ def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform
             f"table makes contexts of shape ({len(table.feature_names)},), the policy takes {policy.context_shape}"
         )
     return table
+
+
+def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue | None:
+    if catalogue is None:
+        return None
+    if not isinstance(catalogue, Catalogue):
+        raise InvalidInput(f"catalogue must be a pair's catalogue, pair.catalogue, got {type(catalogue).__name__}")
+    if len(catalogue.names) != policy.n_arms or policy.arms == "shared":
+        raise InvalidInput(f"catalogue has {len(catalogue.names)} arms, the policy {policy.n_arms} {policy.arms} arms")
+    if policy._exploration.rule == "thompson":
+        raise InvalidInput(
+            "explore='thompson' is not offered with a catalogue of arms with features; use explore='ucb'"
+        )
+    return catalogue
 
 
 def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -204,6 +219,7 @@ class Policy(ABC):
     #: A faster way to decide for one transformed context, with the same result; it may return None.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
+    _catalogue: Catalogue | None = None
 
     domain = property(lambda self: self.domains.names[self._domain], doc="The domain that ``domain=None`` means.")
     exploration = Checked(_check_exploration, "The ``Exploration`` by which arms are chosen.")
@@ -211,6 +227,11 @@ class Policy(ABC):
         _check_table,
         "The ``TableTransform`` from raw rows to contexts: ``policy.select(policy.table.contexts({...}))``. "
         "``for_pair`` sets it for a pair made of tables; a saved file holds it.",
+    )
+    catalogue = Checked(
+        _check_catalogue,
+        "The arms with their features, or None; ``for_pair`` sets the pair's. Arms that a domain does not have are not "
+        "chosen there. Saved files contain it.",
     )
     arm_names = Checked(_check_arm_names, "A name per arm, or None; ``for_pair`` sets the pair's. A file holds them.")
     fit = OtherName("daband.train(policy, source=pair.source, target=pair.target)")
@@ -263,6 +284,7 @@ class Policy(ABC):
         self.rounds_learned = 0
         self._ids = RoundIds(self.id_window)
         self.table = None
+        self.catalogue = None
         self.arm_names = None
         #: (resize, crop): the side in pixels to which training resized image files, and the side of the centre crop.
         #: None if contexts were not read from files. ``for_pair`` sets it; saved files contain it.
@@ -592,17 +614,33 @@ class Policy(ABC):
                 seed=self.seed,
                 transform=step,
                 table=self.table,
+                catalogue=_catalogue_in(self, where),
                 **self._freeze(where)._asdict(),
             )
 
-    def add_arm(self) -> int:
-        """Add an arm without rounds, and return its index."""
+    def add_arm(self, name: str | None = None, features: Any = None) -> int:
+        """Add an arm without rounds, and return its index.
+
+        A policy with a catalogue needs the arm's ``features``: a mapping from column to value, as in the catalogue.
+        """
         with self._locks.write, self._locks.state:
-            self._grow()
+            if (features is None) != (self._catalogue is None):
+                given = "the policy has no catalogue" if self._catalogue is None else "the catalogue needs them"
+                raise InvalidInput(f"features of a new arm: {given}")
+            number, names, before = str(self.n_arms), self.arm_names or (), self._catalogue
+            called = name or (f"arm {number}" if number in names else number)
+            if called in names:
+                raise InvalidInput(f"name: {called!r} is an arm already")
+            if before is not None:
+                self._catalogue = before.with_arms([called], [features])
+            try:
+                self._grow()
+            except BaseException:
+                self._catalogue = before
+                raise
             self.n_arms += 1
             if self.arm_names is not None:
-                name = str(self.n_arms - 1)
-                self.arm_names = (*self.arm_names, f"arm {name}" if name in self.arm_names else name)
+                self.arm_names = (*names, called)
             return self.n_arms - 1
 
     def settings(self) -> dict[str, Any]:
@@ -610,7 +648,8 @@ class Policy(ABC):
         settings = {
             "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
             "standardise_rewards": self.standardise_rewards, "transform": transform_settings(self.transform),
-            "seed": self.seed, **({"shift": self.shift.state()} if self.shift.stated else {}),
+            "seed": self.seed, "catalogue": None if self._catalogue is None else self._catalogue.state(),
+            **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }  # fmt: skip
         offered = setting_defaults(type(self))  # a class may lack arms or transform
@@ -739,7 +778,21 @@ def _check_request(
 ) -> tuple[AnyArray, int, Mask]:
     checked = _check_contexts(policy, contexts)
     where = _domain_index(policy, domain)
-    return checked, where, None if available is None else check_available(available, len(checked), policy.n_arms)
+    mask = None if available is None else check_available(available, len(checked), policy.n_arms)
+    catalogue = policy._catalogue
+    if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(where))]).all():
+        mask = np.tile(offered, (len(checked), 1)) if mask is None else mask & offered
+        if not mask.any(axis=1).all():
+            raise InvalidInput(f"available leaves no arm of those that the {policy.domains.names[where]} has")
+    return checked, where, mask
+
+
+def _catalogue_in(policy: Policy, domain: int) -> Catalogue | None:
+    """Return the catalogue for a frozen policy, with the arms that its domain has."""
+    if policy._catalogue is None:
+        return None
+    offered = policy._catalogue.offered[int(policy.domains.is_target(domain))]
+    return replace(policy._catalogue, offered=np.stack([offered, offered]))
 
 
 def _domain_index(policy: Policy, domain: str | None) -> int:

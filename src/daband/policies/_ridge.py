@@ -14,6 +14,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -32,7 +33,9 @@ from daband._arrays import (
 )
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
+from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, seeded_draws
+from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import LARGEST_SQUARE, RidgeSums
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import ArmModel, RidgeHead
@@ -48,21 +51,21 @@ from daband.serving._frozen_policy import FrozenParts, Member
 class RidgePolicy(Policy):
     """A policy with a ``RidgeHead`` on fixed features of its contexts."""
 
-    _head: RidgeHead
+    _head: RidgeHead | JointHead
     _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
     def _features(self, contexts: AnyArray) -> AnyArray:
         """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
-    def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, AnyArray]:
+    def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
         """Return the head and the features of contexts, with which a ``Mixture`` plays episodes in blocks."""
         return self._head, self._features(contexts)
 
     @property
     def counts(self) -> IntArray:
         """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
-        return self._head.statistics.counts
+        return self._head.counts
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         moments = self.reward_moments
@@ -98,10 +101,15 @@ class RidgePolicy(Policy):
 
     def _freeze(self, domain: int) -> FrozenParts:
         member = Member(*self._head.frozen(self.reward_moments), constant=self._ignores_contexts)
+        if isinstance(self._head, JointHead):
+            member = replace(member, vectors=self._head.vectors, new_variance=1.0 / self._head.ridge)
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
-        self._head.add_arm()
+        if isinstance(self._head, JointHead):
+            self._head.add_vectors(self.catalogue.vectors[self.n_arms :])
+        else:
+            self._head.add_arm()
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         return self._head.state(rounds=replay)
@@ -113,7 +121,7 @@ class RidgePolicy(Policy):
 
     def empty_sums(self) -> RidgeSums:
         """Return sums without a round."""
-        return RidgeSums(self._head.statistics.n_heads, self._head.dim)
+        return self._head.empty_sums()
 
     def without_rounds(self) -> Self:
         """Return a copy without rounds that keeps the transform: small enough to send to other processes."""
@@ -153,8 +161,7 @@ class RidgePolicy(Policy):
         of the log's parts that the sums cover.
         """
         with self._locks.write:
-            statistics = copy.deepcopy(self._head.primal("the log cannot be learned"))
-            statistics.add_sums(sums)
+            statistics = self._head.with_sums(sums)
             with self._locks.state:
                 self.transform = prepared.transform
                 self._head.statistics = statistics
@@ -183,6 +190,8 @@ class LinUCB(RidgePolicy):
         transform: applied to contexts before the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or any
             object with ``fit`` and ``transform``; fitted by ``prepare``.
         shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
+        catalogue: arms with features (``pair.catalogue``): one regression on products of context and arm features
+            serves all arms, with an effect of each arm that has rounds; without it, a regression per arm.
         form: "primal" stores a d x d matrix per arm, "dual" one row per round; "auto" uses the cheaper form.
         seed: determines ties and draws; any integer >= 0.
         domains: the names of the sources and targets, one of each by default.
@@ -215,6 +224,7 @@ class LinUCB(RidgePolicy):
         standardise_rewards: bool = True,
         transform: Any = None,
         shift: ShiftLike = None,
+        catalogue: Catalogue | None = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
         domains: DomainNames | None = None,
@@ -231,13 +241,12 @@ class LinUCB(RidgePolicy):
             domains=domains,
         )
         ridge = checked_number("ridge", ridge)
-        self._head = RidgeHead(
-            n_arms=self.n_arms,
-            dim=math.prod(self.feature_shape),
-            arms=arms,
-            ridge=ridge,
-            form=form,
-        )
+        dim = math.prod(self.feature_shape)
+        self.catalogue = catalogue
+        if catalogue is None:
+            self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form=form)
+        else:
+            self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge)
         self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
 EXPORT_VERSION = 7  # the version of the format that is written and read
 _MAX_ROUND = (1 << 63) - 1
+_MAX_ARMS = 1000  # arms of one request
 _REQUIRED = (
     "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
 )  # fmt: skip
@@ -50,6 +51,8 @@ class DeployedDecision(NamedTuple):
     control: float | FloatArray = 0.0
     #: True for a row in the control group, whose arm is the incumbent's.
     in_control: bool | BoolArray = False
+    #: With ``top``: names of that many arms, the chosen one first, then by score; for a batch a tuple per row.
+    ranking: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,6 +120,8 @@ class DeployedPolicy:
         available: Any = None,
         *,
         among: Any = None,
+        arms: Any = None,
+        top: int | None = None,
         round_number: int | None = None,
         strict: bool = False,
         control: float = 0.0,
@@ -128,6 +133,9 @@ class DeployedPolicy:
                 image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
             available: the arms that may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
             among: the same as a list of arms, by name or number: ``among=["letter", "call"]``.
+            arms: the arms of this request, at most 1,000: ids of the catalogue, or mappings with the "id" and the
+                features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then count these arms.
+            top: return this many arms as ``ranking``. The propensity is that of the first; the others follow by score.
             round_number: use the random draws of the exported policy in this round, for exploration and ties. In a
                 batch it is the round of the first row. By default draws are random.
             strict: True to raise an error for a row with warnings.
@@ -136,7 +144,7 @@ class DeployedPolicy:
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
         """
-        return self.decide_with(row, available, among, round_number, strict, control)[0]
+        return self.decide_with(row, available, among, round_number, strict, control, None, arms, top)[0]
 
     def decide_with(
         self,
@@ -147,6 +155,8 @@ class DeployedPolicy:
         strict: bool = False,
         control: float = 0.0,
         incumbents: IntArray | None = None,
+        arms: Any = None,
+        top: int | None = None,
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide, and also return the rows as read.
 
@@ -157,31 +167,87 @@ class DeployedPolicy:
             _refuse_warnings(read)
         if round_number is not None and whole("round_number", round_number, least=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
-        frozen = self.frozen
-        mask = None
-        if available is not None or among is not None:
-            mask = self.arm_mask(available, among, len(read.contexts))
-        if read.single and mask is None and not control:
-            mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
-            return DeployedDecision(arm, self.arm_names[arm], propensity, mean, width, read.warnings[0]), read
-        mean, width = frozen.score(read.contexts)
+        frozen, places, mask = self.frozen, None, None
+        names: Sequence[str] = self.arm_names
+        if arms is not None:
+            if available is not None or among is not None:
+                raise InvalidInput("arms lists the arms of this request: leave available and among out")
+            names, places, vectors = self.request_arms(arms)
+            mean, width = frozen.score(read.contexts, places, vectors)
+        else:
+            if available is not None or among is not None:
+                mask = self.arm_mask(available, among, len(read.contexts))
+            elif frozen.offered is not None:
+                mask = np.tile(frozen.offered, (len(read.contexts), 1))
+            if read.single and mask is None and not control and top is None:
+                mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
+                return DeployedDecision(arm, names[arm], propensity, mean, width, read.warnings[0]), read
+            mean, width = frozen.score(read.contexts)
         groups: list[Any] = []
         if control:
             if not 0.0 < finite("control", control) <= 1.0:
                 raise InvalidInput(f"control must lie in [0, 1], got {control!r}")
             if incumbents is None:
                 incumbents = np.full(len(mean), self._known_incumbent())
+            if places is not None:  # an incumbent that this request lacks cannot be kept
+                within = {int(place): at for at, place in enumerate(places) if place >= 0}
+                incumbents = np.array([within.get(int(arm), -1) for arm in incumbents])
             chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents)
         else:
             chosen = frozen.choose(mean, width, mask, round_number)
+        ranks = _rankings(frozen.exploration.optimism, mean, width, mask, chosen, names, top)
         if not read.single:
-            names = tuple(self.arm_names[arm] for arm, _ in chosen)
-            arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+            called = tuple(names[arm] for arm, _ in chosen)
+            numbers, propensities = (np.array(part) for part in zip(*chosen, strict=True))
             in_units = frozen.in_units(mean, width)
-            return DeployedDecision(arms, names, propensities, *in_units, tuple(read.warnings), *groups), read
+            several = DeployedDecision(numbers, called, propensities, *in_units, tuple(read.warnings), *groups)
+            return several._replace(ranking=ranks), read
         (arm, propensity), (means, widths) = chosen[0], frozen.in_units(mean[0], width[0])
         group = (part[0].item() for part in groups)
-        return DeployedDecision(arm, self.arm_names[arm], propensity, means, widths, read.warnings[0], *group), read
+        decision = DeployedDecision(arm, names[arm], propensity, means, widths, read.warnings[0], *group)
+        return decision._replace(ranking=ranks[0]) if ranks else decision, read
+
+    def request_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
+        """Return names, indices (-1 for a new arm) and vectors of a request's arms; vectors are None without features.
+
+        Any number of arms of the catalogue may be named in addition to those that the policy's domain has.
+        """
+        if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
+            raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
+        catalogue = self.frozen.catalogue
+        if catalogue is None:
+            if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
+                raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
+            places = [self.arm_number(arm["id"] if isinstance(arm, Mapping) else arm, "arms") for arm in arms]
+            return [self.arm_names[place] for place in places], np.array(places), None
+        names, places, vectors = catalogue.look_up(arms)
+        return names, np.array(places), vectors
+
+    def with_arms(self, arms: Any) -> DeployedPolicy:
+        """Return the policy with another catalogue: a frame, or mappings with the "id" and the features of each arm.
+
+        Arms keep their index, and those that are not in the list are no longer offered. New arms come after them.
+        """
+        frozen = self.frozen
+        if frozen.catalogue is None:
+            raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot take another one")
+        listed = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
+        names, places, vectors = frozen.catalogue.look_up(listed)
+        new = [at for at, place in enumerate(places) if place < 0]
+        catalogue = frozen.catalogue
+        if vectors is not None:
+            known = [at for at, place in enumerate(places) if place >= 0]
+            changed = catalogue.vectors.copy()
+            changed[[places[at] for at in known]] = vectors[known]
+            every = np.concatenate([changed, vectors[new]])
+            called = (*catalogue.names, *(names[at] for at in new))
+            offered = np.tile(np.isin(called, names), (2, 1))
+            catalogue = replace(catalogue, names=called, vectors=every, offered=offered)
+        else:
+            catalogue = replace(catalogue, offered=np.tile(np.isin(catalogue.names, names), (2, 1)))
+        members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
+        grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members)
+        return replace(self, frozen=grown, arm_names=catalogue.names)
 
     def _known_incumbent(self) -> int:
         if self.incumbent is None:
@@ -304,6 +370,29 @@ def deployed_of_parts(
         ),
         reference=reference,
     )
+
+
+def _rankings(
+    optimism: float,
+    mean: FloatArray,
+    width: FloatArray,
+    mask: Any,
+    chosen: Sequence[tuple[int, float]],
+    names: Sequence[str],
+    top: int | None,
+) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the first ``top`` arms of each row: the chosen one, then by score; () without ``top``."""
+    if top is None:
+        return ()
+    scores = mean + optimism * width
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    ranked, most = [], whole("top", top, least=1)
+    for row, (arm, _) in zip(scores, chosen, strict=True):
+        best = np.argsort(-row, kind="stable")[: most + 1].tolist()
+        order = [arm, *(at for at in best if at != arm and row[at] > -np.inf)]
+        ranked.append(tuple(names[at] for at in order[:most]))
+    return tuple(ranked)
 
 
 def _refuse_warnings(read: ReadRows) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
+from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Exploration, UniformDraws, Unit, fresh_draws, seeded_draws
+from daband.linear._joint_ridge import arm_heads, joint_dimension, n_effects, score_one, with_constant
 from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mixed_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
@@ -36,6 +38,8 @@ _LARGEST_BIAS = 1e6
 #: Largest bias of a feature for which its difference may be in single precision.
 _SMALL_BIAS = 4.0
 _FLOAT64 = np.dtype(np.float64)
+#: Numbers in the regressions of all arms of a catalogue, at most: 128 MiB.
+_MAX_HEADS = 1 << 24
 
 __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
 
@@ -48,6 +52,10 @@ class Member:
     arms if each arm has its own context. ``width_share`` is the weight of the member's bonus, in units of the policy's
     alpha; if it is 0, inverse may be (heads, 0, 0).
     Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
+
+    With ``vectors`` (K, m) of arms there is one regression on products of features and vectors. ``pooled`` (2, K) are
+    factors of each arm's prediction and bonus, in a mixture that also has regressions per arm. ``new_variance`` is the
+    prior variance of the effect of an arm without rounds.
     """
 
     theta: FloatArray
@@ -57,6 +65,9 @@ class Member:
     transform: TransformStep | None = None
     network: Network | None = None
     constant: bool = False
+    vectors: FloatArray | None = None
+    pooled: FloatArray | None = None
+    new_variance: float = 0.0
 
     def __post_init__(self) -> None:
         shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
@@ -82,7 +93,7 @@ class Member:
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
         """Raise an error if contexts of this shape do not fit, or if there are not ``n_heads`` regressions."""
-        if len(self.theta) != n_heads:
+        if len(self.theta if self.vectors is None else self.vectors) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
         features = math.prod(shape)
         if self.transform is not None:
@@ -93,6 +104,10 @@ class Member:
         if self.network is not None:
             self.network.check_inputs(shape)
             features = self.network.dimension
+        if self.vectors is not None:
+            features = joint_dimension(features, self.vectors)
+            if len(self.theta) != 1 or (self.pooled is not None and self.pooled.shape != (2, n_heads)):
+                raise ValueError("a member with vectors of arms must have one regression, and factors of each arm")
         if self.dimension != (1 if self.constant else features):
             raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
 
@@ -108,11 +123,71 @@ class Member:
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses of contexts (m, *C) under every regression, (m, heads) each."""
+        if self.vectors is not None:
+            if self._heads is None:
+                return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
+            mean, variance = ridge_scores(*self._heads, with_constant(self.features(rows)))
+            return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
         if not self.has_widths:
             mean = self.features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
         mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
         return mean, np.sqrt(variance)
+
+    @functools.cached_property
+    def _heads(self) -> tuple[FloatArray, FloatArray | None] | None:
+        """The regression of each arm of the catalogue, scaled by ``pooled``; None if they take too much memory."""
+        assert self.vectors is not None
+        n_arms, dim = len(self.vectors), self._context_size
+        if n_arms * (dim + 1) ** 2 > _MAX_HEADS:
+            return None
+        inverse = self.inverse[0] if self.inverse.size else None
+        theta, matrices = arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
+        if self.pooled is not None:
+            theta *= self.pooled[0][:, None]
+            matrices = None if matrices is None else matrices * self.pooled[1][:, None, None] ** 2
+        return theta, matrices
+
+    @property
+    def _context_size(self) -> int:
+        assert self.vectors is not None
+        return (self.dimension - n_effects(len(self.vectors))) // self.vectors.shape[1] - 1
+
+    def with_arms(self, vectors: FloatArray) -> Member:
+        """Return the member for further arms, after the present ones, without rounds."""
+        if self.vectors is None:
+            more = len(vectors) - len(self.theta)
+            theta, inverse = (
+                np.pad(part, ((0, more), *[(0, 0)] * (part.ndim - 1))) for part in (self.theta, self.inverse)
+            )
+            return replace(self, theta=theta, inverse=inverse)
+        more = len(vectors) - len(self.vectors)
+        effects = n_effects(len(vectors)) - n_effects(len(self.vectors))
+        pooled = None if self.pooled is None else np.pad(self.pooled, ((0, 0), (0, more)), constant_values=1.0)
+        theta = np.pad(self.theta, ((0, 0), (0, effects)))
+        inverse = self.inverse
+        if inverse.size:
+            inverse = np.pad(inverse, ((0, 0), (0, effects), (0, effects)))
+            own = np.arange(self.dimension, self.dimension + effects)
+            inverse[0, own, own] = self.new_variance
+        return replace(self, theta=theta, inverse=inverse, vectors=vectors, pooled=pooled)
+
+    def score_arms(self, rows: AnyArray, places: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return predictions and bonuses (m, n) for n arms with these vectors; ``places`` are -1 for new arms."""
+        if self.vectors is None:  # a regression per arm: nothing is known of a new one
+            mean, width = self.score(rows)
+            return np.where(places < 0, 0.0, mean[:, places]), np.where(places < 0, 0.0, width[:, places])
+        inverse = self.inverse[0] if self.inverse.size else None
+        scored = [
+            score_one(self.theta[0], inverse, row, vectors, places, self.new_variance)
+            for row in with_constant(self.features(rows))
+        ]
+        mean, variance = (np.stack(part) for part in zip(*scored, strict=True))
+        width = np.sqrt(variance)
+        if self.pooled is None:
+            return mean, width
+        factors = np.where(places < 0, 1.0, self.pooled[:, places])
+        return factors[0] * mean, factors[1] * width
 
 
 class _RowScorer:
@@ -302,6 +377,8 @@ class FrozenPolicy:
     #: The axes of images if a network takes them channels first; None if contexts are taken as they are.
     layout: ImageLayout | None = None
     table: TableTransform | None = None
+    #: The arms with their features, if the policy has a catalogue; ``offered`` are those of the policy's domain.
+    catalogue: Catalogue | None = None
     #: The number of rounds that each regression has learned, (heads,); not written to the file.
     counts: IntArray | None = None
     #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none of them.
@@ -334,24 +411,41 @@ class FrozenPolicy:
             member.check_inputs(shape, 1 if self.arms == "shared" and not member.constant else self.n_arms)
         if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
             raise ValueError(f"the table makes {len(self.table.feature_names)} numbers of a row")
+        if self.catalogue is not None and len(self.catalogue.names) != self.n_arms:
+            raise ValueError(f"the catalogue has {len(self.catalogue.names)} arms, the policy {self.n_arms}")
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of the input of one decision: a context, or one per arm."""
         return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
 
-    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``."""
+    @functools.cached_property
+    def offered(self) -> Mask:
+        """The arms that the domain has, (K,); None if it has all."""
+        return None if self.catalogue is None or self.catalogue.offered[0].all() else self.catalogue.offered[0]
+
+    def score(
+        self, contexts: AnyArray, places: IntArray | None = None, vectors: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``.
+
+        ``places`` (k,) selects some arms, -1 for a new one, if ``vectors`` (k, m) has the vectors of all of them.
+        """
+        if places is not None and vectors is None:
+            mean, width = self.score(contexts)
+            return mean[:, places], width[:, places]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.layout is not None:
             rows = channels_first(rows, self.layout)
-        if self.arms == "disjoint" and len(self.members) == 1:
+        if self.arms == "disjoint" and len(self.members) == 1 and vectors is None:
             return self.members[0].score(rows)
         scores = []
         for member in self.members:
-            mean, width = member.score(contexts if member.constant else rows)
+            given = contexts if member.constant else rows
+            scored = member.score(given) if vectors is None else member.score_arms(given, places, vectors)  # type: ignore[arg-type]
+            mean, width = scored
             if self.arms == "shared" and not member.constant:
                 mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
             scores.append((mean, width))
@@ -388,6 +482,8 @@ class FrozenPolicy:
         step, n_inputs = self.transform, math.prod(self.context_shape)
         size = sum(n_inputs * member.dimension + member.inverse.size for member in self.members)
         if self.arms == "shared" or self.layout is not None or self.n_arms < 2 or size > _MOST_FOLDED:
+            return None
+        if any(member.vectors is not None for member in self.members):
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
@@ -464,11 +560,14 @@ class FrozenPolicy:
             "layout": self.layout,
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
+            "catalogue": None if self.catalogue is None else self.catalogue.state(),
             "members": [
                 {
                     "share": member.share,
                     "width_share": member.width_share,
                     "constant": member.constant,
+                    "joint": member.vectors is not None,
+                    "new_variance": member.new_variance,
                     "transform": None if member.transform is None else member.transform.settings(),
                     "network": None if member.network is None else dict(member.network.settings),
                 }
@@ -489,6 +588,8 @@ class FrozenPolicy:
             parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
+            if member.pooled is not None:
+                parts["pooled"] = member.pooled
             if member.network is not None:
                 parts |= {f"network/{name}": array for name, array in member.network.arrays.items()}
             arrays.update({f"member/{at}/{name}": array for name, array in parts.items()})
@@ -498,6 +599,7 @@ class FrozenPolicy:
 def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
     """Return the policy that a file describes. Raise ``ValueError`` or ``KeyError`` if its parts do not fit."""
     exploration = header["exploration"]
+    catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for at, part in enumerate(header["members"]):
         parts = below(f"member/{at}/", arrays)
@@ -507,7 +609,10 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
             inverse = inverse.astype(np.float64)
-        members.append(Member(parts["theta"], inverse, *shares, step, network, bool(part["constant"])))
+        vectors = catalogue.vectors if catalogue is not None and part.get("joint") else None
+        own: dict[str, Any] = {"pooled": parts.get("pooled"), "new_variance": float(part.get("new_variance", 0.0))}
+        constant = bool(part["constant"])
+        members.append(Member(parts["theta"], inverse, *shares, step, network, constant, vectors, **own))
     centre, scale = header["reward_unit"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
@@ -518,4 +623,5 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],
         table=None if header["table"] is None else TableTransform.from_state(header["table"], below("table/", arrays)),
+        catalogue=catalogue,
     )

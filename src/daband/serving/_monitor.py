@@ -42,7 +42,7 @@ class Reference:
     kept.
 
     Edges are (scores, bins - 1), counts (scores, bins); how often each arm was preferred is (K,). Edges that a score
-    does not use are infinite. With one context per arm there are no arms to count: (0,).
+    does not use are infinite. With one context per arm, or a catalogue, there are no arms to count: (0,).
     """
 
     names: tuple[str, ...]
@@ -109,7 +109,8 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for row in bins_of(scores[second], edges):
         counts[np.arange(len(row)), row] += 1
-    arms = np.zeros(0) if deployed.per_arm else np.bincount(preferred[second], minlength=deployed.n_arms)
+    changing = deployed.per_arm or deployed.frozen.catalogue is not None
+    arms = np.zeros(0) if changing else np.bincount(preferred[second], minlength=deployed.n_arms)
     return Reference((*of_contexts, *of_policy), edges, counts, arms.astype(np.int64))
 
 
@@ -237,7 +238,7 @@ class Monitor:
         self._bets: IntArray = np.zeros((1, len(names), _BINS), np.int64)
         self._capital: FloatArray = np.zeros((1, len(names)))  # logarithms
         self._largest: FloatArray = np.zeros(len(names))
-        self._arm_counts: IntArray = np.zeros(len(deployed.arm_names), np.int64)
+        self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
         self._warnings: Counter[str] = Counter()
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
@@ -246,7 +247,7 @@ class Monitor:
         means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
         scored = summary_scores(self.deployed, read.contexts, means, bonuses)
         with self._lock:
-            self._arm_counts += np.bincount(np.atleast_1d(decision.arm), minlength=len(self._arm_counts))
+            self._arm_counts.update([decision.arm_name] if read.single else decision.arm_name)
             self._warnings.update(kind for row in read.warnings for kind in {warning.kind for warning in row})
             self._see(*scored)
         return decision
@@ -274,14 +275,13 @@ class Monitor:
             )
             order = sorted(np.flatnonzero(left), key=lambda at: -self._largest[at] / self._threshold[at])
             of_arms = self._arms and bool(left[-1])
-            names = self.deployed.arm_names
             return MonitorReport(
                 rounds=self._rounds,
                 contexts_left=bool(left[: len(left) - self._arms].any()),
                 arms_left=of_arms,
                 reasons=tuple(self._names[at] for at in order),
                 scores=scores,
-                arm_counts={name: int(n) for name, n in zip(names, self._arm_counts, strict=True)},
+                arm_counts=dict(self._arm_counts),
                 warnings=dict(self._warnings),
             )
 

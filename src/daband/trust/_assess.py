@@ -17,6 +17,7 @@ from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._model_selection import in_domains, positions_of, rewarded_rounds
 from daband.evaluation._weighted_log import score_rounds
+from daband.linear._catalogue import Catalogue
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
@@ -99,7 +100,7 @@ def assess(
     today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)
     if today is None:
-        best = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm()
+        best = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm(policy.catalogue)
         today = constant_arm(best, names)
     target_arms, target_means = decide(policy, shown.contexts, "target", rule)
     return build_assessment(
@@ -145,9 +146,12 @@ class SourceRounds:
         """Return the reward of each choice, (N,), estimated if the source is a log."""
         return self.table[np.arange(len(arms)), arms]
 
-    def best_arm(self) -> int:
-        """Return the arm with the largest mean reward if it is always chosen."""
-        return int(self.table.mean(axis=0).argmax())
+    def best_arm(self, catalogue: Catalogue | None = None) -> int:
+        """Return the arm with the largest mean reward if it is always chosen, of those that both domains have."""
+        both = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        if not both.any():
+            raise InvalidInput("the domains have no arm in common, so name today's decisions: incumbent=...")
+        return int(np.where(both, self.table.mean(axis=0), -np.inf).argmax())
 
     def incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return an estimated reward of the incumbent in each round, (N,)."""

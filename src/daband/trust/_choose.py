@@ -77,9 +77,13 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
     did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
     target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
+    With a catalogue of arms: a constant arm, LinUCB and a mixture, which know the arms' features.
     For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
+    if pair.catalogue is not None and not image:
+        mixture = Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True)
+        return [Candidate("constant", "constant"), Candidate("linucb", "linucb"), mixture]
     if not image and isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint"):
         method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
         return [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
@@ -294,6 +298,8 @@ class _Comparison:
         if incumbent is None:  # the arm that training found best, else the best one on held-out rounds
             constant = [own for own, option in zip(choices, options, strict=True) if _is_constant(option)]
             arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm()
+            if pair.catalogue is not None:
+                arm = rounds.best_arm(pair.catalogue)
             incumbent = constant_arm(arm, pair.class_names)
         values = [float(rounds.rewards(own.source_arms).mean()) for own in choices]
         uses = [index for index, option in enumerate(options) if option.uses_contexts] or range(len(options))

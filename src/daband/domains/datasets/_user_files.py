@@ -83,7 +83,11 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
         return options
     sides = ("source",) if options.get("domain") else ("source", "target")
     paths = {side: _existing(options[side], side).resolve() for side in sides}
-    return {**options, **{side: str(path) for side, path in paths.items()}, "digest": _digest(*paths.values())}
+    tables = [_existing(path, "arms").resolve() for path in _arm_paths(options.get("arms"))]
+    resolved = {side: str(path) for side, path in paths.items()}
+    if tables:
+        resolved["arms"] = [str(path) for path in tables]  # type: ignore[assignment]
+    return {**options, **resolved, "digest": _digest(*paths.values(), *tables)}
 
 
 @register_pair(
@@ -110,6 +114,7 @@ def _files(
     drop: Sequence[str] = (),
     text: Sequence[str] = (),
     encoder: str = "",
+    arms: Sequence[str] = (),
     side: int = PICTURE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
@@ -138,6 +143,7 @@ def _files(
         drop: columns to ignore.
         text: columns of texts, which ``encoder`` reads.
         encoder: for images and texts, a frozen encoder whose features are the contexts, as in ``from_images``.
+        arms: the path of a table of arms with features; two paths if source and target have different arms.
         side: for images, pixels per side; training time is proportional to the number of pixels.
         shift: the assumed differences between the domains; see ``daband._shift``.
         units: the columns in other units in the target.
@@ -153,7 +159,7 @@ def _files(
         columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
         return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
     paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
-    if digest and digest != _digest(*paths):
+    if digest and digest != _digest(*paths, *(_existing(path, "arms") for path in _arm_paths(arms))):
         raise DataError(
             f"{source} or {target} has changed since these settings were made; start anew with the new files"
         )
@@ -185,11 +191,26 @@ def _files(
             shift=shift,
             units=units,
             transform=transform,
+            arms=arm_tables(arms),
             name="files",
             **common,
         )
     new_name = f"{domain} {target}" if domain else paths[1].name
     return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
+
+
+def _arm_paths(arms: Any) -> list[str]:
+    """Return the paths of the tables of arms: none, one, or one for each domain."""
+    paths = [arms] if isinstance(arms, str | Path) else list(arms or ())
+    if len(paths) > 2:
+        raise InvalidInput(f"arms must be one table, or one for the source and one for the target, got {len(paths)}")
+    return [str(path) for path in paths if str(path)]
+
+
+def arm_tables(arms: Any) -> Any:
+    """Return the tables at the paths of ``arms`` as ``from_table`` takes them; None if there are none."""
+    tables = [read_table(_existing(path, "arms")) for path in _arm_paths(arms)]
+    return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
 def _columns_of(transform: TableTransform, columns: Columns) -> Columns:

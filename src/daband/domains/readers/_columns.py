@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from daband._arrays import as_numpy
 from daband._lazy_polars import pl
-from daband._table_transform import ROW, as_moment, categories, numbers
-from daband.errors import InvalidInput, did_you_mean
+from daband._table_transform import ROW, TableTransform, WordsColumn, as_moment, categories, numbers, spell, words_of
+from daband.domains.readers._reading import read_table
+from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.linear._catalogue import Catalogue
 
 
 @dataclass(frozen=True)
@@ -363,3 +366,53 @@ def _missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
             text = f"{code:g} is in {count:,} rows, and all others lie from {others.min():g} to {others.max():g}. "
             notices.append(Notice(name, f"{text}If it means that there is no value, leave these cells empty", True))
     return notices
+
+
+def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
+    """Return the catalogue of a table of arms, of one table per domain, or of features (K, m).
+
+    ``arm_column`` is the column of the log with arms, whose name the column of ids may have.
+    """
+    if isinstance(arms, Catalogue):
+        return arms
+    if isinstance(arms, np.ndarray):
+        features = as_numpy(arms, "arms").astype(np.float64)
+        if features.ndim != 2 or not np.isfinite(features).all():
+            raise InvalidInput(f"arms must be finite numbers (K, m), or a table, got shape {features.shape}")
+        return Catalogue.fit(names or [str(at) for at in range(len(features))], features)
+    if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
+        raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
+    tables = [read_table(part) for part in (arms.values() if isinstance(arms, Mapping) else [arms])]
+    ids = []
+    for number, frame in enumerate(tables):
+        column = next((one for one in ("id", arm_column) if one in frame.columns), frame.columns[0])
+        listed = [None if value is None else spell(value) for value in frame[column].to_list()]
+        if None in listed or len(set(listed)) < len(listed) or not listed:
+            raise DataError(f"arms: column {column!r} must name each arm once, in every row")
+        tables[number] = frame.drop(column)
+        ids.append([str(name) for name in listed])
+    known = set(ids[0])
+    new = [at for at, name in enumerate(ids[-1]) if name not in known]
+    every = [*ids[0], *(ids[-1][at] for at in new)]
+    shared = [name for name in tables[0].columns if name in tables[-1].columns]
+    frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new]], how="vertical_relaxed")
+    types = [_infer(name, frame, frame) for name in shared]
+    roles = {role: [one.name for one in types if one.role == role] for role in ("number", "category", "date")}
+    words = [one.name for one in types if one.role in ("category", "left out") and _has_words(one.name, frame)]
+    columns = [one.name for one in types if one.role in roles and one.name not in words]
+    columns = [one for one in columns if one not in roles["category"] or frame[one].drop_nulls().is_duplicated().any()]
+    columns += words
+    if not columns:
+        raise InvalidInput("arms has no column with features: " + "; ".join(f"{one.name}: {one.why}" for one in types))
+    kept = {role: [one for one in roles[role] if one in columns and one not in words] for role in roles}
+    table = TableTransform.fit(frame, context=columns, categorical=kept["category"], dates=kept["date"], words=words)
+    offered = np.stack([np.isin(every, of_domain) for of_domain in (ids[0], ids[-1])])
+    return Catalogue.fit(every, table.apply(frame), table=table, offered=offered)
+
+
+def _has_words(name: str, frame: pl.DataFrame) -> bool:
+    """True if most texts of a column have several words, and some words occur in several texts, but not in all."""
+    if frame[name].dtype != pl.String:
+        return False
+    listed = sum("|" in text or ";" in text or len(words_of(text)) > 2 for text in frame[name].drop_nulls())
+    return 2 * listed > len(frame) and bool(WordsColumn.fit(name, {"": frame}).words)

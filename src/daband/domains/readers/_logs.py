@@ -17,6 +17,7 @@ from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import ArrayContexts, check_agreement, checked_n_arms, target_parts
+from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
@@ -68,8 +69,9 @@ def from_log(
     target_test: Any = None,
     target_labelled: Any = None,
     source_test: Any = 0.1,
-    n_arms: int,
+    n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
+    arms: Any = None,
     feedback: str = "bandit",
     passes: int = 1,
     target_passes: int | None = None,
@@ -90,8 +92,11 @@ def from_log(
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the fraction of ``source`` to hold out
             (a fixed split by arm; for Parquet files, by blocks of rows), or None.
-        n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen.
+        n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen. It is
+            not needed with ``arms``.
         class_names: a name per arm; by default "0", "1", ...
+        arms: a table of arms with features, as in ``from_table``, or features (K, m). Arm numbers of the log count its
+            rows; with a table for each domain, those of the source come first.
         feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
@@ -111,6 +116,13 @@ def from_log(
     if source is None or target is None:
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
     one_of("feedback", feedback, ("bandit", "one_hot"))
+    catalogue = None if arms is None else read_catalogue(arms, "", names=class_names)
+    if catalogue is not None:
+        class_names, n_arms = catalogue.names, len(catalogue.names) if n_arms is None else n_arms
+        if n_arms != len(catalogue.names):
+            raise InvalidInput(f"arms has {len(catalogue.names)} arms, n_arms is {n_arms}")
+    elif n_arms is None:
+        raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = checked_n_arms(n_arms, rows=len(log))
     train: LoggedDomain = log
@@ -138,6 +150,7 @@ def from_log(
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
         about=About(summary="a log given by the user", licence="the user's own"),
+        catalogue=catalogue,
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )
 

@@ -19,7 +19,7 @@ from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_several
 from daband.domains._splits import split_half, split_share
 from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns
+from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import (
     check_logged_propensities,
     from_log,
@@ -43,6 +43,7 @@ def from_table(
     passes: int = 1,
     target_passes: int | None = None,
     class_names: Sequence[str] | None = None,
+    arms: Any = None,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
     name: str = "table",
@@ -67,6 +68,9 @@ def from_table(
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
         class_names: the arms in their order, by their names in the label or arm column, including arms that the
             source never tried; by default those values, sorted. With ``columns.rewards`` the arms are these columns.
+        arms: a table of arms with features: the first column, or the one called "id" or as the arm column, has the
+            names, the others numbers, categories, dates or lists of words. A mapping {"source": table, "target": table}
+            if the domains have different arms. A policy can then choose an arm that the source never had.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         units: the numeric context columns in other units in the target, by name; implies ``shift="units"``.
@@ -88,14 +92,19 @@ def from_table(
     if domain is not None or targets:
         options: dict[str, Any] = {"columns": columns, "transform": transform}
         options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
-        options |= {"shift": shift, "units": units, "source_test": source_test, "name": name}
+        options |= {"shift": shift, "units": units, "source_test": source_test, "name": name, "arms": arms}
         if target is not None or target_test is not None:
             raise InvalidInput("domain splits one table, source: leave target and target_test out")
         return _from_domains(read_table(source), domain, tuple(targets), **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame, target_frame = _numbered(read_table(source)), _numbered(read_table(target))
-    classes = _arms(source_frame, columns, class_names)
+    catalogue = None
+    if arms is not None:
+        if class_names is not None:
+            raise InvalidInput("class_names goes without arms, which names them")
+        catalogue = read_catalogue(arms, str(columns.arm or columns.label or ""))
+    classes = list(catalogue.names) if catalogue is not None else _arms(source_frame, columns, class_names)
     answers = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
@@ -163,7 +172,7 @@ def from_table(
     pair.target.table = target_frame.select([*ids, *columns.context])
     pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
     about = About(summary="tables given by the user", licence="the user's own")
-    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed)
+    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed, catalogue=catalogue)
 
 
 def from_texts(
@@ -226,7 +235,7 @@ def _from_domains(
     if columns.label is not None and pooled.target_test is None:  # labels of only some targets are not used either
         unlabelled = pl.when(pl.Series(np.isin(values, wanted))).then(None).otherwise(pl.col(columns.label))
         frame = frame.with_columns(unlabelled.alias(columns.label))
-    if columns.rewards == ():
+    if columns.rewards == () and rest["arms"] is None:
         rest["class_names"] = pooled.class_names
     several = {f"{role}s": {one: frame.filter(values == one) for one in names}
                for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
@@ -294,7 +303,13 @@ def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
 
 def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
     if columns.rewards:
-        return _reward_table(frame, columns, where)
+        table = _reward_table(frame, columns, where)
+        if list(columns.rewards) == list(classes):
+            return table
+        places = _positions(list(columns.rewards), classes, "arms", "columns.rewards")
+        every = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)  # arms that the table lacks
+        every[:, places] = table
+        return every
     assert columns.label is not None
     return _positions(_values(frame, columns.label), classes, columns.label, where)
 

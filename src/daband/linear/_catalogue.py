@@ -1,0 +1,171 @@
+"""Arms with features: their names, their features as vectors, and the transform that reads the features of a new arm.
+
+A pair made with ``arms=`` has a catalogue. Policies, saved files and exported files keep it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from daband._arrays import BoolArray, FloatArray, as_numpy
+from daband._table_transform import TableTransform
+from daband.errors import InvalidInput, did_you_mean
+
+#: The largest number of principal components of arm features. Products with contexts multiply it.
+_MAX_COMPONENTS = 32
+_SMALLEST_DEVIATION = 1e-9
+#: Standard deviations at which an arm feature is clipped, as contexts are.
+_CLIP = 5.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Catalogue:
+    """Arms with features.
+
+    ``vectors`` (K, m + 1) are the features as policies use them: centred, divided by standard deviations and by
+    sqrt(m), so that a vector has a norm of about 1, and then a 1. More than 32 features become principal components.
+    ``offered`` (2, K) says which arms the source and the target have.
+    """
+
+    names: tuple[str, ...]
+    vectors: FloatArray
+    offered: BoolArray
+    #: Reads the features of an arm from a row; None if features are arrays.
+    table: TableTransform | None
+    mean: FloatArray
+    deviation: FloatArray
+    #: Principal axes (components, m); None if all features are used as they are.
+    axes: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.mean if self.axes is None else self.axes) + 1
+        if self.vectors.shape != (len(self.names), size) or self.offered.shape != (2, len(self.names)):
+            raise ValueError(f"{len(self.names)} arms with vectors {self.vectors.shape}, offered {self.offered.shape}")
+        if not all(np.isfinite(part).all() for part in (self.vectors, self.mean, self.deviation)):
+            raise ValueError("features of arms must be finite")
+        if len(self.index) != len(self.names):
+            raise InvalidInput("arms: two arms have the same name")
+
+    @classmethod
+    def fit(
+        cls, names: Sequence[str], features: FloatArray, *, table: TableTransform | None = None, offered: Any = None
+    ) -> Catalogue:
+        """Return the catalogue of arms with features (K, m), numbers of ``table`` if it is given."""
+        mean, deviation = features.mean(axis=0), features.std(axis=0)
+        deviation = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
+        scaled, axes = np.clip((features - mean) / deviation, -_CLIP, _CLIP), None
+        if scaled.shape[1] > _MAX_COMPONENTS:
+            axes = np.ascontiguousarray(np.linalg.svd(scaled, full_matrices=False)[2][:_MAX_COMPONENTS])
+        shown = np.ones((2, len(names)), np.bool_) if offered is None else offered
+        width = len(mean if axes is None else axes)
+        made = cls(tuple(names), np.ones((len(names), width + 1)), shown, table, mean, deviation, axes)
+        return replace(made, vectors=made._vectors(features))
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """The index of every arm by name."""
+        return {name: at for at, name in enumerate(self.names)}
+
+    def _vectors(self, features: FloatArray) -> FloatArray:
+        scaled = np.clip((features - self.mean) / self.deviation, -_CLIP, _CLIP)
+        if self.axes is not None:
+            scaled = scaled @ self.axes.T
+        return np.concatenate([scaled / np.sqrt(max(1, scaled.shape[1])), np.ones((len(scaled), 1))], axis=1)
+
+    def vectors_of(self, features: Sequence[Any]) -> FloatArray:
+        """Return the vectors (n, m + 1) of arms: mappings from column to value, or arrays (m,) without a table."""
+        if self.table is not None:
+            rows = []
+            for one in features:
+                if not isinstance(one, Mapping):
+                    raise InvalidInput(f"features of an arm must be a mapping from column to value, got {one!r}")
+                rows.append(self.table.rows.read(one)[0])
+            return self._vectors(np.array(rows).reshape(len(rows), -1))
+        array = as_numpy(np.array(features, np.float64), "features")
+        if array.shape != (len(array), len(self.mean)) or not np.isfinite(array).all():
+            raise InvalidInput(
+                f"features of an arm must be {len(self.mean)} finite numbers, got shape {array.shape[1:]}"
+            )
+        return self._vectors(array)
+
+    def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
+        """Return the catalogue with further arms, which both domains have."""
+        known = next((name for name in names if name in self.index), None)
+        if known is not None:
+            raise InvalidInput(f"{known!r} is an arm already")
+        more = np.ones((2, len(names)), np.bool_)
+        vectors = np.concatenate([self.vectors, self.vectors_of(features)])
+        offered = np.concatenate([self.offered, more], axis=1)
+        return replace(self, names=(*self.names, *names), vectors=vectors, offered=offered)
+
+    def look_up(self, arms: Sequence[Any]) -> tuple[list[str], list[int], FloatArray | None]:
+        """Return names, indices (-1 for a new arm) and vectors of a request's arms.
+
+        An arm is an id, or a mapping with its "id" and its features. Vectors are None if all arms are known and none
+        has features.
+        """
+        try:  # the usual case, with nothing to read
+            known = list(map(self.index.__getitem__, arms))
+        except (KeyError, TypeError):
+            known = []
+        if known and len(set(known)) == len(known):
+            return list(arms), known, None
+        names = [str(arm["id"]) if isinstance(arm, Mapping) and "id" in arm else arm for arm in arms]
+        wrong = next((arm for arm in names if not isinstance(arm, str)), None)
+        if wrong is not None:
+            raise InvalidInput(f'arms: an arm is an id or {{"id": ..., features}}, got {repr(wrong)[:80]}')
+        if len(set(names)) < len(names):
+            raise InvalidInput("arms: an id is given twice")
+        places = [self.index.get(name, -1) for name in names]
+        given = [at for at, arm in enumerate(arms) if isinstance(arm, Mapping) and len(arm) > 1]
+        unknown = {at for at, place in enumerate(places) if place < 0}.difference(given)
+        bare = names[min(unknown)] if unknown else None
+        if bare is not None:
+            columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
+            raise InvalidInput(
+                f"arms: {bare!r} is not in the catalogue{did_you_mean(bare, list(self.names)[:1000])}; a new arm needs "
+                f"its features{columns}"
+            )
+        if not given:
+            return names, places, None
+        vectors = self.vectors[places]
+        if self.table is not None:
+            rows = [{key: value for key, value in arms[at].items() if key != "id"} for at in given]
+            vectors[given] = self.vectors_of(rows)
+        else:
+            vectors[given] = self.vectors_of([arms[at].get("features") for at in given])
+        return names, places, vectors
+
+    def distances(self, known: BoolArray) -> FloatArray:
+        """Return the distance of each arm (K,) to the nearest arm in ``known``.
+
+        The unit is the median distance of a known arm to its nearest neighbour, so that 1 is usual.
+        """
+        if known.sum() < 2:
+            return np.full(len(self.names), np.inf)
+        apart = np.linalg.norm(self.vectors[:, None] - self.vectors[known][None], axis=2)
+        nearest = np.sort(apart[known], axis=1)[:, 1]
+        return apart.min(axis=1) / max(float(np.median(nearest)), _SMALLEST_DEVIATION)
+
+    def state(self) -> dict[str, Any]:
+        """Return the catalogue in JSON types, for ``from_state``."""
+        parts = {name: getattr(self, name) for name in ("vectors", "offered", "mean", "deviation", "axes")}
+        arrays = {name: None if part is None else part.tolist() for name, part in parts.items()}
+        return {"names": list(self.names), "table": None if self.table is None else self.table.state(), **arrays}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Catalogue:
+        """Return the catalogue with this ``state``."""
+        numbers = {name: np.array(state[name], np.float64) for name in ("vectors", "mean", "deviation")}
+        axes = None if state["axes"] is None else np.array(state["axes"], np.float64)
+        table = None if state["table"] is None else TableTransform.from_state(state["table"])
+        offered = np.array(state["offered"], np.bool_)
+        return cls(tuple(str(name) for name in state["names"]), offered=offered, table=table, axes=axes, **numbers)
+
+    def __repr__(self) -> str:
+        return f"<Catalogue of {len(self.names)} arms with {len(self.mean)} features>"

@@ -1,0 +1,146 @@
+"""Catalogues of arms: tables, logs, files, and what each domain offers."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.domains import Columns, from_log, from_table
+
+COLUMNS = Columns(context=["age", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p")
+
+
+def offers(n=12):
+    draw = np.random.default_rng(0)
+    return pl.DataFrame(
+        {
+            "offer": [f"o{at}" for at in range(n)],
+            "price": [None if at == 3 else float(at) for at in range(n)],
+            "kind": [["card", "loan", "fund"][at % 3] for at in range(n)],
+            "tags": [["new|cheap", "old;cheap", "new|old|dear"][at % 3] for at in range(n)],
+            "title": [f"offer {at}" for at in range(n)],
+            "code": draw.permutation(n) * 1000 + 7,
+        }
+    )
+
+
+def log(n, arms, seed):
+    draw = np.random.default_rng(seed)
+    age, arm = draw.normal(40, 9, n), draw.choice(arms, n)
+    euros = (age - 40) / 9 * (arm % 3 - 1) + 0.1 * arm + 0.1 * draw.normal(size=n)
+    names = {"age": age, "city": draw.choice(["Oslo", "Rome"], n), "offer": [f"o{at}" for at in arm], "euros": euros}
+    return pl.DataFrame(names).with_columns(p=1.0 / len(arms))
+
+
+def pair_of(arms=None):
+    arms = {"source": offers()[:9], "target": offers()[3:]} if arms is None else arms
+    return from_table(
+        source=log(600, np.arange(9), 1), target=log(200, np.arange(3, 12), 2), columns=COLUMNS, arms=arms
+    )
+
+
+def test_columns_of_arms_are_read_as_they_come():
+    catalogue = pair_of(offers()).catalogue
+    names = catalogue.table.feature_names
+    assert {"price", "price (missing)", "kind = card", "tags: cheap", "code"} <= set(names)
+    assert not any("title" in name for name in names)
+    assert catalogue.offered.all()
+
+
+def test_the_target_may_have_other_arms_and_no_arm_is_chosen_where_it_is_not_offered():
+    pair = pair_of()
+    assert pair.class_names == tuple(f"o{at}" for at in range(12))
+    assert pair.catalogue.offered.tolist() == [[True] * 9 + [False] * 3, [False] * 3 + [True] * 9]
+    for kind in (daband.LinUCB, daband.Constant, daband.Random):
+        policy = kind.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=64)
+        contexts = pair.target.read(np.arange(100))
+        assert policy.select(contexts, "target").arm.min() >= 3
+        assert policy.select(contexts, "source").arm.max() < 9
+        with pytest.raises(daband.InvalidInput, match="available leaves no arm"):
+            policy.select(contexts, "target", available=np.arange(12) < 3)
+
+
+def test_a_policy_chooses_arms_that_the_source_never_had():
+    pair = pair_of()
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    rows = pair.table.contexts([{"age": 70, "city": "Oslo"}, {"age": 20, "city": "Oslo"}])
+    best = policy.decide(rows, "target", rule="greedy").arm
+    assert best[0] == 11
+    assert best[1] % 3 == 0
+
+
+def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(tmp_path):
+    pair = pair_of()
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=64)
+    features = {"price": 4.5, "kind": "loan", "tags": "new", "code": 5007}
+    with pytest.raises(daband.InvalidInput, match="the catalogue needs them"):
+        policy.add_arm("o99")
+    with pytest.raises(daband.InvalidInput, match="no 'price'"):
+        policy.add_arm("o99", {"kind": "loan"})
+    assert policy.n_arms == 12
+    assert policy.add_arm("o99", features) == 12
+    policy.save(tmp_path / "p")
+    again = daband.load(tmp_path / "p")
+    contexts = pair.target.read(np.arange(20))
+    for one in (policy, again):
+        one.update(contexts, np.full(20, 12), np.ones(20), "target")
+    np.testing.assert_array_equal(policy.decide(contexts).mean, again.decide(contexts).mean)
+    assert again.arm_names[-1] == "o99"
+    assert again.counts[-1] == 20
+
+
+def test_a_log_is_learned_by_sums_as_round_by_round(tmp_path):
+    rounds = log(500, np.arange(9), 5)
+    pair = pair_of()
+    streamed, summed = (daband.LinUCB.for_pair(pair, seed=0) for _ in range(2))
+    for policy in (streamed, summed):
+        policy.prepare(pair.source.read(np.arange(200)), pair.target.read(np.arange(100)))
+    rounds.rename({"offer": "arm", "euros": "reward", "p": "propensity"}).write_parquet(tmp_path / "log.parquet")
+    daband.fit_log(summed, tmp_path / "log.parquet")
+    arms = [int(name[1:]) for name in rounds["offer"]]
+    weights = daband.weights.importance(np.full(500, 1 / 9), 12, power=streamed.propensity_power)
+    streamed.update(pair.table.contexts(rounds), arms, rounds["euros"].to_numpy(), weights=weights)
+    contexts = pair.target.read(np.arange(20))
+    np.testing.assert_allclose(summed.decide(contexts).mean, streamed.decide(contexts).mean, rtol=1e-6)
+
+
+def test_arrays_of_features_and_a_log_of_arrays():
+    draw = np.random.default_rng(3)
+    features, contexts = draw.normal(size=(6, 2)), draw.normal(size=(100, 3))
+    source = (contexts, draw.integers(0, 6, 100), draw.random(100), np.full(100, 1 / 6))
+    pair = from_log(source=source, target=contexts, arms=features)
+    assert (pair.n_arms, len(pair.catalogue.names)) == (6, 6)
+    with pytest.raises(daband.InvalidInput, match="needs n_arms"):
+        from_log(source=source, target=contexts)
+    with pytest.raises(daband.InvalidInput, match="arms has 6 arms"):
+        from_log(source=source, target=contexts, arms=features, n_arms=5)
+
+
+def test_mistakes_in_a_catalogue_have_clear_errors():
+    table = offers()
+    with pytest.raises(daband.errors.DataError, match="must name each arm once"):
+        pair_of(pl.concat([table, table[:1]]))
+    with pytest.raises(daband.InvalidInput, match="no column with features"):
+        pair_of(table.select("offer", "title"))
+    with pytest.raises(daband.errors.DataError, match="which is none of the arms"):
+        pair_of(table[:4])
+    with pytest.raises(daband.InvalidInput, match="thompson"):
+        daband.LinUCB.for_pair(pair_of(), explore="thompson")
+
+
+def test_files_and_rewards_of_every_arm(tmp_path):
+    log(300, np.arange(9), 1).write_csv(tmp_path / "old.csv")
+    log(100, np.arange(9), 2).write_csv(tmp_path / "new.csv")
+    offers().write_csv(tmp_path / "offers.csv")
+    named = {"arm": "offer", "reward": "euros", "propensity": "p", "arms": str(tmp_path / "offers.csv")}
+    pair = daband.domains.load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), **named)
+    assert len(pair.catalogue.names) == 12
+    frame = log(100, np.arange(9), 3).with_columns(o0=pl.lit(1.0), o5=pl.lit(2.0))
+    columns = Columns(context=["age"], rewards=["o5", "o0"])
+    pair = from_table(source=frame, target=frame, columns=columns, arms=offers())
+    expected = pair.target_test.read_expected(0, 1)
+    assert expected.shape == (1, 12)
+    assert expected[0, [0, 5, 7]].tolist() == [1.0, 2.0, 1.0]
