@@ -84,13 +84,9 @@ print(pair.context_shape, pair.class_names)
 # A network that was trained elsewhere
 # ------------------------------------
 #
-# With torchvision you would write::
-#
-#     network = torchvision.models.resnet18(weights="DEFAULT")
-#     network.fc = nn.Identity()
-#
-# or name one in the recipe: ``recipe={"encoder": {"name": "pretrained", "options": {"backbone": "resnet18"}}}``. Here
-# a small one learns to tell the *other* five digits apart, from clean scans, and never sees one of ours.
+# A name such as ``encoder="torchvision:resnet18"`` takes one of torchvision, timm or open_clip, as in
+# :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small one learns to tell the *other* five
+# digits apart, from clean scans, and never sees one of ours.
 
 network = nn.Sequential(
     nn.Conv2d(3, 16, 5),
@@ -117,27 +113,17 @@ print(f"trained elsewhere: loss {loss.item():.2f}")
 # Frozen: encode once
 # -------------------
 #
-# A frozen network gives the same features whenever it is asked, so each picture is encoded once, and a policy learns
-# on features. That makes even a large network cheap. A camera changes how things look, so ``shift="style"`` (for
-# images it is the default, for rows of features it has to be said): statistics of features are kept per domain, which
-# is where the shift goes here. DABand aligns features besides, and finds nothing left to do.
+# A frozen network gives the same features whenever it is asked, so ``from_images`` encodes each picture once, keeps the
+# features on disk, and a policy learns on features. That makes even a large network cheap. A camera changes how things
+# look, so the shift is one of style (the default for images): statistics of features are kept per domain, which is
+# where the shift goes here. DABand aligns features besides, and finds little left to do.
 
-
-def encoded(stack: np.ndarray) -> np.ndarray:
-    """Features (n, 128) of uint8 pictures (n, 3, 28, 28)."""
-    with torch.no_grad():
-        features: np.ndarray = network(torch.tensor(stack) / 255).numpy()
-    return features
-
-
-source, target, test = pair.source, pair.target, pair.require_target_test()
-every = np.arange(len(source))
-features = daband.domains.from_arrays(
-    source=(encoded(source.read(every)), source.read_rewards(every)[0].argmax(axis=1)),
-    target=encoded(target.read(np.arange(len(target)))),
-    target_test=(encoded(test.read(0, len(test))), test.read_expected(0, len(test))),
-    class_names=pair.class_names,
-    shift="style",
+features = daband.domains.from_images(
+    source=folder / "scans",
+    target=folder / "camera",
+    target_test=folder / "test",
+    encoder=network,
+    framing=28,
     passes=4,
     target_passes=6,
 )
