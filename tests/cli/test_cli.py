@@ -103,8 +103,8 @@ def test_presets_and_methods_and_version(daband):
     methods = daband("methods").stdout.split()
     assert methods == [
         "constant", "daband", "daband-p", "linucb", "linucb-coral", "linucb-p", "linucb-subspace", "log",
-        "log-p", "mixture", "mixture-p", "nlinucb", "nlinucb-p", "random", "trees", "trees-coral",
-        "trees-p", "trees-subspace",
+        "log-p", "mixture", "mixture-p", "nlinucb", "nlinucb-p", "random", "self-training",
+        "self-training-p", "trees", "trees-coral", "trees-p", "trees-subspace",
     ]  # fmt: skip
     assert daband("--version").stdout.startswith("daband 0.")
 

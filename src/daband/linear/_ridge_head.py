@@ -23,7 +23,7 @@ from daband.linear._reward_moments import RewardMoments
 ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
-_DUAL_FROM_DIM = 1024
+_DUAL_FROM_DIM = 512
 #: The cost of a primal multiplication, in units of a dual one: primal matrices do not fit in a cache.
 #: The measured cost is about three on images of 2,352 dimensions, which the dual form multiplies in single precision.
 _PRIMAL_COST = 2.0

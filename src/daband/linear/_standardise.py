@@ -111,6 +111,8 @@ _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
 _MOST_ALIGNED = 2048
+#: Numbers of each domain to which principal components are fitted: more take long and change little.
+_MOST_NUMBERS = 1 << 23
 
 
 class OutlierWarning(UserWarning):
@@ -208,7 +210,11 @@ class Standardise:
         if self.components is not None and self.align is None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
             pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
-            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in pairs]).axes
+            most = max(self.components, _MOST_NUMBERS // dim)
+            shown = [(step, batch[:: -(-len(batch) // most)]) for step, batch in pairs]
+            kept = min(self.components, max(1, sum(len(batch) for _, batch in shown)))
+            axes = PCA(kept).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in shown]).axes
+            axes = np.pad(axes, ((0, self.components - kept), (0, 0)))  # with fewer contexts than components
         turns = [axes] * domains
         if self.align is not None and domains > 1 and len(filled) == domains:
             turns = self._aligning_axes([_step(*rows) for rows in zip(mean, deviation, strict=True)], flat)

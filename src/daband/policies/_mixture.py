@@ -324,7 +324,8 @@ class Mixture(Policy):
         weights: Weights,
     ) -> Decision:
         members = list(self.members.values())
-        if self.arms == "shared" or self._joint is not None or not all(hasattr(member, "_ridge") for member in members):
+        regressions_decide = all(hasattr(member, "_ridge") and not member.adapts_to_target for member in members)
+        if self.arms == "shared" or self._joint is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         every = [member_contexts(member, contexts, domain) for member in members]
         regressions = [member._ridge(given, domain) for member, given in zip(members, every, strict=True)]  # type: ignore[attr-defined]

@@ -332,10 +332,10 @@ class CandidateProgress:
     note: str = ""
 
 
-#: Training rounds for vectors.
-_ROUNDS = 4000
-#: Maximum number of times that a small source is shown.
-_MAX_PASSES = 5
+#: Training rounds for vectors, and the maximum number of times that a small source is shown.
+_ROUNDS, _MAX_PASSES = 4000, 5
+#: The same for vectors of at least this many numbers: regressions of many numbers need more rounds.
+_WIDE, _WIDE_ROUNDS, _WIDE_PASSES = 512, 8000, 10
 _MAX_EPISODES = 125
 
 
@@ -343,16 +343,19 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     """Return the pair with its passes over the source, and the number and length of episodes of every candidate.
 
     Vectors have about 4,000 rounds: a smaller source is shown up to five times, a larger one or a log once, in longer
-    episodes with as many gradient steps. Images take longer to learn, and have the defaults of ``train``.
+    episodes with as many gradient steps. Wide vectors have about 8,000 rounds and up
+    to ten passes. Images take longer to learn, and have the defaults of ``train``.
     """
     if episodes is not None:
         return pair, whole("episodes", episodes, least=1), episode_length
     if len(pair.context_shape) > 1:
         return pair, None, episode_length
     source = copy.copy(pair.source)
+    wide = math.prod(pair.context_shape) >= _WIDE
+    rounds, passes = (_WIDE_ROUNDS, _WIDE_PASSES) if wide else (_ROUNDS, _MAX_PASSES)
     if not isinstance(source, LoggedDomain):
-        source.passes = max(source.passes, min(_MAX_PASSES, math.ceil(_ROUNDS / len(source))))
-    rounds = max(len(source), min(source.rounds_available, _ROUNDS))
+        source.passes = max(source.passes, min(passes, math.ceil(rounds / len(source))))
+    rounds = max(len(source), min(source.rounds_available, rounds))
     length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
     number = max(1, rounds // length)
     if isinstance(source, LoggedDomain):  # episodes are equally long: drop as few rounds of the log as possible

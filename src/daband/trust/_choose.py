@@ -37,6 +37,8 @@ from daband.trust._questions import Evidence, Questions
 
 _PCA_SUFFIX = "-p"
 _COMPONENTS = 64
+#: From this many numbers on, vectors are wide: they are projected on as many components, and trees are left out.
+_WIDE = 512
 _IMAGE_DIMENSIONS = 3
 
 
@@ -78,6 +80,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
     target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
     With a catalogue of arms: a constant arm, LinUCB and a mixture, which know the arms' features.
+    For vectors of 512 numbers or more that differ in style, as features of a pretrained network do, and with labels: a
+    constant arm, LinUCB and self-training, which takes seconds. Other wide vectors are projected on 512 components.
     For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
@@ -96,6 +100,14 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))
+    wide = math.prod(pair.context_shape) >= _WIDE
+    if wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
+        candidates.append(Candidate("self-training", "self-training-p", components=_WIDE, preferred=True))
+        if not pair.shift.stated:
+            candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
+        return candidates
+    if wide:
+        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _WIDE, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))

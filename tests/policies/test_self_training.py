@@ -1,0 +1,120 @@
+"""Self-training: labels from rewards, pseudo-labels in the target, files, and when it fits."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.policies import policies
+from daband.policies._self_training import SelfTraining, self_trained
+
+SHAPE = {"context_shape": (6,), "n_arms": 3}
+
+
+def domains(seed=0, n=240, shift=1.6):
+    """Return contexts and labels of a source and of a target that is moved towards the wrong arms."""
+    rng = np.random.default_rng(seed)
+    centres = 2.0 * np.eye(3, 6)
+    labels = rng.integers(0, 3, (2, n))
+    contexts = centres[labels] + 0.3 * rng.normal(size=(2, n, 6))
+    contexts[1, :, :3] += shift * np.roll(np.eye(3), 1, axis=1)[labels[1]]  # drawn towards the next arm
+    return contexts, labels
+
+
+def fitted(**settings):
+    contexts, labels = domains()
+    policy = SelfTraining(**SHAPE, feedback="one_hot", **settings)
+    policy.update(contexts[0], labels[0], np.ones(len(labels[0])))
+    policy.observe_target(contexts[1])
+    policy.adapt()
+    return policy, contexts, labels
+
+
+def accuracy(theta, contexts, labels):
+    return ((contexts @ theta.T).argmax(axis=1) == labels).mean()
+
+
+def test_pseudo_labels_help_and_their_mean_is_safe():
+    contexts, labels = domains(shift=1.9)
+    source, arms = contexts[0], np.eye(3)[labels[0]]
+    sums = source.T @ source, arms.T @ source, len(source)
+    alone = self_trained(*sums, contexts[1][:0])
+    expected = np.linalg.solve(sums[0] + np.eye(6) * np.trace(sums[0]) / sums[2], source.T @ arms)
+    np.testing.assert_allclose(alone, expected.T)
+    adapted = self_trained(*sums, contexts[1])
+    assert accuracy(adapted, contexts[1], labels[1]) > accuracy(alone, contexts[1], labels[1]) + 0.02
+
+
+def test_only_the_target_uses_the_labels():
+    policy, contexts, _ = fitted()
+    plain = daband.LinUCB(**SHAPE, standardise_rewards=False)
+    plain.update(contexts[0], domains()[1][0], np.ones(240))
+    rows = contexts[1][:20]
+    np.testing.assert_allclose(policy.decide(rows, "source").mean, plain.decide(rows).mean)
+    assert np.abs(policy.decide(rows, "target").mean - plain.decide(rows).mean).max() > 0.01
+    policy.deploy("target")
+    np.testing.assert_allclose(policy.frozen().score(rows)[0], policy.decide(rows).mean, rtol=1e-9)
+    singles = np.concatenate([policy.select(row[None]).arm for row in rows])
+    np.testing.assert_array_equal(singles, policy.select(rows).arm)
+
+
+def test_a_context_counts_once_and_files_continue(tmp_path):
+    policy, contexts, labels = fitted(seed=3)
+    before = policy._gram.copy()
+    policy.update(contexts[0], labels[0], np.ones(240))
+    np.testing.assert_array_equal(policy._gram, before)
+    policy.observe_target(contexts[1])
+    assert len(policy._contexts[1]) == 240
+    policy.save(tmp_path / "one")
+    other = daband.load(tmp_path / "one")
+    assert other.settings() == policy.settings()
+    for one in (policy, other):
+        one.add_arm()
+        one.update(contexts[1][:9], np.full(9, 3), np.ones(9), domain="target")
+        one.adapt(1)
+    rows = contexts[1][:9]
+    np.testing.assert_array_equal(other.decide(rows, "target").mean, policy.decide(rows, "target").mean)
+    policy.save(tmp_path / "two", replay=False)
+    assert not daband.load(tmp_path / "two")._contexts
+
+
+def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
+    contexts, labels = domains()
+    calls = []
+    monkeypatch.setattr("daband.policies._self_training.self_trained", lambda *_: calls.append(1) or np.zeros((3, 6)))
+    policy = SelfTraining(**SHAPE, feedback="one_hot")
+    policy.plan(7)
+    policy.observe_target(contexts[1])
+    fits = []
+    for episode in range(7):
+        rows = slice(30 * episode, 30 * episode + 30)
+        policy.update(contexts[0][rows], labels[0][rows], np.ones(30))
+        policy.adapt()
+        fits.append(len(calls))
+    assert fits == [1, 2, 2, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("settings", [{"feedback": "bandit"}, {"feedback": "one_hot", "arms": "shared"}])
+def test_without_labels_it_is_linucb(settings):
+    policy = policies.get("self-training")(**SHAPE, **settings)
+    shape = (12, 3, 6) if policy.arms == "shared" else (12, 6)
+    contexts = np.random.default_rng(0).normal(size=shape)
+    policy.update(contexts, np.arange(12) % 3, np.ones(12))
+    policy.observe_target(contexts)
+    policy.adapt()
+    assert not policy._theta
+
+
+def test_wide_features_get_it_by_default():
+    contexts, labels = domains(n=300, shift=0.5)
+    wide = np.maximum(contexts @ np.random.default_rng(1).normal(size=(6, 512)), 0.0)
+    target = 3.0 * wide[1] + 1.0  # its own statistics undo it
+    pair = daband.domains.from_arrays(
+        source=(wide[0], labels[0]), target=target[:150], target_test=(target[150:], labels[1][150:])
+    )
+    candidates = daband.trust.default_candidates(pair)
+    assert [one.method for one in candidates] == ["constant", "linucb", "self-training-p", "linucb"]
+    choice = daband.choose(pair, candidates=candidates[:3], episodes=8, episode_length=32)
+    assert choice.candidate == "self-training"
+    assert daband.evaluate(choice.policy, pair.target_test).accuracy > 0.9
+    bandit = daband.domains.from_arrays(source=(wide[0], np.random.default_rng(2).random((300, 3))), target=target)
+    assert [one.method for one in daband.trust.default_candidates(bandit)][1:] == ["linucb", "mixture-p"]
