@@ -34,13 +34,12 @@ FIVE = (0, 1, 2, 3, 4)
 THREE = (0, 1, 2)
 EPISODE = 64
 COMPONENTS = 64
-NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
+NO_TARGET_TERMS = {"adversarial": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 PAPER_TERMS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
 WITHOUT: dict[str, dict[str, Any]] = {
     "discriminator": {"weights": {"adversarial": 0.0}},
     "pseudo-labels": {"weights": {"pseudo_labels": 0.0}},
-    "entropy and diversity": {"weights": {"target_entropy": 0.0, "target_diversity": 0.0}},
     "statistics per domain": {"encoder": {"options": {"statistics": "source"}}},
     "augmentation": {"learning": {"augmentation": {"shift": 0, "contrast": 0.0}}},
     "EMA": {"learning": {"ema_decay": 0.0}},

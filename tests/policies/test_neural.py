@@ -25,7 +25,6 @@ def small(**changes):
         "regression_error": Weight(0.5),
         "predicted_reward": Weight(0.05),
         "adversarial": Weight(0.3, ramp=50),
-        "target_entropy": Weight(0.1),
         "target_diversity": Weight(0.1),
         "pseudo_labels": Weight(0.5, start=5),
     }

@@ -185,7 +185,6 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     assert weights == {
         "source_cross_entropy": 1.0,
         "adversarial": 0.3,
-        "target_entropy": 0.1,
         "target_diversity": 0.1,
         "pseudo_labels": 0.5,
     }

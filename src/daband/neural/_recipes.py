@@ -101,11 +101,11 @@ def _for_shift(recipe: Recipe, shift: Shift, n_numbers: int, changed_weights: ob
     """Return the recipe under this assumption about the difference between the domains.
 
     Target terms stay only if the style differs, and if ``changed_weights`` names them. If the frequencies of arms
-    differ, there is no term for equally frequent or certain arms. Networks normalise by the statistics of each domain
+    differ, there is no term for equally frequent arms. Networks normalise by the statistics of each domain
     if its style or its units differ, otherwise by those of the sources.
     """
     named = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
-    dropped = {"target_entropy", "target_diversity"} if shift.moves_labels else set()
+    dropped = {"target_diversity"} if shift.moves_labels else set()
     if not shift.aligns:
         dropped = {name for name in recipe.weights if not name.startswith("source_")}
     weights = {name: weight for name, weight in recipe.weights.items() if name in named or name not in dropped}
@@ -179,7 +179,6 @@ def _default_image() -> Recipe:
         weights={
             "source_cross_entropy": Weight(1.0),
             "adversarial": Weight(0.3, ramp=_RAMP),
-            "target_entropy": Weight(0.1),
             "target_diversity": Weight(0.1),
             "pseudo_labels": Weight(0.5, start=_RAMP),
         },

@@ -10,7 +10,7 @@ import torch
 from daband.errors import InvalidInput
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._source_losses import cross_entropy_regret, known_rewards, squared_regret
-from daband.neural.objectives._target_predictions import pseudo_label_loss, target_diversity, target_entropy
+from daband.neural.objectives._target_predictions import pseudo_label_loss, target_diversity
 from daband.neural.objectives._term import Batch, Term, terms
 from tests.neural.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 from tests.registries import temporarily
@@ -139,10 +139,8 @@ def test_predicted_reward_looks_at_the_sources_arm_in_the_target():
     assert float(target_choice(raised)) > float(target_choice(batch)) + 3
 
 
-def test_entropy_and_diversity_at_their_ends():
-    even, sure = torch.zeros(3, K), 100 * torch.eye(K)
-    assert float(target_entropy(even, scale=10.0)) == pytest.approx(math.log(K))
-    assert float(target_entropy(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+def test_diversity_at_its_ends():
+    sure = 100 * torch.eye(K)
     assert float(target_diversity(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
     assert float(target_diversity(sure[:1].repeat(5, 1), scale=10.0)) == pytest.approx(math.log(K), rel=1e-5)
 

@@ -24,7 +24,7 @@ _P = ("predicted_reward",)
 #: The recipes that can be ablated, and the terms of the objective for each letter.
 ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
     "paper": {"R": _R, "P": _P, "D": ("adversarial",)},
-    "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_entropy", "target_diversity", "pseudo_labels")},
+    "default-rpd": {"R": _R, "P": _P, "D": ("adversarial", "target_diversity", "pseudo_labels")},
 }
 #: Method names as in the paper.
 _LABELS = {

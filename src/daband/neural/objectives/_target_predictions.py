@@ -1,4 +1,4 @@
-"""Terms on target predictions: predicted reward, entropy, diversity and pseudo-labels.
+"""Terms on target predictions: predicted reward, diversity and pseudo-labels.
 
 P, the predicted reward, is the size of predictions in the target, and in the source if the policy was wrong. The
 paper's L_reg does not specify which arm's prediction counts in the target. ``predicted_reward`` takes the arm of the
@@ -6,9 +6,8 @@ source round, the only one that Algorithm 1 computes. ``predicted_reward_target_
 would choose in the target, as in the definition of the estimated best arm and in the proof. It may collapse, because
 turning target features away from every arm is the easiest way to lower the largest predicted reward.
 
-Entropy: the policy should be sure of its choice in the target, so that decision boundaries avoid dense regions.
 Diversity prevents one arm for all contexts: all arms should be chosen equally often, which is wrong if the target is
-imbalanced (``shift="labels"`` removes both terms). Pseudo-labels: if the EMA encoder is sure of a context without
+imbalanced (``shift="labels"`` removes the term). Pseudo-labels: if the EMA encoder is sure of a context without
 augmentation, the encoder should agree on the augmented context. Other contexts are ignored, so that early mistakes are
 not learned.
 """
@@ -65,16 +64,6 @@ class PredictedRewardTargetChoice(PredictedReward):
         return (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
 
 
-class _MeanEntropy(WithGradient):
-    @staticmethod
-    def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        logs = torch.log_softmax(scale * predicted, dim=1)
-        probabilities = logs.exp()
-        parts = probabilities * logs
-        negative = parts.sum(dim=1, keepdim=True)  # minus the entropy of each row
-        return -negative.mean(), torch.addcmul(-parts, probabilities, negative)
-
-
 class _Divergence(WithGradient):
     """The Kullback-Leibler divergence of the mean softmax from the uniform distribution."""
 
@@ -84,22 +73,6 @@ class _Divergence(WithGradient):
         mean = probabilities.mean(dim=0)
         ratio = mean.clamp(min=1e-12).log() + math.log(predicted.shape[1])  # finite at a probability of 0
         return mean @ ratio, probabilities * (ratio - (probabilities @ ratio)[:, None])
-
-
-def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
-    """Return the mean entropy of the softmax over arms of ``scale`` times the predicted rewards (T, K)."""
-    return _MeanEntropy.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
-
-
-@terms.register("target_entropy")
-class TargetEntropy(Term):
-    """Mean entropy of the target predictions."""
-
-    concurrent_feedback = frozenset(FEEDBACKS)
-    needs_target = True
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        return target_entropy(batch.target_predicted, scale=self.shape.scale)
 
 
 def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
