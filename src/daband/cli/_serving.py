@@ -36,6 +36,10 @@ def export_command(
     data: Annotated[
         bool, typer.Option(help="Read the run's data for the contexts that monitoring compares with.")
     ] = True,
+    student: Annotated[
+        bool,
+        typer.Option("--student", help="Train one network to decide as the members of a mixture do, and export that."),
+    ] = False,
 ) -> None:
     """Write a policy to one file that decides on raw rows.
 
@@ -43,7 +47,7 @@ def export_command(
 
     Example: daband export market market.daband --epsilon 0.1
     """
-    from daband import load
+    from daband import Mixture, load
     from daband.bench._policy_folders import policy_folder
     from daband.cli._shared import say
     from daband.serving._deployed_policy import load_deployed
@@ -57,6 +61,10 @@ def export_command(
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
     policy = load(place.policy_file, device="cpu")
+    if student:
+        if not isinstance(policy, Mixture):
+            raise InvalidInput(f"--student needs a mixture of networks; the policy of {folder} is {policy.name}")
+        policy = policy.student()
     assessment = None if place.assessment_file is None else read_json(place.assessment_file)
     export(
         policy,

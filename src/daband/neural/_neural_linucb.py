@@ -7,32 +7,36 @@ gradient steps on stored rounds; the head keeps the features of older encoders, 
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import nn
 
-from daband._arguments import one_of
+from daband._arguments import one_of, whole
 from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, checked_number
 from daband._domain_names import DomainNames
 from daband._image_layout import channels_first, channels_first_shape, image_layout
 from daband._shift import Shift, ShiftLike
-from daband.errors import TrainingDiverged
+from daband.errors import InvalidInput, TrainingDiverged
 from daband.linear._exploration import Decision, Exploration, seeded_draws
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
 from daband.neural._recipes import resolve_recipe, with_encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder
+from daband.neural.learning._distillation import distil
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._settings import EncoderSettings, Recipe
 from daband.neural.learning._step_runners import take_steps
 from daband.neural.learning._torch_settings import device_named
 from daband.neural.objectives._term import FEEDBACKS
+from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -40,6 +44,8 @@ from daband.serving._monitor import MOST_CONTEXTS
 
 #: Floating-point images with larger numbers cause a warning.
 _LARGEST_PIXEL = 2.0
+#: Members of ``members="auto"`` on a GPU: five stacked runs take about three times as long as one.
+_MEMBERS = 5
 #: The maximum steps per episode for ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
 #: Consecutive steps with a loss or gradient that is not finite after which training stops.
@@ -172,14 +178,28 @@ class NeuralLinUCB(Policy):
         self._warned: set[str] = set()
 
     @classmethod
-    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+    def for_pair(cls, pair: Any, **settings: Any) -> Any:
         """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
 
         A custom module as ``encoder`` gets contexts as the pair has them, without a transform unless one is given.
+
+        With ``members=5`` it is a ``Mixture`` of policies that differ in their seed only (``seed``, ``seed + 1``, ...).
+        All of them learn the same rounds, their mean prediction decides, and it gives the pseudo-labels of each: the
+        result depends less on the seed. ``members="auto"`` means 5 on a GPU and 1 on a CPU. ``Mixture.student``
+        returns one network that decides nearly as they do.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
-        return super().for_pair(pair, **settings)
+        members = settings.pop("members", 1)
+        if members == "auto":
+            members = _MEMBERS if device_named(settings.get("device", "auto")).type == "cuda" else 1
+        members = whole("members", members, least=1)
+        if members == 1:
+            return super().for_pair(pair, **settings)
+        first = settings.pop("seed", 0)
+        made = {f"seed-{seed}": cls.for_pair(pair, seed=seed, **settings) for seed in range(first, first + members)}
+        of_mixture = {name: settings[name] for name in ("explore", "epsilon") if name in settings}
+        return Mixture.for_pair(pair, members=made, transform=None, learn_weights=False, seed=first, **of_mixture)
 
     @property
     def counts(self) -> IntArray:
@@ -320,6 +340,51 @@ class NeuralLinUCB(Policy):
 
     # Gradient steps.
 
+    @staticmethod
+    def adapt_together(members: Sequence[Policy], steps: int | None) -> list[dict[str, float] | Exception] | None:
+        """Call ``adapt`` for members of a mixture with common steps and a common teacher; None if they differ."""
+        return adapt_stacked(members, steps=steps, committee=True) if can_stack(members) else None
+
+    @staticmethod
+    def student_of(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
+        """Return a copy of the member with the largest weight that predicts as all of them do on average.
+
+        Its encoder is trained on the stored target contexts; its head, and so its bonus, stays as it is.
+        """
+        if not can_stack(members):
+            raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
+        neural = [member for member in members if isinstance(member, NeuralLinUCB)]
+        student = copy.deepcopy(neural[int(np.argmax(weights))])
+        where = student.domains.first_target
+        stored = student.buffers.unlabelled[0]
+        if not len(stored):
+            raise InvalidInput("a student learns from target contexts, and the members have none stored")
+        contexts = stored.contexts[: len(stored)]
+        predicted = np.zeros((len(contexts), student.n_arms))
+        for member, weight in zip(neural, weights, strict=True):
+            features, moments = member._encoder.encode(contexts.cpu().numpy(), where), member.reward_moments
+            means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
+            predicted += weight * (means - moments.centre) / moments.scale
+        learner, settings = student.learner, student.recipe.learning
+        student.before_steps(1)  # the head's coefficients become constants of the losses
+        network = distil(
+            student._encoder.network,
+            contexts,
+            torch.softmax(learner.scale * torch.from_numpy(predicted).float().to(learner.device), dim=1),
+            learner.scale * learner.constants["theta"],
+            domain=where,
+            augmentation=settings.augmentation,
+            learning_rate=settings.learning_rate,
+            batch=4 * settings.batch,
+            steps=steps,
+            seed=student.seed,
+        )
+        for encoder in (learner.encoder, learner.ema):
+            if encoder is not None:
+                encoder.load_state_dict(network.state_dict())
+        student._encoder = learner.acting_copy()
+        return student
+
     def _adapt(self, steps: int | None) -> dict[str, float]:
         due = self.before_steps(steps)
         return self.after_steps(take_steps([self.learner], due, [self.buffers])[0]) if due else {}
@@ -385,10 +450,13 @@ def can_stack(members: Sequence[Policy]) -> bool:
     return learners[0].stackable and len({learner.shape_key for learner in learners}) == 1
 
 
-def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
+def adapt_stacked(
+    members: Sequence[Policy], *, steps: int | None = None, committee: bool = False
+) -> list[dict[str, float] | Exception]:
     """Call ``adapt`` for several policies that ``can_stack``, with common gradient steps.
 
-    If a policy fails, its result is the exception, and the others are not affected.
+    If a policy fails, its result is the exception, and the others are not affected. In a ``committee`` the mean
+    prediction of all EMA encoders gives the pseudo-labels of each; the policies must have observed the same contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
     ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
@@ -398,12 +466,13 @@ def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
             # Policies take different steps once they have target contexts or target rewards.
-            steps, kinds = policy.before_steps(None), tuple(part.kind for part in policy.buffers.parts().values())
-            if steps:
-                ready.setdefault((steps, kinds), []).append((index, policy))
-        for (steps, _), group in ready.items():
+            due, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
+            if due:
+                ready.setdefault((due, kinds), []).append((index, policy))
+        for (due, _), group in ready.items():
             together = [policy for _, policy in group]
-            measured = take_steps([one.learner for one in together], steps, [one.buffers for one in together])
+            learners, buffers = [one.learner for one in together], [one.buffers for one in together]
+            measured = take_steps(learners, due, buffers, committee=committee)
             for (index, policy), own in zip(group, measured, strict=True):
                 try:
                     results[index] = policy.after_steps(own)

@@ -15,14 +15,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from daband._arguments import finite, one_of
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, below, checked_number
+from daband._arguments import finite, one_of, whole
+from daband._arrays import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    below,
+    checked_number,
+    restored_array,
+)
 from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
 from daband.errors import InvalidInput
@@ -61,6 +72,10 @@ _MAX_DISTINCT = 1 << 16
 _FEW_NUMBERS = 64
 #: With more numbers per context, ``for_pair`` uses no regression on all of them.
 _MAX_NUMBERS = 4096
+#: A batch of target contexts counts this much after the next batch, in the test for collapsed members.
+_FORGETTING = 0.9
+#: Batches of target contexts in a row after which a collapsed member is left out.
+_PATIENCE = 10
 #: Contexts per domain to which principal components are fitted: more take long and change little.
 _MAX_ROWS = 4096
 
@@ -76,6 +91,7 @@ class Mixture(Policy):
             ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
         exploring: the weight of each member's bonus, times the member's ``alpha``; by default as in ``prior``.
+        learn_weights: False keeps the weights of ``prior``, e.g. for members that differ in their seed only.
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0: a reward of 1 then counts
             once for every arm in the members' errors, on contexts of at most 64 numbers.
         alpha: the factor of the mixture's confidence bonus.
@@ -111,6 +127,7 @@ class Mixture(Policy):
         members: Mapping[str, Policy] | None = None,
         prior: Mapping[str, float] | None = None,
         exploring: Mapping[str, float] | None = None,
+        learn_weights: bool = True,
         feedback: str = "bandit",
         alpha: float = 1.0,
         arms: str = "disjoint",
@@ -145,6 +162,11 @@ class Mixture(Policy):
         self._prior = _checked_weights("prior", prior, self.members)
         self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
         self._stack = MixtureWeights(self._prior)
+        self.learn_weights = learn_weights
+        #: How often each member would choose each arm in the target, with exponential forgetting, (M, K).
+        self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
+        #: Batches of target contexts in a row in which a member used too few arms, (M,).
+        self._batches_collapsed: IntArray = np.zeros(len(self.members), np.int64)
         #: Checksums of learned contexts: errors on these are not informative about new contexts.
         self._seen: dict[int, None] = {}
         #: The member that knows the features of arms: other members are pooled with it.
@@ -202,6 +224,7 @@ class Mixture(Policy):
         return {
             **super().settings(), "members": members, "prior": dict(zip(members, self._prior.tolist(), strict=True)),
             "exploring": dict(zip(members, self._exploring.tolist(), strict=True)), "feedback": self.feedback,
+            "learn_weights": self.learn_weights,
             "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
         }  # fmt: skip
 
@@ -387,11 +410,11 @@ class Mixture(Policy):
     def _new_contexts(self, checksums: Sequence[int]) -> BoolArray:
         """Return True for each context that was not learned before and is not earlier in the batch."""
         batch: set[int] = set()
-        new = []
-        for checksum in checksums:
+        new: list[bool] = []
+        for checksum in checksums if self.learn_weights else ():
             new.append(checksum not in self._seen and checksum not in batch)
             batch.add(checksum)
-        return np.array(new, np.bool_)
+        return np.array(new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
 
     def _remember(self, checksums: Sequence[int]) -> None:
         free = _MAX_DISTINCT - len(self._seen)
@@ -407,13 +430,62 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        for member in self.members.values():
-            member._observe(member_contexts(member, contexts, domain), domain)
+        every = [member_contexts(member, contexts, domain) for member in self.members.values()]
+        for member, given in zip(self.members.values(), every, strict=True):
+            member._observe(given, domain)
+        if not self.learn_weights and len(every) > 1:
+            self._leave_out_collapsed(every, domain)
+
+    def _leave_out_collapsed(self, every: Sequence[AnyArray], domain: int) -> None:
+        """Set the weight of members to 0 while they use less than half as many arms in the target as the others do.
+
+        The number of arms that a member uses is the exponential of the entropy of its choices. A member is left out
+        after ten batches of target contexts in a row, with a warning.
+        """
+        members = zip(self.members.values(), every, strict=True)
+        scores = [score_transformed(member, given, domain, False)[0] for member, given in members]
+        counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in scores])
+        self._arm_counts = _FORGETTING * self._arm_counts + counts
+        fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
+        used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
+        few = used < np.median(used) / 2
+        self._batches_collapsed = np.where(few, self._batches_collapsed + 1, 0)
+        kept = self._prior * (self._batches_collapsed < _PATIENCE)
+        self._stack.weights = kept / kept.sum() if kept.any() else self._prior.copy()
+        for index in np.flatnonzero(self._batches_collapsed == _PATIENCE):
+            warnings.warn(
+                f"member {list(self.members)[index]!r} is left out: in the target it uses about {used[index]:.1f} "
+                f"arms, the others {np.median(used):.1f}",
+                stacklevel=3,
+            )
+
+    def student(self, *, steps: int = 1000) -> Policy:
+        """Return one policy that decides nearly as this mixture does, in the time of one member.
+
+        The student is a copy of the member with the largest weight. Gradient steps on the stored target contexts make
+        its predictions those of the mixture. Only members that are networks of one shape have a student.
+
+        Args:
+            steps: the number of gradient steps.
+        """
+        student_of = getattr(next(iter(self.members.values())), "student_of", None)
+        if student_of is None:
+            raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
+        with self._locks.write:
+            made: Policy = student_of(list(self.members.values()), self._stack.weights, whole("steps", steps, least=1))
+        for name in ("table", "framing", "arm_names"):
+            setattr(made, name, getattr(self, name))
+        return made
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
+        members = list(self.members.values())
+        together = getattr(members[0], "adapt_together", None)
+        results = None if together is None or len(members) == 1 else together(members, steps)
         measured: dict[str, float] = {}
-        for member in self.members.values():
-            measured |= member.adapt(steps)
+        for result in (member.adapt(steps) for member in members) if results is None else results:
+            if isinstance(result, Exception):
+                raise result
+            measured |= result
         return measured
 
     def _grow(self) -> None:
@@ -427,11 +499,13 @@ class Mixture(Policy):
                 member._grow()
                 member.n_arms += 1
         self.members = grown
+        self._arm_counts = np.pad(self._arm_counts, ((0, 0), (0, 1)))
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"weights/{name}": array for name, array in self._stack.state().items()}
+        arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._batches_collapsed}
         arrays["seen"] = np.array(list(self._seen) if replay else [], np.int64)
         for number, member in enumerate(self.members.values()):
             own = policy_arrays(member, replay=replay)
@@ -441,6 +515,8 @@ class Mixture(Policy):
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._stack.restore(below("weights/", state))
         self._seen = dict.fromkeys(state["seen"].tolist())
+        self._arm_counts = restored_array(state, "arm_counts", self._arm_counts)
+        self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
         for number, member in enumerate(self.members.values()):
             restore_arrays(member, below(f"member.{number}/", state))
 

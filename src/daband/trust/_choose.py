@@ -78,8 +78,9 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
 
     For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
     did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
-    target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand.
-    With a catalogue of arms: a constant arm, LinUCB and a mixture, which know the arms' features.
+    target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand,
+    on a GPU with five members. With a catalogue of arms: a constant arm, LinUCB and a mixture, which know the arms'
+    features.
     For vectors of 512 numbers or more that differ in style, as features of a pretrained network do, and with labels: a
     constant arm, LinUCB and self-training, which takes seconds. Other wide vectors are projected on 512 components.
     For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
@@ -96,7 +97,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         candidates += [
             Candidate("linucb-p", "linucb-p"),
             Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
-            Candidate("daband", "daband", {"recipe": recipe}, preferred=True),
+            Candidate("daband", "daband", {"recipe": recipe, "members": "auto"}, preferred=True),
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))

@@ -39,6 +39,8 @@ class BatchShape:
     uses_target: bool
     #: True if rewards are standardised by ``units``.
     standardised: bool = False
+    #: True if all runs draw the same unlabelled contexts, from the first run's buffers.
+    committee: bool = False
 
     @property
     def augmentation_draws(self) -> int:
@@ -86,7 +88,13 @@ class Batches:
             if len(part) and (shape.uses_target or segment.labelled)
         ]
         #: The buffers that steps draw from, for each run.
-        self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
+        self._parts = [
+            [
+                (own if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
+                for segment in self.segments
+            ]
+            for own in buffers
+        ]
         places = list(enumerate(self.segments))
         #: The indices of segments with rewards, of segments without, and of source segments.
         self.labelled = [place for place, segment in places if segment.labelled]
@@ -148,6 +156,9 @@ class Batches:
         evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
         if n_rows:
             torch.minimum((evenly * self._lengths).long(), self._lengths - 1, out=rows)
+        if self.shape.committee:
+            for place in self.unlabelled:
+                rows[:, 1:, place] = rows[:, :1, place]
         for run, own in enumerate(self._parts):
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)

@@ -94,6 +94,8 @@ class GradientStep:
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
+        if teaches:
+            teacher = self._taught_predictions(teacher.detach(), common=batches.shape.committee)
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
         inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
 
@@ -101,6 +103,14 @@ class GradientStep:
             return self._run_loss(own, run, batches, measure)
 
         return stack.losses(run_loss, parameters["objective"], inputs)
+
+    def _taught_predictions(self, latents: torch.Tensor, *, common: bool) -> torch.Tensor:
+        """Return predicted rewards (runs, T, K) of the teachers' latents; with ``common``, each is the runs' mean."""
+        first, theta = self.stack.first, self.stack.constants["theta"]
+        predicted = latents @ theta.transpose(1, 2)
+        if first.shared:
+            predicted = predicted.view(len(latents), -1, first.n_arms)
+        return predicted.mean(dim=0, keepdim=True).expand_as(predicted) if common else predicted
 
     def _teaches(self, weights: torch.Tensor, measure: bool) -> bool:
         """Return True if a term with a weight (runs, terms) above 0 uses the EMA encoder's predictions."""
@@ -170,7 +180,7 @@ class GradientStep:
             target_width=width,
             target_alignment=_of(alignments, unlabelled, run.alignment),
             alignments=run.alignment if len(aligned) == len(alignments) else None,
-            target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
+            target_teacher=run.teacher if len(run.teacher) else of_target.detach(),
             weight=run.weights[0],
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))

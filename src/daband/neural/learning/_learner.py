@@ -66,6 +66,8 @@ class Learner:
         self.standardised = standardised
         self.seed = seed
         self.device = device
+        #: The factor between predicted rewards and logits.
+        self.scale = recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0)
         # The initial weights depend on the seed only, and the process's random numbers do not change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -85,7 +87,7 @@ class Learner:
                 n_arms=n_arms,
                 alignment_width=encoder.alignment_width,
                 feedback=feedback,
-                scale=recipe.learning.scale * (_STANDARDISED_SCALE if standardised else 1.0),
+                scale=self.scale,
                 standardised=standardised,
             )
             torch.manual_seed(seed + 1)  # the number of terms must not change the initial weights of another term

@@ -29,7 +29,7 @@ class RunInputs(NamedTuple):
     latent: torch.Tensor
     #: (R, w).
     alignment: torch.Tensor
-    #: (T, d): the EMA encoder's latents of the target contexts; empty if no term needs them.
+    #: (T, K): the EMA encoder's predictions for the target contexts; empty if no term needs them.
     teacher: torch.Tensor
     arm: torch.Tensor
     reward: torch.Tensor

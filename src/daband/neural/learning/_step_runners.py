@@ -117,25 +117,29 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
+def take_steps(
+    learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers], *, committee: bool = False
+) -> list[dict[str, float]]:
     """Take ``steps`` gradient steps for each learner on its buffers, and return means of the measurements.
 
-    Learners that are given together must be stackable; they stay stacked until one of them is given with others.
+    Learners that are given together must be stackable; they stay stacked until one of them is given with others. In a
+    ``committee`` the mean prediction of all their EMA encoders is the teacher of each.
     """
-    return _stepper_of(learners).take(steps, buffers)
+    return _stepper_of(learners, committee).take(steps, buffers)
 
 
-def _stepper_of(learners: Sequence[Learner]) -> Stepper:
+def _stepper_of(learners: Sequence[Learner], committee: bool) -> Stepper:
     learners = list(learners)
     stepper = learners[0].stepper
-    return stepper if isinstance(stepper, Stepper) and stepper.serves(learners) else Stepper(learners)
+    serves = isinstance(stepper, Stepper) and stepper.serves(learners, committee)
+    return stepper if serves else Stepper(learners, committee)  # type: ignore[return-value]
 
 
 class Stepper:
     """Takes the steps of ``learners``, which must agree in everything except seed, data and the values of weights."""
 
     @single_precision()
-    def __init__(self, learners: Sequence[Learner]) -> None:
+    def __init__(self, learners: Sequence[Learner], committee: bool = False) -> None:
         self.stack = Stack(learners)
         first = self.stack.first
         learning = first.recipe.learning
@@ -147,6 +151,7 @@ class Stepper:
             latest=first.recipe.replay.sampling == "last",
             uses_target=first.uses_target,
             standardised=first.standardised,
+            committee=committee,
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
@@ -161,10 +166,10 @@ class Stepper:
         records = self.stack.device.type == "cuda" and self._cuda_graph
         return StepRunner(step, self._recorder if records else None)
 
-    def serves(self, learners: Sequence[Learner]) -> bool:
+    def serves(self, learners: Sequence[Learner], committee: bool) -> bool:
         """Return True if the tensors of these learners are still the rows of this stack."""
         mine = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
-        return mine and self._cuda_graph == learners[0].cuda_graph
+        return mine and self._cuda_graph == learners[0].cuda_graph and self._shape.committee == committee
 
     @single_precision()
     def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:

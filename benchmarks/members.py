@@ -1,0 +1,106 @@
+"""Compare one run of DABand with five members and with their student, on pairs of image domains.
+
+    python benchmarks/members.py --record benchmarks/records/members.json --seeds 20 30
+    python benchmarks/members.py --pairs digit signs --single 0 1 2 --seeds 0 --record runs/members.json
+
+A record has the accuracies of greedy choices on the target's test contexts. ``emoji`` and ``signs`` may be npz files
+in the data directory (xs, ys, xt, xe, ye). With ``--workers`` pairs and seeds share a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import commit, machine
+
+import daband
+from daband.domains._registry import data_directory
+
+HANDWRITTEN = ("mnist", "usps", "semeion")
+PAIRS = ["digit", "signs", "emoji", *(f"{a}-{b}" for a in HANDWRITTEN for b in HANDWRITTEN if a != b)]
+MEMBERS = 5
+
+
+def load(name: str) -> Any:
+    """Return the pair of this name; "usps-mnist" is a pair of handwritten digits."""
+    if "-" in name:
+        source, target = name.split("-")
+        return daband.domains.load("handwritten", source=source, target=target)
+    packed = data_directory() / f"{name}.npz"
+    if not packed.exists():
+        return daband.domains.load(name)
+    with np.load(packed) as parts:
+        return daband.domains.from_arrays(
+            source=(parts["xs"], parts["ys"]), target=parts["xt"], target_test=(parts["xe"], parts["ye"])
+        )
+
+
+def accuracy(policy: Any, pair: Any) -> float:
+    """Return the fraction of target test contexts for which the largest prediction is that of the right arm."""
+    right, size = 0, len(pair.target_test)
+    for start in range(0, size, 2000):
+        stop = min(start + 2000, size)
+        means = policy.decide(pair.target_test.read(start, stop), "target").mean
+        right += int((means.argmax(axis=1) == pair.target_test.read_expected(start, stop).argmax(axis=1)).sum())
+    return round(right / size, 4)
+
+
+def run(name: str, kind: str, seed: int) -> dict[str, Any]:
+    """Train one policy ("single") or five members, and return its accuracies."""
+    pair = load(name)
+    policy = daband.DABand.for_pair(pair, seed=seed, members=1 if kind == "single" else MEMBERS)
+    seconds = daband.train(policy, source=pair.source, target=pair.target).seconds
+    row: dict[str, Any] = {"pair": name, "kind": kind, "seed": seed, "accuracy": accuracy(policy, pair)}
+    if kind != "single":
+        row["of_members"] = [accuracy(member, pair) for member in policy.members.values()]
+        row["weights"] = list(policy.weights.values())
+        row["student"] = accuracy(policy.student(), pair)
+    return {**row, "seconds": round(seconds, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", nargs="+", default=PAIRS)
+    parser.add_argument("--single", nargs="*", type=int, default=[], help="seeds of single runs")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0], help="first seeds of the members")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--commit", help="the commit, where the tree is no checkout")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(run(given.one[0], given.one[1], int(given.one[2]))))
+        return
+    jobs = [(name, "members", seed) for seed in given.seeds for name in given.pairs]
+    jobs += [(name, "single", seed) for seed in given.single for name in given.pairs]
+    rows = []
+
+    def work(job: tuple[str, str, int]) -> None:
+        command = [sys.executable, __file__, "--one", *map(str, job)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        print(job, done.stdout.strip() or done.stderr.strip()[-500:], flush=True)
+        if done.returncode == 0:
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+            if given.record is not None:
+                rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
+                record = {
+                    "commit": given.commit or commit(),
+                    "machine": machine(),
+                    "members": MEMBERS,
+                    "rows": list(rows),
+                }
+                given.record.write_text(json.dumps(record, indent=1) + "\n")
+
+    with ThreadPoolExecutor(given.workers) as pool:
+        list(pool.map(work, jobs))
+
+
+if __name__ == "__main__":
+    main()

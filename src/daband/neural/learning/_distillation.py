@@ -1,0 +1,63 @@
+"""Train a copy of a network to predict what several networks predict on average."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from daband.neural.encoders._augmentation import Augmentation, augment
+from daband.neural.encoders._domain_norm import DomainNorm
+from daband.neural.encoders._encoder import Encoder, domain_rows
+from daband.neural.learning._torch_settings import single_precision, tf32_matmul
+
+
+@single_precision()
+def distil(
+    network: Encoder,
+    contexts: torch.Tensor,
+    targets: torch.Tensor,
+    theta: torch.Tensor,
+    *,
+    domain: int,
+    augmentation: Augmentation,
+    learning_rate: float,
+    batch: int,
+    steps: int,
+    seed: int,
+) -> Encoder:
+    """Return a copy of ``network`` whose predictions for augmented contexts have a small cross-entropy to ``targets``.
+
+    Args:
+        network: the encoder to start from; it is not changed.
+        contexts: (N, *C) of one domain.
+        targets: (N, K), a probability for each arm.
+        theta: (K, d): logits are the products with the features. It is not trained.
+        domain: the index of the domain.
+        augmentation: applied to images; targets are of images without augmentation.
+        learning_rate: of Adam at first; it falls to 0 as a cosine.
+        batch: contexts of a step.
+        steps: the number of gradient steps.
+        seed: determines batches and augmentation.
+    """
+    student = copy.deepcopy(network).requires_grad_(True).train()
+    for module in student.modules():
+        if isinstance(module, DomainNorm):
+            module.frozen = None
+    device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
+    optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    draws = augmentation.draws(tuple(contexts.shape[1:]))
+    with torch.enable_grad(), tf32_matmul():
+        for _ in range(steps):
+            rows = torch.randint(len(contexts), (batch,), generator=generator, device=device)
+            drawn = torch.rand(batch, draws, generator=generator, device=device)
+            given = augment(contexts[rows.to(contexts.device)].to(device), augmentation, drawn)
+            features = student(given, domain_rows=domain_rows(domain, batch)).latent
+            loss = nn.functional.cross_entropy(features @ theta.T, targets[rows])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+    return student.requires_grad_(False).eval()

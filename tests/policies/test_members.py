@@ -1,0 +1,117 @@
+"""Mixtures of runs that differ in their seed: common rounds, a common teacher, collapsed members, students."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import daband
+from daband.errors import InvalidInput
+
+STYLE = {"recipe": {"base": "small", "weights": {"pseudo_labels": 0.5, "adversarial": 0.3}}, "device": "cpu"}
+
+
+def pair():
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(600, 6)).astype(np.float32)
+    labels = contexts[:, :3].argmax(axis=1)
+    target = contexts[::-1] + np.float32(0.2)
+    return daband.domains.from_arrays(source=(contexts, labels), target=target.copy(), shift="style")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    policy = daband.DABand.for_pair(pair(), members=3, seed=4, **STYLE)
+    daband.train(policy, source=pair().source, target=pair().target, episodes=6)
+    return policy
+
+
+def target_means(policy):
+    return policy.decide(pair().target.read(np.arange(400)), "target").mean
+
+
+def test_members_differ_in_their_seed_and_decide_by_their_mean(trained):
+    assert isinstance(trained, daband.Mixture)
+    assert [member.seed for member in trained.members.values()] == [4, 5, 6]
+    assert list(trained.weights.values()) == pytest.approx([1 / 3] * 3)
+    assert {policy.rounds_learned for policy in (trained, *trained.members.values())} == {6 * 64}
+    parts = [target_means(member) for member in trained.members.values()]
+    assert np.abs(parts[0] - parts[1]).max() > 1e-3
+    np.testing.assert_allclose(target_means(trained), np.mean(parts, axis=0), atol=1e-12)
+
+
+def test_members_are_saved_and_exported(trained, tmp_path):
+    trained.save(tmp_path / "p.safetensors")
+    again = daband.load(tmp_path / "p.safetensors")
+    np.testing.assert_array_equal(target_means(again), target_means(trained))
+    assert again.settings() == trained.settings()
+    daband.export(trained, tmp_path / "p.daband", domain="target")
+    rows = pair().target.read(np.arange(50))
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(rows)
+    np.testing.assert_allclose(deployed.mean, trained.decide(rows, "target").mean, atol=1e-4)
+
+
+def test_members_teach_each_other_by_their_mean_prediction(trained):
+    trained.adapt(1)
+    step = next(iter(trained.members.values())).learner.stepper.step
+    latents = torch.randn(3, 5, step.stack.first.encoder.dimension)
+    own, common = (step._taught_predictions(latents, common=common) for common in (False, True))
+    assert (own[0] - own[1]).abs().max() > 1e-3
+    for member in range(3):
+        torch.testing.assert_close(common[member], own.mean(dim=0))
+    batches = step.batches
+    batches.load(4)
+    drawn = batches.at(torch.zeros(1, dtype=torch.int64))
+    of_target = drawn.contexts.split(batches.segment_rows, dim=1)[batches.unlabelled[0]]
+    assert torch.equal(of_target[0], of_target[1])
+    of_source = drawn.contexts.split(batches.segment_rows, dim=1)[batches.sources[0]]
+    assert not torch.equal(of_source[0], of_source[1])
+
+
+def test_a_student_predicts_as_the_mixture_does(trained):
+    student = trained.student(steps=300)
+    assert isinstance(student, daband.DABand)
+    first = next(iter(trained.members.values()))
+    of_all, of_first, of_student = (target_means(policy).argmax(axis=1) for policy in (trained, first, student))
+    assert (of_student == of_all).mean() > max(0.95, (of_first == of_all).mean())
+    np.testing.assert_array_equal(target_means(next(iter(trained.members.values()))), target_means(first))
+
+
+def test_only_networks_of_one_shape_have_a_student(trained):
+    plain = daband.Mixture(context_shape=(6,), n_arms=3)
+    with pytest.raises(InvalidInput, match="neural policies of one shape"):
+        plain.student()
+    fresh = daband.DABand.for_pair(pair(), members=2, **STYLE)
+    with pytest.raises(InvalidInput, match="target contexts"):
+        fresh.student()
+    with pytest.raises(InvalidInput, match="steps"):
+        trained.student(steps=0)
+
+
+def test_a_member_that_uses_few_arms_is_left_out_with_a_warning(tmp_path):
+    same = {"context_shape": (6,), "n_arms": 3}
+    members = {"a": daband.LinUCB(**same), "b": daband.LinUCB(**same, ridge=2.0), "one arm": daband.Constant(**same)}
+    policy = daband.Mixture(**same, members=members, learn_weights=False)
+    given = pair()
+    contexts = given.source.read(np.arange(300))
+    labels = contexts[:, :3].argmax(axis=1)
+    policy.update(contexts, labels, np.ones(300))
+    policy.update(contexts, (labels + 1) % 3, np.zeros(300))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(9):
+            policy.observe_target(contexts[:64])
+    assert policy.weights["one arm"] == pytest.approx(1 / 3)
+    with pytest.warns(UserWarning, match="'one arm' is left out"):
+        policy.observe_target(contexts[:64])
+    assert policy.weights == {"a": 0.5, "b": 0.5, "one arm": 0.0}
+    policy.save(tmp_path / "p.safetensors")
+    assert daband.load(tmp_path / "p.safetensors").weights == policy.weights
+
+
+def test_the_number_of_members_is_checked():
+    with pytest.raises(InvalidInput, match="members"):
+        daband.DABand.for_pair(pair(), members=0)
+    alone = daband.DABand.for_pair(pair(), members="auto", device="cpu")
+    assert isinstance(alone, daband.DABand)
