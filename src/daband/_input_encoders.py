@@ -140,28 +140,23 @@ class InputEncoder:
 
     def column(self, values: Sequence[Any], where: Callable[[int], str]) -> FloatArray:
         """Return the features (n, width) of many values, from the cache if they are there. ``where`` names a row."""
-        contents: list[bytes] = []
-        for row, value in enumerate(values):
+
+        def read(row: int, use: Callable[[bytes], Any]) -> Any:
             try:
-                contents.append(self._content(value))
+                return use(self._content(values[row]))
             except InvalidInput as error:
                 raise DataError(f"{where(row)}: {error}") from None
-        keys = [hashlib.blake2b(content, digest_size=16).digest() for content in contents]
-        first = {key: row for row, key in reversed(list(enumerate(keys)))}
-        known = self._cached(list(first))
-        missing = sorted(row for key, row in first.items() if key not in known)
+
         started = time.monotonic()
-
-        def load(row: int) -> Any:
-            try:
-                return self._input(contents[row])
-            except InvalidInput as error:
-                raise DataError(f"{where(row)}: {error}") from None
-
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
+            # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
+            keys = list(pool.map(lambda row: read(row, _hash), range(len(values))))
+            first = {key: row for row, key in reversed(list(enumerate(keys)))}
+            known = self._cached(list(first))
+            missing = sorted(row for key, row in first.items() if key not in known)
             for start in range(0, len(missing), _ROWS):
                 rows = missing[start : start + _ROWS]
-                features = self._run(list(pool.map(load, rows)))
+                features = self._run(list(pool.map(lambda row: read(row, self._input), rows)))
                 new = {keys[row]: one for row, one in zip(rows, features, strict=True)}
                 known |= new
                 self._store(new)
@@ -189,13 +184,13 @@ class InputEncoder:
     def _run(self, inputs: list[Any]) -> FloatArray:
         if self.pixels is not None:
             features = self.program(np.stack(inputs)).reshape(len(inputs), -1)
-            return features.astype(np.float32).astype(np.float64)  # rounded, as in the cache
-        tokens = token_arrays(self._tokenizer, inputs)
-        features = self.program(*(tokens[name] for name, _ in self.program.inputs))
-        if features.ndim == 3:  # one vector per token
-            weights = tokens["attention_mask"][:, :, None].astype(np.float64)
-            features = (features * weights).sum(axis=1) / weights.sum(axis=1)
-        return features.astype(np.float32).astype(np.float64)
+        else:
+            tokens = token_arrays(self._tokenizer, inputs)
+            features = self.program(*(tokens[name] for name, _ in self.program.inputs))
+            if features.ndim == 3:  # one vector per token
+                weights = tokens["attention_mask"][:, :, None].astype(np.float64)
+                features = (features * weights).sum(axis=1) / weights.sum(axis=1)
+        return features.astype(np.float32).astype(np.float64)  # rounded, as in the cache
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -203,7 +198,10 @@ class InputEncoder:
             from tokenizers import Tokenizer
         except ImportError:
             raise InvalidInput("texts are read by tokenizers: pip install 'daband[onnx]'") from None
-        return Tokenizer.from_str(str(self.tokenizer))
+        tokenizer = Tokenizer.from_str(str(self.tokenizer))
+        if tokenizer.padding is None:
+            tokenizer.enable_padding()
+        return tokenizer
 
     # Features on disk.
 
@@ -264,6 +262,10 @@ class InputEncoder:
         tokenizer = bytes(arrays["tokenizer"]).decode() if "tokenizer" in arrays else None
         program = OnnxProgram(bytes(arrays["program"]), single=bool(state["single"]))
         return cls(str(state["name"]), program, pixels=pixels, tokenizer=tokenizer)
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:

@@ -162,6 +162,18 @@ def text_folder(tmp_path_factory):
 @pytest.mark.slow
 def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+    from transformers import BertModel
+
+    from daband.neural.encoders._onnx import to_onnx
+
+    class Tokens(nn.Module):
+        def __init__(self, folder):
+            super().__init__()
+            self.network = BertModel.from_pretrained(folder)
+
+        def forward(self, ids, mask):
+            return self.network(ids, mask).last_hidden_state
 
     texts = ["where is my parcel?", "A refund, please", "thanks", "where is my refund and my parcel " * 30]
     labels = ["track", "refund", "none", "track"]
@@ -171,6 +183,15 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     expected = SentenceTransformer(str(text_folder), device="cpu").encode(texts)
     np.testing.assert_allclose(pair.target.read(np.arange(4)), expected, atol=1e-5)
     np.testing.assert_allclose(pair.table.contexts({"text": texts[3]})[0], expected[3], atol=1e-5)
+    (tmp_path / "onnx").mkdir()  # as exported elsewhere: a vector per token, and a tokenizer that does not pad
+    tokens = {name: torch.ones((3, 5), dtype=torch.int64) for name in ("input_ids", "attention_mask")}
+    program = to_onnx(Tokens(text_folder.parent / "plain"), tuple(tokens.values()), names=list(tokens))
+    (tmp_path / "onnx" / "model.onnx").write_bytes(program.content)
+    words = Tokenizer.from_str(pair.table.columns[0].encoder.tokenizer)
+    words.no_padding()
+    words.save(str(tmp_path / "onnx" / "tokenizer.json"))
+    other = from_texts(source=(texts * 8, labels * 8), target=texts, encoder=tmp_path / "onnx")
+    np.testing.assert_allclose(other.target.read(np.arange(4)), expected, atol=1e-5)
     frame = pl.DataFrame({"text": texts * 8, "age": [1.0, 2.0, 3.0, 4.0] * 8, "label": labels * 8})
     columns = Columns(context=["age", "text"], label="label", encoders={"text": encoder})
     mixed = from_table(source=frame, target=frame.drop("label"), columns=columns)
@@ -182,6 +203,27 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     np.testing.assert_array_equal(found, policy.table.contexts(row))
     with pytest.raises(InvalidInput, match="'text': a text is needed, got 7"):
         policy.table.contexts({"age": 2.0, "text": 7})
+
+
+@pytest.mark.slow
+def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, tmp_path):
+    from tests.cli.test_files import daband as run
+
+    texts, arms = ["where is my parcel?", "A refund, please", "thanks"], ["track", "refund", "none"]
+    old = pl.DataFrame({"mail": texts * 20, "words": [4.0, 3.0, 1.0] * 20, "answer": arms * 20})
+    old.write_csv(tmp_path / "old.csv")
+    old.drop("answer").write_csv(tmp_path / "new.csv")
+    files = ("--source", "old.csv", "--target", "new.csv", "--label", "answer")
+    encoder = ("--text", "mail", "--encoder", f"sentence-transformers:{text_folder}")
+    told = run("run", *files, *encoder, "--set", "episodes=3", "--set", "episode_length=16", "--out", "o", cwd=tmp_path)
+    assert "│ mail │ text │ read by" in told
+    folder = next((tmp_path / "o").glob("*/done")).parent
+    run("export", str(folder), "p.daband", "--explore", "greedy", cwd=tmp_path)
+    assert daband.load_deployed(tmp_path / "p.daband").columns == ("mail", "words")
+    run("decide", "p.daband", "new.csv", "--out", "log.csv", cwd=tmp_path)
+    assert (pl.read_csv(tmp_path / "log.csv")["arm"] == old["answer"]).mean() > 0.9
+    told = run("run", *files, "--text", "mail", "--out", "x", cwd=tmp_path, code=2)
+    assert "text and encoder go together" in told
 
 
 def test_a_column_with_an_encoder_is_a_context():
