@@ -222,10 +222,10 @@ def remove_orphans(folder: str | Path) -> None:
 
     A writer holds a lock on its file while it runs. If the file system has no locks, no file is removed.
     """
-    place = str(folder)
-    if place in _swept:
+    path = str(folder)
+    if path in _swept:
         return
-    _swept.add(place)
+    _swept.add(path)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ORPHAN_SECONDS:

@@ -55,7 +55,7 @@ class Shift:
         if self.units is not None:
             if "units" not in self.kinds:
                 raise InvalidInput(f"units={self.units} goes with shift='units', got {', '.join(self.kinds)}")
-            object.__setattr__(self, "units", tuple(sorted({int(place) for place in self.units})))
+            object.__setattr__(self, "units", tuple(sorted({int(index) for index in self.units})))
 
     @classmethod
     def of(cls, *kinds: str, units: Iterable[int] | None = None) -> Shift:
@@ -76,8 +76,8 @@ class Shift:
         """Return True for each number of a flat context that is standardised by each domain's own statistics."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
-        places = set(self.units or ())
-        return tuple(place in places for place in range(n_features))
+        indices = set(self.units or ())
+        return tuple(index in indices for index in range(n_features))
 
     def state(self) -> dict[str, Any]:
         """Return the shift in JSON types; ``as_shift`` reads it."""
@@ -135,12 +135,12 @@ def as_shift(
         else:
             raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {value!r}")
     if units is not None:
-        places = _positions(units, feature_names)
-        value = Shift.of(*value.kinds, "units", units=places)
+        indices = _positions(units, feature_names)
+        value = Shift.of(*value.kinds, "units", units=indices)
     if value.units is not None:
         if len(context_shape) != 1:
             raise InvalidInput(f"units name numbers of a flat context, and contexts have shape {tuple(context_shape)}")
-        wrong = [place for place in value.units if not 0 <= place < context_shape[0]]
+        wrong = [index for index in value.units if not 0 <= index < context_shape[0]]
         if wrong:
             raise InvalidInput(f"units has {wrong[0]}, and a context has the numbers 0..{context_shape[0] - 1}")
     return value
@@ -152,15 +152,15 @@ def _positions(units: Sequence[str | int] | str | int, feature_names: Sequence[s
     named = [units] if isinstance(units, str | Integral) else list(units)
     if not named:
         raise InvalidInput("units must name at least one column; leave it out where all columns are meant")
-    places = []
+    indices = []
     for column in named:
         if isinstance(column, Integral) and not isinstance(column, bool):
-            places.append(int(column))
+            indices.append(int(column))
         elif column in feature_names:
-            places.append(list(feature_names).index(str(column)))
+            indices.append(list(feature_names).index(str(column)))
         elif not feature_names:
             raise InvalidInput(f"units names {column!r}, and these contexts have no names: give positions")
         else:
             hint = did_you_mean(str(column), feature_names)
             raise InvalidInput(f"units names {column!r}, which is no numeric column of the contexts{hint}")
-    return places
+    return indices

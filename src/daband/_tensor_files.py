@@ -60,9 +60,9 @@ def write_tensor_file(
     # ``np.ascontiguousarray`` would turn an array without dimensions into one with one dimension.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
-    place = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
-    assert content[8 : place.stop] == kind.beginning + _NO_DIGEST.encode()
-    content[place] = hashlib.sha256(content).hexdigest().encode()
+    digest = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
+    assert content[8 : digest.stop] == kind.beginning + _NO_DIGEST.encode()
+    content[digest] = hashlib.sha256(content).hexdigest().encode()
     write_bytes(path, content)
 
 

@@ -73,8 +73,8 @@ def as_text(error: Exception) -> DabandError:
     """Return an exception that can be sent between processes; a foreign one with its type and location."""
     if isinstance(error, DabandError):
         return DabandError(str(error))
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return DabandError(f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return DabandError(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})")
 
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:

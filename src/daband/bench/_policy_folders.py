@@ -135,11 +135,11 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
         replace: if True, an answer replaces a different earlier one.
     """
     of_policy = policy_folder(folder)
-    place = of_policy.path / AUDIT_FOLDER
-    result = answer_audit(place, answers, replace=replace)
+    audit_folder = of_policy.path / AUDIT_FOLDER
+    result = answer_audit(audit_folder, answers, replace=replace)
     if of_policy.assessment_file is None or not result.finished:
         return result, None
-    before = place / "before.json"  # the assessment without these rewards: answers may be added or replaced
+    before = audit_folder / "before.json"  # the assessment without these rewards: answers may be added or replaced
     if not before.is_file():
         write_bytes(before, read_bytes(of_policy.assessment_file))
     assessment = read_assessment(before).with_rewards(result.interval, result.value_interval, result.answered)

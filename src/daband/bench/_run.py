@@ -159,12 +159,14 @@ def _target_fields(result: Evaluation | None) -> Record:
 
 def continued_record(folder: Path, rounds: int) -> Record | None:
     """Return the record of a run's continuation in the target, None if it is not done; raise for other settings."""
-    place = folder / CONTINUED_FOLDER
-    if not (place / "done").exists():
+    continued_folder = folder / CONTINUED_FOLDER
+    if not (continued_folder / "done").exists():
         return None
-    record: Record = read_json(place / "result.json")
+    record: Record = read_json(continued_folder / "result.json")
     if record["rounds_asked"] != rounds:
-        raise DataError(f"{place} was continued for {record['rounds_asked']} rounds; remove it to ask for {rounds}")
+        raise DataError(
+            f"{continued_folder} was continued for {record['rounds_asked']} rounds; remove it to ask for {rounds}"
+        )
     return record
 
 
@@ -177,7 +179,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
     user's unit. Fields that need labels are None if there are none.
     """
     folder = Path(folder)
-    place = folder / CONTINUED_FOLDER
+    continued_folder = folder / CONTINUED_FOLDER
 
     def work() -> Record:
         spec = read_spec(folder)
@@ -195,7 +197,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
             rounds=rounds,
             episode_length=length,
             seed=spec.seed,
-            directory=place,
+            directory=continued_folder,
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
@@ -210,9 +212,9 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
             "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds,
             "config_hash": spec.config_hash, "folder": folder.name,
         }  # fmt: skip
-        return _finish(place, record)
+        return _finish(continued_folder, record)
 
-    return _done_once(place, lambda: continued_record(folder, rounds), work)
+    return _done_once(continued_folder, lambda: continued_record(folder, rounds), work)
 
 
 def finished_runs(folder: str | Path) -> list[Path]:

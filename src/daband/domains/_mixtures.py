@@ -75,10 +75,10 @@ class MixedContexts(Contexts):
             own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             begin, end = max(start - number * n, 0), min(stop - number * n, n)
             rounds = positions[begin + number * n - start : end + number * n - start]
-            for place, part in enumerate(self.named.values()):
-                rows = np.flatnonzero(turns[begin:end] == place)
-                before = int(np.count_nonzero(turns[:begin] == place))
-                rounds[rows] = firsts[place] + part.order(before, before + len(rows), seed=own_seed)
+            for index, part in enumerate(self.named.values()):
+                rows = np.flatnonzero(turns[begin:end] == index)
+                before = int(np.count_nonzero(turns[:begin] == index))
+                rounds[rows] = firsts[index] + part.order(before, before + len(rows), seed=own_seed)
         return positions
 
     def read(self, indices: IntArray) -> AnyArray:

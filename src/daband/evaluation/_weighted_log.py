@@ -76,7 +76,7 @@ class RoundBatches(Protocol):
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]: ...
 
-    def sample(self, places: IntArray) -> AnyArray: ...
+    def sample(self, indices: IntArray) -> AnyArray: ...
 
 
 class MemoryRounds:
@@ -89,8 +89,8 @@ class MemoryRounds:
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         yield 0, self.rounds
 
-    def sample(self, places: IntArray) -> AnyArray:
-        return self.rounds.contexts[places]
+    def sample(self, indices: IntArray) -> AnyArray:
+        return self.rounds.contexts[indices]
 
 
 class StreamedRounds:
@@ -128,11 +128,11 @@ class StreamedRounds:
                 raise error.reworded(error.message, **remedy) from None
         self._rows, self._pass = 0, self._pass + 1
 
-    def sample(self, places: IntArray) -> AnyArray:
+    def sample(self, indices: IntArray) -> AnyArray:
         """Return the contexts of the rows with these indices."""
         rows = []
         for first, batch in self.batches():
-            inside = places[(places >= first) & (places < first + len(batch.arms))] - first
+            inside = indices[(indices >= first) & (indices < first + len(batch.arms))] - first
             rows.append(batch.contexts[inside])
         return np.concatenate(rows)
 

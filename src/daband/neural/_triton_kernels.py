@@ -47,14 +47,14 @@ def _moments(x, partial, n_rows, channels, per_piece, pieces: tl.constexpr, rows
         squares += tl.sum(value * value, axis=0)
     count = tl.maximum(last - first, 1).to(tl.float32)
     mean = total / count
-    place = partial + (domain * 2 * pieces + piece) * channels + column
-    tl.store(place, mean, mask=inside)
-    tl.store(place + pieces * channels, tl.maximum(squares - total * mean, 0.0), mask=inside)
+    offset = partial + (domain * 2 * pieces + piece) * channels + column
+    tl.store(offset, mean, mask=inside)
+    tl.store(offset + pieces * channels, tl.maximum(squares - total * mean, 0.0), mask=inside)
 
 
 @triton.jit
 def _pool(
-    x, partial, weight, bias, out, place_of_largest, largest, moments, running_mean, running_variance, row_stride,
+    x, partial, weight, bias, out, index_of_largest, largest, moments, running_mean, running_variance, row_stride,
     n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
@@ -74,12 +74,12 @@ def _pool(
     if tile == 0:
         tl.store(moments + (domain * 2) * channels + column, mean, mask=inside)
         tl.store(moments + (domain * 2 + 1) * channels + column, inverse, mask=inside)
-        place = domain * row_stride + column
-        old_mean = tl.load(running_mean + place, mask=inside)
-        old_variance = tl.load(running_variance + place, mask=inside)
+        offset = domain * row_stride + column
+        old_mean = tl.load(running_mean + offset, mask=inside)
+        old_variance = tl.load(running_variance + offset, mask=inside)
         unbiased = variance * (n_rows / (n_rows - 1.0))
-        tl.store(running_mean + place, old_mean + momentum * (mean - old_mean), mask=inside)
-        tl.store(running_variance + place, old_variance + momentum * (unbiased - old_variance), mask=inside)
+        tl.store(running_mean + offset, old_mean + momentum * (mean - old_mean), mask=inside)
+        tl.store(running_variance + offset, old_variance + momentum * (unbiased - old_variance), mask=inside)
     scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
     shift = tl.load(bias + column, mask=inside, other=0.0) - mean * scale
     row = tile * rows + tl.arange(0, rows)
@@ -100,15 +100,15 @@ def _pool(
         raw = tl.where(value > best, given, raw)
         best = tl.maximum(value, best)
     which = tl.where(best > 0, which, 4)
-    place = whole.to(tl.int64)[:, None] * channels + column[None, :]
-    tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
-    tl.store(place_of_largest + place, which.to(tl.int8), mask=mask)
-    tl.store(largest + place, raw, mask=mask)
+    offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
+    tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+    tl.store(index_of_largest + offset, which.to(tl.int8), mask=mask)
+    tl.store(largest + offset, raw, mask=mask)
 
 
 @triton.jit
 def _sums(
-    largest, gradient, place_of_largest, moments, partial, channels, per_piece, pooled_rows,
+    largest, gradient, index_of_largest, moments, partial, channels, per_piece, pooled_rows,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient, and the gradient times the normalised value: partial (domains, pieces, 2, C)."""
@@ -125,21 +125,21 @@ def _sums(
         row = start + tl.arange(0, rows)
         mask = (row < last)[:, None] & inside[None, :]
         whole = domain * pooled_rows + row
-        place = whole.to(tl.int64)[:, None] * channels + column[None, :]
-        which = tl.load(place_of_largest + place, mask=mask, other=4).to(tl.int32)
+        offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
+        which = tl.load(index_of_largest + offset, mask=mask, other=4).to(tl.int32)
         mask = mask & (which < 4)
-        value = tl.load(largest + place, mask=mask, other=0.0)
-        own = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
+        value = tl.load(largest + offset, mask=mask, other=0.0)
+        own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(own, axis=0)
         product += tl.sum(own * (value.to(tl.float32) - mean) * inverse, axis=0)
-    place = partial + ((domain * pieces + piece) * 2) * channels + column
-    tl.store(place, total, mask=inside)
-    tl.store(place + channels, product, mask=inside)
+    offset = partial + ((domain * pieces + piece) * 2) * channels + column
+    tl.store(offset, total, mask=inside)
+    tl.store(offset + channels, product, mask=inside)
 
 
 @triton.jit
 def _back(
-    x, gradient, place_of_largest, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
+    x, gradient, index_of_largest, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient with respect to the maps."""
@@ -158,9 +158,9 @@ def _back(
     half = width // 2
     image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
-    place = whole.to(tl.int64)[:, None] * channels + column[None, :]
-    own = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
-    which = tl.load(place_of_largest + place, mask=mask, other=4).to(tl.int32)
+    offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
+    own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
+    which = tl.load(index_of_largest + offset, mask=mask, other=4).to(tl.int32)
     start = corner[:, None] * channels + column[None, :]
     for one in tl.static_range(4):
         step = ((one // 2) * width + one % 2) * channels
@@ -190,8 +190,8 @@ def _affine_pool(
     for other in tl.static_range(1, 4):
         step = ((other // 2) * width + other % 2) * channels
         best = tl.maximum(tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * factor + added, best)
-    place = row.to(tl.int64)[:, None] * channels + column[None, :]
-    tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+    offset = row.to(tl.int64)[:, None] * channels + column[None, :]
+    tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -205,9 +205,9 @@ def _patches(
     x, rest = row % out_width, row // out_width
     y, rest = rest % out_height, rest // out_height
     image, run = rest % n_images, rest // n_images
-    channel, place = column // (height * width), column % (height * width)  # neighbours are adjacent in memory
+    channel, pixel = column // (height * width), column % (height * width)  # neighbours are adjacent in memory
     start = run.to(tl.int64) * of_run + image.to(tl.int64) * of_image + y * of_row + x * of_column
-    offset = channel * of_channel + (place // width) * of_row + (place % width) * of_column
+    offset = channel * of_channel + (pixel // width) * of_row + (pixel % width) * of_column
     used = (row < n_rows)[:, None] & (channel < channels)[None, :]
     value = tl.load(images + start[:, None] + offset[None, :], mask=used, other=1.0)
     there = (row < n_rows)[:, None] & (column < columns)[None, :]
@@ -221,23 +221,23 @@ def _adam(
     size: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1)
-    place = tl.program_id(0) * size + tl.arange(0, size)
+    offset = tl.program_id(0) * size + tl.arange(0, size)
     rests = tl.load(bad + run) + tl.zeros([size], tl.float32)
-    mask = (place < numbers) & (rests < 0.5)
-    place = place + run.to(tl.int64) * numbers
+    mask = (offset < numbers) & (rests < 0.5)
+    offset = offset + run.to(tl.int64) * numbers
     step = tl.load(taken + run) + 1.0
     beta1, beta2 = tl.exp(log_beta1), tl.exp(log_beta2)
-    given = tl.load(gradient + place, mask=mask, other=0.0)
-    first = tl.load(mean + place, mask=mask, other=0.0)
-    second = tl.load(square + place, mask=mask, other=0.0)
+    given = tl.load(gradient + offset, mask=mask, other=0.0)
+    first = tl.load(mean + offset, mask=mask, other=0.0)
+    second = tl.load(square + offset, mask=mask, other=0.0)
     first = first + (1 - beta1) * (given - first)
     second = beta2 * second + (1 - beta2) * given * given
     size_of_step = learning_rate / (1 - tl.exp(step * log_beta1))
     deviation = tl.sqrt(second) / tl.sqrt(1 - tl.exp(step * log_beta2)) + epsilon
-    tl.store(mean + place, first, mask=mask)
-    tl.store(square + place, second, mask=mask)
-    before = tl.load(parameters + place, mask=mask, other=0.0)
-    tl.store(parameters + place, before - size_of_step * first / deviation, mask=mask)
+    tl.store(mean + offset, first, mask=mask)
+    tl.store(square + offset, second, mask=mask)
+    before = tl.load(parameters + offset, mask=mask, other=0.0)
+    tl.store(parameters + offset, before - size_of_step * first / deviation, mask=mask)
 
 
 class _NormPoolReLU(torch.autograd.Function):

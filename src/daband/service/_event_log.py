@@ -207,8 +207,8 @@ class Store:
                 if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
-            place = url.render_as_string(hide_password=True)
-            raise DataError(f"the log {place} cannot be opened: {error.orig}") from None
+            address = url.render_as_string(hide_password=True)
+            raise DataError(f"the log {address} cannot be opened: {error.orig}") from None
         if version not in (None, _VERSION):
             raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 

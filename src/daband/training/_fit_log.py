@@ -247,9 +247,9 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
             f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the other; "
             "use engine='local'"
         )
-    place = settings.directory
+    directory = settings.directory
     # The first save comes soon. The distance of later saves depends on the time that a save takes.
-    with nullcontext() if place is None else Folder(place, what="a fit_log", save_every=1e-6) as folder:
+    with nullcontext() if directory is None else Folder(directory, what="a fit_log", save_every=1e-6) as folder:
         if folder is not None:
             folder.claim("log.json", config)
         run = _LogRun(policy, opened, settings, folder)

@@ -196,12 +196,12 @@ class Survey:
                     file.truncate(len(complete))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        place = {int(index): context for context, index in enumerate(self.indices)}
+        index_of = {int(index): context for context, index in enumerate(self.indices)}
         for number, line in enumerate(complete.splitlines(), 1):
             try:
                 answer = json.loads(line)
                 reward = float(answer["reward"])
-                self.answers[place[answer["context"]], int(answer["arm"])] = reward
+                self.answers[index_of[answer["context"]], int(answer["arm"])] = reward
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {number}, is not an answer; restore the file from a copy") from None
 

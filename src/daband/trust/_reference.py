@@ -133,8 +133,8 @@ def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: b
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     if below:
-        place = int(np.searchsorted(reached, level * reached[-1] + 1e-9, side="right")) - 1
-        return float(values[order][place]) if place >= 0 else -math.inf
+        last = int(np.searchsorted(reached, level * reached[-1] + 1e-9, side="right")) - 1
+        return float(values[order][last]) if last >= 0 else -math.inf
     return float(values[order][min(int(np.searchsorted(reached, level * reached[-1] - 1e-9)), len(values) - 1)])
 
 

@@ -65,9 +65,9 @@ def _shifted(images: torch.Tensor, reach: int, draws: torch.Tensor) -> torch.Ten
     rows = torch.arange(-reach, height - reach, device=images.device) + offset[:, :1]
     columns = torch.arange(-reach, width - reach, device=images.device) + offset[:, 1:]
     rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-    places = torch.add(columns[:, None, :], rows[:, :, None], alpha=width)
-    places = places.view(batch, 1, height * width).expand(batch, channels, height * width)
-    return images.flatten(2).gather(2, places).view(batch, channels, height, width)
+    pixels = torch.add(columns[:, None, :], rows[:, :, None], alpha=width)
+    pixels = pixels.view(batch, 1, height * width).expand(batch, channels, height * width)
+    return images.flatten(2).gather(2, pixels).view(batch, channels, height, width)
 
 
 def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:

@@ -95,11 +95,11 @@ class Batches:
             ]
             for own in buffers
         ]
-        places = list(enumerate(self.segments))
+        numbered = list(enumerate(self.segments))
         #: The indices of segments with rewards, of segments without, and of source segments.
-        self.labelled = [place for place, segment in places if segment.labelled]
-        self.unlabelled = [place for place, segment in places if not segment.labelled]
-        self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]
+        self.labelled = [index for index, segment in numbered if segment.labelled]
+        self.unlabelled = [index for index, segment in numbered if not segment.labelled]
+        self.sources = [index for index, segment in numbered if not buffers[0].domains.is_target(segment.domain)]
         #: The number of contexts of each segment.
         self.segment_rows = rows * shape.contexts_per_round
         self.n_contexts = self.segment_rows * len(self.segments)
@@ -157,17 +157,17 @@ class Batches:
         if n_rows:
             torch.minimum((evenly * self._lengths).long(), self._lengths - 1, out=rows)
         if self.shape.committee:
-            for place in self.unlabelled:
-                rows[:, 1:, place] = rows[:, :1, place]
+            for index in self.unlabelled:
+                rows[:, 1:, index] = rows[:, :1, index]
         for run, own in enumerate(self._parts):
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
-            for place, part in enumerate(own):
+            for index, part in enumerate(own):
                 if n_rows and part.weighted:
-                    rows[:, run, place] = _by_weight(part, evenly[:, run, place])
-            for place, segment in enumerate(self.labelled):
+                    rows[:, run, index] = _by_weight(part, evenly[:, run, index])
+            for index, segment in enumerate(self.labelled):
                 drawn_columns, own_rows = own[segment].columns, rows[:, run, segment]
-                columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
+                columns = slice(index * self.shape.rounds, (index + 1) * self.shape.rounds)
                 self._arm[:steps, run, columns] = drawn_columns["arms"][own_rows]
                 rewards = drawn_columns["rewards"][own_rows]
                 if self.shape.standardised:
@@ -180,11 +180,11 @@ class Batches:
         """Gather and augment the contexts of the coming steps."""
         size = self.shape.rounds
         for run, own in enumerate(self._parts):
-            for place, part in enumerate(own):
-                rows = self._rows[:steps, run, place]
+            for index, part in enumerate(own):
+                rows = self._rows[:steps, run, index]
                 drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
                 contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
-                columns = slice(place * size, (place + 1) * size)
+                columns = slice(index * size, (index + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
         at_once = max(1, _MAX_AUGMENTED // math.prod(self._gathered.shape[1:]))
         for start in range(0, steps if len(self._prepared) else 0, at_once):
@@ -193,14 +193,14 @@ class Batches:
             augmented = self._augment(stored, self._augmentation[block].flatten(0, 1))
             self._prepared[block] = augmented.view(self._prepared[block].shape)
 
-    def domain_rows(self, places: Sequence[int] | None = None) -> tuple[int, ...]:
+    def domain_rows(self, indices: Sequence[int] | None = None) -> tuple[int, ...]:
         """Return the number of contexts of each domain in the segments with these indices, by default in all."""
-        domains = [self.segments[place].domain for place in (range(len(self.segments)) if places is None else places)]
+        domains = [self.segments[index].domain for index in (range(len(self.segments)) if indices is None else indices)]
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
     def labelled_apart(self) -> int:
         """Return the number of contexts in labelled segments if all others follow and have other domains; else 0."""
-        domains = [{self.segments[at].domain for at in places} for places in (self.labelled, self.unlabelled)]
+        domains = [{self.segments[at].domain for at in indices} for indices in (self.labelled, self.unlabelled)]
         apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
         return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
 
@@ -227,9 +227,9 @@ class Batches:
     def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
         size = self.shape.rounds
-        for own, own_rows, place in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
-            for part, some, start in zip(own, own_rows.unbind(), range(0, len(place), size), strict=True):
-                contexts, there = part.contexts, place[start : start + size]
+        for own, own_rows, goal in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
+            for part, some, start in zip(own, own_rows.unbind(), range(0, len(goal), size), strict=True):
+                contexts, there = part.contexts, goal[start : start + size]
                 if contexts.dtype == there.dtype and contexts.device == there.device:
                     torch.index_select(contexts, 0, some, out=there)
                 else:

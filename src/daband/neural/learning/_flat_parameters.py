@@ -24,7 +24,7 @@ _NUMBERS_IN_A_REGISTER = 16
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Slot:
     part: str
     name: str
     shape: tuple[int, ...]
@@ -47,10 +47,10 @@ class _Place:
         return ordered.reshape(-1)
 
 
-def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
+def _filling(part: str, before: Sequence[_Slot], numbers: int) -> list[_Slot]:
     """Return an unnamed entry for padding up to the next multiple of ``numbers``, if needed."""
-    missing = -sum(place.size for place in before) % numbers
-    return [_Place(part, "", (missing,))] if missing else []
+    missing = -sum(slot.size for slot in before) % numbers
+    return [_Slot(part, "", (missing,))] if missing else []
 
 
 class FlatParameters:
@@ -61,54 +61,54 @@ class FlatParameters:
     without a module after it. Padding belongs to no parameter and stays 0.
     """
 
-    def __init__(self, places: Sequence[_Place]) -> None:
-        self.places = list(places)
-        self.sizes = [place.size for place in self.places]
+    def __init__(self, slots: Sequence[_Slot]) -> None:
+        self.slots = list(slots)
+        self.sizes = [slot.size for slot in self.slots]
         self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
         """Return the layout of these modules."""
-        places = []
+        slots = []
         for part, module in modules.items():
             own = [
-                _Place(part, name, tuple(parameter.shape))
+                _Slot(part, name, tuple(parameter.shape))
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
             # Matrices and convolutions first, then the many short vectors, which needs little padding.
-            for place in sorted(own, key=lambda place: len(place.shape) < 2):
-                places.append(place)
-                if len(place.shape) > 1:
-                    places += _filling(part, places, _NUMBERS_IN_16_BYTES)
-            places += _filling(part, places, _NUMBERS_IN_A_REGISTER)
-        return cls(places)
+            for slot in sorted(own, key=lambda slot: len(slot.shape) < 2):
+                slots.append(slot)
+                if len(slot.shape) > 1:
+                    slots += _filling(part, slots, _NUMBERS_IN_16_BYTES)
+            slots += _filling(part, slots, _NUMBERS_IN_A_REGISTER)
+        return cls(slots)
 
     def only(self, part: str) -> FlatParameters:
         """Return the layout of one of the modules."""
-        return FlatParameters([place for place in self.places if place.part == part])
+        return FlatParameters([slot for slot in self.slots if slot.part == part])
 
     def size_of(self, part: str) -> int:
         """Return the length of a module's part."""
-        return sum(place.size for place in self.places if place.part == part)
+        return sum(slot.size for slot in self.slots if slot.part == part)
 
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
         """Return the parameters as one vector, a copy."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
         pieces = []
-        for place in self.places:
-            if place.name:
-                pieces.append(place.numbers(named[place.part][place.name].detach()))
+        for slot in self.slots:
+            if slot.name:
+                pieces.append(slot.numbers(named[slot.part][slot.name].detach()))
             else:
-                pieces.append(pieces[0].new_zeros(place.size))
+                pieces.append(pieces[0].new_zeros(slot.size))
         return torch.cat(pieces)
 
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
         """Make the modules' parameters views of ``vector``."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
-        for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
-            if place.name:
-                named[place.part][place.name].data = place.shaped(numbers)
+        for slot, numbers in zip(self.slots, torch.split(vector.detach(), self.sizes), strict=True):
+            if slot.name:
+                named[slot.part][slot.name].data = slot.shaped(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """Return the parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
@@ -116,15 +116,15 @@ class FlatParameters:
         The gradient of a split is one concatenation, so the gradient of ``rows`` is contiguous. With several runs, the
         runs' parts of each parameter are made adjacent by one copy of all rows; networks would copy each parameter.
         """
-        found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
+        found: dict[str, dict[str, torch.Tensor]] = {slot.part: {} for slot in self.slots}
         runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
         if runs > 1:
             adjacent = _Adjacent.apply(rows, *self._order(runs, rows.device))  # type: ignore[no-untyped-call]
             sizes = [runs * size for size in self.sizes]
             pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
-        for place, numbers in zip(self.places, pieces, strict=True):
-            if place.name:
-                found[place.part][place.name] = place.shaped(numbers)
+        for slot, numbers in zip(self.slots, pieces, strict=True):
+            if slot.name:
+                found[slot.part][slot.name] = slot.shaped(numbers)
         return found
 
     def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -162,7 +162,7 @@ class GradientStep:
         predicted = predict(run.latent)
         rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
         of_segments = torch.split(predicted, rows // per_round)
-        of_rounds, of_target = (_of(of_segments, places, predicted) for places in (batches.labelled, unlabelled))
+        of_rounds, of_target = (_of(of_segments, indices, predicted) for indices in (batches.labelled, unlabelled))
         alignments = torch.split(run.alignment, rows)
         # Target rounds are not aligned.
         aligned = [*sources, *unlabelled]
@@ -197,13 +197,13 @@ class GradientStep:
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
 
 
-def _joined(whole: torch.Tensor, rows: int, places: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+def _joined(whole: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
     """Return the segments, of ``rows`` rows each, with these indices."""
-    return _of(torch.split(whole, rows, dim=dim), places, whole, dim=dim)
+    return _of(torch.split(whole, rows, dim=dim), indices, whole, dim=dim)
 
 
-def _of(segments: Sequence[torch.Tensor], places: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+def _of(segments: Sequence[torch.Tensor], indices: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
     """Concatenate the segments of ``whole`` with these indices; the gradient of a slice would copy into zeros."""
-    if not places:
+    if not indices:
         return whole.narrow(dim, 0, 0)
-    return segments[places[0]] if len(places) == 1 else torch.cat([segments[place] for place in places], dim=dim)
+    return segments[indices[0]] if len(indices) == 1 else torch.cat([segments[index] for index in indices], dim=dim)

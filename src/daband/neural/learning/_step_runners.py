@@ -158,7 +158,7 @@ class Stepper:
         self._recorder = CudaRecorder([learner.generator for learner in learners])
         self.runner = self._runner_of(self.step)
         self._drawing = self._runner_of(lambda _: self._draw_block())
-        self._places: tuple[object, ...] = ()
+        self._addresses: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
 
@@ -216,16 +216,16 @@ class Stepper:
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
             raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
-        places = tuple(
+        addresses = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
         )
-        if self.step.batches is None or places != self._places:
+        if self.step.batches is None or addresses != self._addresses:
             generators = [learner.generator for learner in self.stack.learners]
             units = [learner.constants["unit"] for learner in self.stack.learners]
             self.step.batches = Batches(buffers, self._shape, generators, units)
             self.runner.forget()
             self._drawing.forget()
-            self._places = places
+            self._addresses = addresses
         return self.step.batches
 
     def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:

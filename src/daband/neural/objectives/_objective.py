@@ -88,7 +88,7 @@ class Objective(nn.Module):
     @property
     def taught(self) -> list[int]:
         """The indices of terms that need the EMA encoder's predictions."""
-        return [place for place, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
+        return [index for index, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
 
     @property
     def gated(self) -> list[str]:
@@ -115,33 +115,35 @@ class Objective(nn.Module):
         among the values.
         """
         values: dict[str, torch.Tensor] = {}
-        weighed, places, as_they_are = [], [], []
+        weighed, indices, as_they_are = [], [], []
         weights = weights.to(batch.predicted.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         free = itertools.cycle(self.streams[1:])
-        for place, (name, term) in enumerate(self._named_terms()):
+        for index, (name, term) in enumerate(self._named_terms()):
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
             concurrent = term.shape.feedback in term.concurrent_feedback
             where = next(iter(self.streams), None) if term.weighs_itself else next(free, None) if concurrent else None
             with torch.cuda.stream(where):
-                value = values[name] = term(replace(batch, weight=weights[place]))
+                value = values[name] = term(replace(batch, weight=weights[index]))
             if term.weighs_itself:
                 as_they_are.append(value)
             else:
                 weighed.append(value)
-                places.append(place)
+                indices.append(index)
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         if not values:  # a 0 that has a gradient
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)
         if len(weighed) == 1:
-            parts.append(weights[places[0]] * weighed[0])
+            parts.append(weights[indices[0]] * weighed[0])
         elif weighed:
-            first, last = places[0], places[-1] + 1
-            own = weights[first:last] if last - first == len(places) else torch.stack([weights[one] for one in places])
+            first, last = indices[0], indices[-1] + 1
+            own = (
+                weights[first:last] if last - first == len(indices) else torch.stack([weights[one] for one in indices])
+            )
             parts.append(own @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
