@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.service._decider import Decider, checked_id, checked_reward, model_from
+from daband.service._decider import Decider, checked_id, checked_reward, list_arms, model_from, with_listed
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
@@ -96,7 +96,8 @@ class Service:
         assert current is not None
         if number != store.newest_file() or store.note("pinned"):
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
-        self._decider = Decider(model_from(store.model_content(current), current), settings)
+        model = with_listed(model_from(store.model_content(current), current), store.note("arms"))
+        self._decider, self._listed = Decider(model, settings), store.note("arms")
         self._taking = threading.Lock()
         self._follow_verdict()
         self._registry = CollectorRegistry()
@@ -115,6 +116,7 @@ class Service:
             routes=[
                 route("/decide", self._decide, "POST", "decide"),
                 route("/events/{event_id}/reward", self._reward, "POST", "reward"),
+                route("/arms", self._replace_arms, "POST", "admin"),
                 route("/models", self._list_models, "GET", "watch"),
                 route("/models", self._upload_model, "POST", "admin"),
                 route("/models/{number}/activate", self._activate_model, "POST", "admin"),
@@ -154,9 +156,10 @@ class Service:
 
     def _take_current_model(self) -> None:
         with self._taking:  # a thread that checked before another model was pinned must not override it
-            number = self.store.current_model()
-            if number is not None and number != self._decider.model.number:
-                self._decider.model = model_from(self.store.model_content(number), number)
+            number, listed = self.store.current_model(), self.store.note("arms")
+            if number is not None and (number != self._decider.model.number or listed != self._listed):
+                self._decider.model = with_listed(model_from(self.store.model_content(number), number), listed)
+                self._listed = listed
                 _log.info("model %d decides", number)
             self._follow_verdict()
 
@@ -265,7 +268,10 @@ class Service:
 
     async def _decide(self, request: Request) -> Response:
         given = await self._read_json(request)
-        events, warnings = self._decider.decide(given, self._clock.now())
+        new = self._decider.new_arms(given)
+        if new:
+            await asyncio.to_thread(self._list_arms, new, replace=False)
+        events, warnings, rankings = self._decider.decide(given, self._clock.now())
         for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
             self._row_warnings.labels(kind).inc()
         answers = await self._writer.write(events)
@@ -274,7 +280,30 @@ class Service:
             raise HTTPException(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
         decided = [_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
+        for one, ranking in zip(decided, rankings, strict=True):
+            if ranking:
+                one["ranking"] = ranking
         return _json({"events": decided} if "events" in given else decided[0])
+
+    async def _replace_arms(self, request: Request) -> Response:
+        given = await self._read_json(request)
+        if (
+            not isinstance(given, dict)
+            or set(given) != {"arms"}
+            or not isinstance(given["arms"], list)
+            or not given["arms"]
+        ):
+            raise InvalidInput('the body must be {"arms": [{"id": ..., features}, ...]}')
+        await asyncio.to_thread(self._list_arms, given["arms"], replace=True)
+        offered = self._decider.model.deployed.frozen.offered
+        n_arms = self._decider.model.deployed.n_arms
+        return _json({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
+
+    def _list_arms(self, arms: list[Any], *, replace: bool) -> None:
+        """Add arms to the log's list, and to the model that decides."""
+        deployed = self._decider.model.deployed
+        self.store.change_note("arms", lambda text: list_arms(text, arms, deployed, replace=replace))
+        self._take_current_model()
 
     async def _reward(self, request: Request) -> Response:
         event_id = checked_id(request.path_params["event_id"])
@@ -387,8 +416,11 @@ class Service:
 def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
     """Raise an error if the log, with its arm numbers and raw contexts, would mean something else with this file."""
     names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
-    for name in names:  # a table may get more categories
+    for name in names:  # a table may get more categories, and a catalogue more arms
         one, other = getattr(deployed, name), getattr(logged, name)
+        if name == "arm_names" and deployed.frozen.catalogue is not None:
+            other = other[: len(one)] if len(one) < len(other) else other
+            one = one[: len(other)]
         if one != other:
             raise InvalidInput(
                 f"{name} is {one!r}, but the log was written with a model whose {name} is {other!r}; start a service "

@@ -21,10 +21,11 @@ from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-_FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity")
+_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 _MAX_UNKNOWN = 1000  # columns of a row in addition to the policy's: more would slow down every later step
 _MAX_SHOWN = 80  # characters of an unknown name that an error repeats
+_MAX_ARMS = 10_000  # arms of a service
 _EXACT = 2.0**53  # floats below it hold every integer
 
 
@@ -44,6 +45,40 @@ def model_from(content: bytes, number: int) -> Model:
         return Model(number, load_deployed(file.name))
 
 
+def with_listed(model: Model, text: str | None) -> Model:
+    """Return a model with the arms that the log's note ``arms`` lists in addition to those of its file.
+
+    The note is {"arms": [...], "offered": [...]}: arms with their features in the order of their index, and the names
+    of those that may be chosen, or null for the file's and all of the note.
+    """
+    catalogue = model.deployed.frozen.catalogue
+    if text is None or catalogue is None:
+        return model
+    note = orjson.loads(text)
+    new = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
+    listed = note["offered"]
+    if listed is None:
+        shown = catalogue.offered[0]
+        listed = [*(name for name, one in zip(catalogue.names, shown, strict=True) if one), *(one["id"] for one in new)]
+    extended = model.deployed.with_arms([*catalogue.names, *new]) if new else model.deployed
+    return Model(model.number, extended.with_arms([name for name in listed if name in extended.frozen.catalogue.index]))  # type: ignore[union-attr]
+
+
+def list_arms(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
+    """Return the note ``arms`` with further arms; with ``replace`` only the given arms may be chosen from now on."""
+    note = {"arms": [], "offered": None} if text is None else orjson.loads(text)
+    catalogue = deployed.frozen.catalogue
+    if catalogue is None:
+        raise InvalidInput("the policy was trained without a catalogue of arms")
+    names, _, _ = catalogue.look_up(arms)  # raises an error for features that cannot be read
+    known = {*catalogue.names, *(one["id"] for one in note["arms"])}
+    new = [arm for name, arm in zip(names, arms, strict=True) if name not in known]
+    if len(known) + len(new) > _MAX_ARMS:
+        raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
+    offered = names if replace else None if note["offered"] is None else [*note["offered"], *(one["id"] for one in new)]
+    return orjson.dumps({"arms": [*note["arms"], *new], "offered": offered}).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """One checked event of a request."""
@@ -54,6 +89,8 @@ class _Request:
     eligible: list[int] | None
     incumbent: int | None
     incumbent_propensity: float
+    arms: list[Any] | None = None
+    top: int | None = None
 
 
 class Decider:
@@ -70,11 +107,20 @@ class Decider:
         #: The fraction of events that keep the incumbent.
         self.control = settings.control
 
-    def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
-        """Return the events of a request as the log keeps them, and the warnings on each row."""
+    def new_arms(self, body: Any) -> list[Any]:
+        """Return the arms of a request that have features and are not in the catalogue."""
+        catalogue = self.model.deployed.frozen.catalogue
+        events = body.get("events", [body]) if isinstance(body, dict) else []
+        listed = [one.get("arms") for one in events if isinstance(one, dict)] if isinstance(events, list) else []
+        arms = [arm for some in listed if isinstance(some, list) for arm in some if isinstance(arm, dict)]
+        new = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
+        return [arm for name, arm in new.items() if catalogue is not None and name not in catalogue.index]
+
+    def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
+        """Return the events of a request as the log keeps them, the warnings on each row, and rankings."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
-        choices, warnings = self._choose(model.deployed, requests, self.control)
+        choices, warnings, rankings = self._choose(model.deployed, requests, self.control)
         events = []
         for one, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
             mode: str = settings.mode
@@ -100,7 +146,7 @@ class Decider:
                     **self._kept(one),
                 )
             )
-        return events, warnings
+        return events, warnings, rankings
 
     def _kept(self, one: _Request) -> dict[str, str | None]:
         """Return the fields of an event that depend on ``Settings.contexts``."""
@@ -115,14 +161,22 @@ class Decider:
 
     def _choose(
         self, deployed: DeployedPolicy, requests: list[_Request], control: float
-    ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]]]:
-        """Return arm, propensity, probability of the control group and group for each request, and the warnings."""
+    ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
+        """Return arm, propensity, probability of the control group and group for each request, warnings, rankings."""
         incumbents = np.array([-1 if one.incumbent is None else one.incumbent for one in requests])
+        if len(requests) > 1 and any(one.arms is not None or one.top is not None for one in requests):
+            each = [self._choose(deployed, [one], control) for one in requests]
+            return [one[0][0] for one in each], [one[1][0] for one in each], [one[2][0] for one in each]
         if len(requests) == 1:
             one = requests[0]
-            decision = deployed.decide_with(one.row, None, one.eligible, control=control, incumbents=incumbents)[0]
+            among = one.eligible if one.arms is None else None
+            more: dict[str, Any] = {"incumbents": incumbents, "arms": one.arms, "top": one.top}
+            decision = deployed.decide_with(one.row, None, among, control=control, **more)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
-            return [(arm, propensity, float(decision.control), bool(decision.in_control))], [decision.warnings]
+            if one.arms is not None:
+                arm = deployed.arm_names.index(str(decision.arm_name))
+            chosen = arm, propensity, float(decision.control), bool(decision.in_control)
+            return [chosen], [decision.warnings], [decision.ranking]
         batch: Any = [one.row for one in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
@@ -134,7 +188,7 @@ class Decider:
         decision = deployed.decide_with(batch, available, control=control, incumbents=incumbents)[0]
         parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
-        return list(zip(*columns, strict=True)), list(decision.warnings)
+        return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_Request]:
         if not isinstance(body, dict):
@@ -177,6 +231,13 @@ class Decider:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
             eligible = sorted({deployed.arm_number(arm, "eligible") for arm in eligible})
+        arms, top = body.get("arms"), body.get("top")
+        if arms is not None:
+            if eligible is not None:
+                raise InvalidInput("arms and eligible both list the arms of a request: give one of them")
+            eligible = sorted(deployed.request_arms(arms)[1].tolist())
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+            raise InvalidInput(f"top must be a whole number of at least 1, got {top!r}")
         incumbent = body.get("incumbent")
         propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
@@ -188,6 +249,8 @@ class Decider:
             eligible=eligible,
             incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
+            arms=arms,
+            top=top,
         )
 
 

@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -391,12 +391,18 @@ class Store:
         """Return a text that the processes of the service share."""
         return self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
 
-    def write_note(self, name: str, text: str) -> None:
-        """Write a text that the processes of the service share."""
+    def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
+        """Change a shared text by a function of the present one, and return the new text. No other change is lost."""
         with self._writing() as connection:
+            text = change(connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar())
             done = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
             if not done.rowcount:
                 connection.execute(sa.insert(_notes).values(name=name, text=text))
+        return text
+
+    def write_note(self, name: str, text: str) -> None:
+        """Write a text that the processes of the service share."""
+        self.change_note(name, lambda _: text)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[bool]:

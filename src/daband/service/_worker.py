@@ -25,7 +25,7 @@ from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.policies._incoming_rounds import log_weights
 from daband.policies._policy import Policy
-from daband.service._decider import model_from
+from daband.service._decider import model_from, with_listed
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Watch, can_read, read_rows
 from daband.service._settings import Clock, Limits, Settings, Tokens
@@ -81,9 +81,19 @@ class LogLearner:
         rows = self._store.rewards_after(self.seq, self._every)
         if len(rows) < self._every:
             return False
+        self._add_arms()
         learn(self.policy, rows, self._deployed)
         self.seq = rows[-1].seq
         return True
+
+    def _add_arms(self) -> None:
+        """Add the arms that the log lists in addition to the policy's."""
+        catalogue, text = self.policy.catalogue, self._store.note("arms")
+        if catalogue is not None and text is not None:
+            for arm in orjson.loads(text)["arms"]:
+                if arm["id"] not in catalogue.index:
+                    row = {name: value for name, value in arm.items() if name != "id"}
+                    self.policy.add_arm(arm["id"], row if catalogue.table is not None else row["features"])
 
     def publish(self, now: float) -> ModelRow | None:
         """Publish a model with the rewards learned since the last one; None if there are none."""
@@ -144,7 +154,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
             policy,
             path,
             domain=deployed.domain,
-            arm_names=deployed.arm_names,
+            arm_names=deployed.arm_names if policy.catalogue is None else policy.catalogue.names,
             reference=deployed,
             assessment=deployed.assessment,
             incumbent=deployed.incumbent,
@@ -164,7 +174,10 @@ def _written_by(write: Callable[[Path], object]) -> bytes:
 
 def _load(file: str | Path, deployed: DeployedPolicy) -> Policy:
     policy = load_policy(file)
-    if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
+    grown = policy.catalogue is not None and policy.n_arms > len(deployed.arm_names)
+    if (policy.n_arms != len(deployed.arm_names) and not grown) or tuple(policy.context_shape) != tuple(
+        deployed.context_shape
+    ):
         raise InvalidInput(
             f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served file "
             f"{len(deployed.arm_names)} and {deployed.context_shape}; give the one it was exported from"
@@ -212,6 +225,7 @@ class Worker:
         self._started = self._clock.now()
         self._defaulted_until = 0.0
         self._watch_from = self._verdict = ""
+        self._listed: str | None = None
         self._snapshot, self._snapshot_at = b"", 0.0
         self._restart_watch()
 
@@ -258,6 +272,9 @@ class Worker:
         if (self.store.note("watch_from") or "0") != self._watch_from:
             self._restart_watch()
         since = float(self._watch_from)
+        listed = self.store.note("arms")
+        if listed != self._listed:
+            self._listed, self._watch.deployed = listed, with_listed(self._file, listed).deployed
         events = self.store.events_after(self._event_seq, _ROWS)
         if events:
             self._event_seq = events[-1][0]

@@ -233,18 +233,14 @@ class DeployedPolicy:
             raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot take another one")
         listed = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
         names, places, vectors = frozen.catalogue.look_up(listed)
-        new = [at for at, place in enumerate(places) if place < 0]
-        catalogue = frozen.catalogue
-        if vectors is not None:
-            known = [at for at, place in enumerate(places) if place >= 0]
-            changed = catalogue.vectors.copy()
-            changed[[places[at] for at in known]] = vectors[known]
-            every = np.concatenate([changed, vectors[new]])
-            called = (*catalogue.names, *(names[at] for at in new))
-            offered = np.tile(np.isin(called, names), (2, 1))
-            catalogue = replace(catalogue, names=called, vectors=every, offered=offered)
-        else:
-            catalogue = replace(catalogue, offered=np.tile(np.isin(catalogue.names, names), (2, 1)))
+        vectors = frozen.catalogue.vectors[places] if vectors is None else vectors
+        called = (*frozen.catalogue.names, *(name for name, place in zip(names, places, strict=True) if place < 0))
+        index = {name: at for at, name in enumerate(called)}
+        every = np.zeros((len(called), vectors.shape[1]))
+        every[: frozen.n_arms] = frozen.catalogue.vectors
+        every[[index[name] for name in names]] = vectors
+        offered = np.tile(np.isin(called, names), (2, 1))
+        catalogue = replace(frozen.catalogue, names=called, vectors=every, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
         grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members)
         return replace(self, frozen=grown, arm_names=catalogue.names)

@@ -1,0 +1,87 @@
+"""Arms with features over HTTP: the arms of a request, new ones, a catalogue that changes, and learning about them."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.service._decider import model_from, with_listed
+from daband.service._event_log import Store
+from daband.service._settings import Settings
+from daband.service._worker import Worker
+from tests.service.conftest import served
+
+NEW = {"id": "new", "price": 9.0, "kind": "loan"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arms")
+    draw = np.random.default_rng(0)
+    offers = pl.DataFrame({"id": list("abcdef"), "price": [1.0, 2, 3, 4, 5, 6], "kind": ["card", "loan"] * 3})
+    age, arm = draw.normal(40, 9, 400), draw.integers(0, 6, 400)
+    frame = pl.DataFrame({"age": age, "arm": [list("abcdef")[at] for at in arm], "reward": age / 9 * (arm % 2) + arm})
+    columns = daband.domains.Columns(context=["age"], arm="arm", reward="reward", propensity="p")
+    pair = daband.domains.from_table(
+        source=frame.with_columns(p=pl.lit(1 / 6)), target=frame, columns=columns, arms=offers
+    )
+    policy = daband.LinUCB.for_pair(pair, seed=0, epsilon=0.2)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
+    policy.deploy("target")
+    policy.save(folder / "policy.safetensors")
+    daband.export(policy, folder / "market.daband", pair=pair)
+    return folder / "policy.safetensors", folder / "market.daband"
+
+
+def test_a_request_lists_its_arms_and_gets_a_ranking(files, sqlite_log):
+    with served(files[1], sqlite_log) as client:
+        decided = client.post("/decide", json={"context": {"age": 50}, "arms": ["b", "e"], "top": 2}).json()
+        assert decided["arm_name"] in ("b", "e")
+        assert decided["arm"] == "abcdef".index(decided["arm_name"])
+        assert sorted(decided["ranking"]) == ["b", "e"]
+        assert decided["ranking"][0] == decided["arm_name"]
+        batch = {"events": [{"context": {"age": 50}, "arms": ["c"]}, {"context": {"age": 20}}]}
+        assert client.post("/decide", json=batch).json()["events"][0]["arm_name"] == "c"
+        for body, message in (
+            ({"arms": ["b", "zzz"]}, "needs its features"),
+            ({"arms": [{"id": "zzz", "price": 1}]}, "no 'kind'"),
+            ({"arms": ["b"], "eligible": ["b"]}, "give one of them"),
+            ({"arms": ["b"], "top": 0}, "top must be"),
+        ):
+            answer = client.post("/decide", json={"context": {"age": 50}, **body})
+            assert answer.status_code == 422, answer.text
+            assert message in answer.json()["error"]
+
+
+def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, sqlite_log):
+    with served(files[1], sqlite_log) as client:
+        for at in range(30):
+            body = {"context": {"age": 30 + at}, "arms": [NEW], "event_id": f"e{at}"}
+            decided = client.post("/decide", json=body).json()
+            assert (decided["arm"], decided["arm_name"]) == (6, "new")
+            assert client.post(f"/events/e{at}/reward", json={"reward": 50.0}).status_code == 200
+    store = Store(sqlite_log)
+    worker = Worker(store, Settings(), learn=files[0], learn_every=10, publish_seconds=0.0)
+    while worker.run_once():
+        pass
+    worker.write_snapshot()
+    learned = with_listed(model_from(store.model_content(number := store.current_model()), number), store.note("arms"))
+    store.close()
+    assert learned.deployed.arm_names == (*"abcdef", "new")
+    assert learned.deployed.decide({"age": 40}).mean.argmax() == 6
+    with served(files[1], sqlite_log) as client:
+        assert client.post("/decide", json={"context": {"age": 40}, "arms": ["new"]}).json()["arm_name"] == "new"
+
+
+def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
+    with served(files[1], sqlite_log) as client:
+        answer = client.post("/arms", json={"arms": ["a", NEW]})
+        assert answer.json() == {"arms": 7, "offered": 2}
+        names = {client.post("/decide", json={"context": {"age": age}}).json()["arm_name"] for age in range(20, 60)}
+        assert names == {"a", "new"}
+        assert client.post("/arms", json={"arms": list("abcdef")}).json() == {"arms": 7, "offered": 6}
+        assert client.post("/arms", json={"arms": [{"id": "x"}]}).status_code == 422
+        assert client.post("/arms", json={"offers": []}).status_code == 422
+        # An older index keeps its meaning, and the file can be published again.
+        assert client.post("/models", content=files[1].read_bytes()).status_code == 201
+        assert client.get("/").status_code == 200
