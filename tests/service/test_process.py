@@ -141,3 +141,24 @@ def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
     server._keep_worker(stopping)
     assert len(tries) == 3
     assert caplog.text.count("Cannot allocate memory; another one starts") == 2
+
+
+@pytest.mark.slow
+def test_a_service_in_a_process_that_ends_does_not_complain(exported, tmp_path):
+    code = f"""
+import threading, time, uvicorn
+from daband.service import create_app
+app = create_app({str(exported)!r}, "sqlite:///{tmp_path}/events.db")
+server = uvicorn.Server(uvicorn.Config(app, port={free_port()}, log_level="warning"))
+threading.Thread(target=server.run).start()
+while not server.started:
+    time.sleep(0.05)
+
+def stop():
+    time.sleep(2.5)
+    server.should_exit = True
+
+threading.Thread(target=stop).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -152,6 +152,8 @@ class Service:
             try:
                 await asyncio.to_thread(self._take_current_model)
             except Exception as error:  # the log may be unavailable for a while; the present model continues
+                if "cannot schedule new futures" in str(error):  # the process ends, and starts no threads
+                    return
                 _log.warning("models cannot be looked up: %s", type(error).__name__)
 
     def _take_current_model(self) -> None:

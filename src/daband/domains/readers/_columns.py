@@ -33,15 +33,15 @@ class Columns:
     "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
     """
 
-    context: tuple[str, ...]
-    categorical: tuple[str, ...] = ()
+    context: Sequence[str]
+    categorical: Sequence[str] = ()
     label: str | None = None
-    rewards: tuple[str, ...] = ()
+    rewards: Sequence[str] = ()
     arm: str | None = None
     reward: str | None = None
     propensity: str | None = None
-    dates: tuple[str, ...] = ()
-    id: tuple[str, ...] = ()
+    dates: Sequence[str] = ()
+    id: Sequence[str] = ()
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
