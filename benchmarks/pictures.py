@@ -107,9 +107,9 @@ def network_features(pictures: Any) -> Any:
     """1,280 numbers a picture: EfficientNet-Lite0 with weights of ImageNet."""
     import torch
 
-    from daband.neural.encoders._pretrained import PretrainedFeatures
+    from daband.neural.encoders._pretrained import pretrained_features
 
-    network = PretrainedFeatures(context_shape=pictures.shape[1:]).eval()
+    network = pretrained_features(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
         batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
         return np.concatenate([network(batch, domain_rows=[len(batch)]).numpy() for batch in batches])

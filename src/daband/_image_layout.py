@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from daband._arrays import AnyArray
+from daband.errors import InvalidInput
 
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
+#: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
+_BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
@@ -81,3 +90,32 @@ def decode(source: Any, resize: int | None = None, crop: int | None = None) -> A
         top, left = (pixels.shape[0] - crop) // 2, (pixels.shape[1] - crop) // 2
         pixels = pixels[top : top + crop, left : left + crop]
     return pixels
+
+
+def image_bytes(value: Any, *, paths: bool = True) -> bytes:
+    """Return the bytes of an image file: given as such, in base64 (also as a data URL), or by its path."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64)):
+        with contextlib.suppress(binascii.Error, ValueError):  # it may be a path
+            return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
+    if not paths:
+        raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(value).__name__}")
+    try:
+        return Path(value).read_bytes()
+    except (OSError, ValueError) as error:  # a text may be anything
+        raise InvalidInput(f"{str(value)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
+
+
+@contextlib.contextmanager
+def image_errors(name: str) -> Iterator[None]:
+    """Raise ``InvalidInput`` for the errors of Pillow; ``name`` is the image in them."""
+    try:
+        yield
+    except ImportError:
+        raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+        reason = "" if "BytesIO" in str(error) else f" ({error})"
+        raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None

@@ -6,8 +6,6 @@ are kept in a file below the cache folder, one for each encoder, by a hash of th
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import functools
 import hashlib
@@ -28,13 +26,13 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
 from daband._files import cache_directory
-from daband._image_layout import open_rgb
+from daband._image_layout import image_bytes, image_errors, open_rgb
 from daband.errors import DataError, InvalidInput
 
 #: Rows that are encoded together.
 _ROWS = 64
-#: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
-_BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
+#: The inputs of text encoders, and the attribute of an encoded text that each is.
+TOKEN_PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 #: Seconds after which the progress of a column is shown on a terminal.
 _SHOWN_AFTER = 2.0
 
@@ -173,13 +171,8 @@ class InputEncoder:
     def _input(self, content: bytes) -> Any:
         if self.pixels is None:
             return content.decode()
-        try:
+        with image_errors("this"):
             return self.pixels.read(content)
-        except ImportError:
-            raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-            reason = "" if "BytesIO" in str(error) else f" ({error})"
-            raise InvalidInput(f"this is not an image file or is damaged{reason}") from None
 
     def _run(self, inputs: list[Any]) -> FloatArray:
         if self.pixels is not None:
@@ -271,25 +264,7 @@ def _hash(content: bytes) -> bytes:
 def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
     """Return the inputs (n, length) of a text encoder by name."""
     encoded = tokenizer.encode_batch(list(texts))
-    parts = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    return {name: np.array([getattr(one, part) for one in encoded], np.int64) for name, part in parts.items()}
-
-
-def image_bytes(value: Any, *, paths: bool = True) -> bytes:
-    """Return the bytes of an image file: given as such, in base64 (also as a data URL), or by its path."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64)):
-        with contextlib.suppress(binascii.Error, ValueError):  # it may be a path
-            return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
-    if not paths:
-        raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
-    if not isinstance(value, str | os.PathLike):
-        raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(value).__name__}")
-    try:
-        return Path(value).read_bytes()
-    except (OSError, ValueError) as error:  # a text may be anything
-        raise InvalidInput(f"{str(value)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
+    return {name: np.array([getattr(one, part) for one in encoded], np.int64) for name, part in TOKEN_PARTS.items()}
 
 
 def _show_progress(name: str, done: int, total: int, started: float) -> None:

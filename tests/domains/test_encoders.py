@@ -11,7 +11,8 @@ from PIL import Image
 from torch import nn
 
 import daband
-from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, image_bytes, input_encoder
+from daband._image_layout import image_bytes
+from daband._input_encoders import InputEncoder, OnnxProgram, Pixels, input_encoder
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
 
@@ -165,7 +166,7 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     from tokenizers import Tokenizer
     from transformers import BertModel
 
-    from daband.neural.encoders._onnx import to_onnx
+    from daband.neural.encoders._frozen_encoder import to_onnx
 
     class Tokens(nn.Module):
         def __init__(self, folder):

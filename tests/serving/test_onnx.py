@@ -18,8 +18,8 @@ from daband.errors import CheckpointError, InvalidInput
 from daband.neural import Features, LatentSettings
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
-from daband.neural.encoders._frozen_encoder import freeze_encoder
-from daband.neural.encoders._onnx import to_onnx
+from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
+from daband.neural.encoders._pretrained import load_backbone, pretrained_features
 from daband.serving._numpy_networks import network_from
 
 SHAPE = (3, 16, 16)
@@ -164,6 +164,25 @@ def test_a_network_inside_a_policy_is_exported_as_it_decides(name, tmp_path):
         found = deployed.decide(rows)
         np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-5)
         np.testing.assert_allclose(found.bonus, wanted.bonus, atol=1e-5)
+
+
+def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
+    recipe = {"base": "small", "learning": {"steps": 1, "batch": 4}}
+    policy = daband.DABand(context_shape=(3, 20, 18), n_arms=2, seed=0, encoder="efficientnet_lite0", recipe=recipe)
+    rng = np.random.default_rng(0)
+    contexts = rng.integers(0, 256, (6, 3, 20, 18), np.uint8)
+    policy.observe_target(contexts)
+    policy.update(contexts, [0, 1] * 3, rng.random(6), domain="source")
+    policy.adapt()
+    daband.export(policy, tmp_path / "p.daband", domain="source")
+    found = daband.load_deployed(tmp_path / "p.daband").decide(contexts[:3])
+    np.testing.assert_allclose(found.mean, policy.decide(contexts[:3]).mean, atol=1e-5)
+    features = pretrained_features(context_shape=(3, 20, 18))
+    images = torch.from_numpy(contexts[:1] / np.float32(255))
+    wide = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        expected = load_backbone("efficientnet_lite0").module((wide - 127 / 255) / (128 / 255))
+        torch.testing.assert_close(features(images, domain_rows=(1,)), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_network_with_norms_by_domain_takes_any_number_of_rows():

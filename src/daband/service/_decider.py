@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from daband._arrays import Mask
-from daband._input_encoders import image_bytes
+from daband._image_layout import image_bytes
 from daband.errors import InvalidInput, did_you_mean
 from daband.service._event_log import Event
 from daband.service._settings import Settings

@@ -7,13 +7,12 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import decode, in_eight_bits
+from daband._image_layout import decode, image_bytes, image_errors, in_eight_bits
 from daband._table_transform import FAR, RowWarning, TableRows
 from daband.errors import InvalidInput
 
@@ -249,11 +248,8 @@ class RowReader:
             raise InvalidInput(
                 f"an image file was given, but the policy takes contexts of shape {self.shape}, which are no images"
             )
-        try:
-            content = Path(given).read_bytes() if isinstance(given, str | os.PathLike) else bytes(given)
-        except (OSError, ValueError) as error:  # a text may be anything
-            raise InvalidInput(f"{str(given)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
-        try:
+        content = image_bytes(given)
+        with image_errors(str(given)[-80:] if isinstance(given, str | os.PathLike) else "the row"):
             from PIL import Image
 
             with Image.open(io.BytesIO(content)) as opened:
@@ -263,12 +259,6 @@ class RowReader:
                 ] == 1
                 grey = np.array(in_eight_bits(opened).convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
-        except ImportError:
-            raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-            name = str(given) if isinstance(given, str | os.PathLike) else "the row"
-            reason = f" ({error})" if "BytesIO" not in str(error) else ""
-            raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels

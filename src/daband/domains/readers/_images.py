@@ -18,7 +18,7 @@ import numpy as np
 from daband._arguments import whole
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import checked_path
-from daband._image_layout import decode
+from daband._image_layout import decode, image_errors
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform, encoded_columns
@@ -38,14 +38,13 @@ _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".we
 
 def decode_image(path: Path, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """Return an image file as (H, W, 3) of uint8; a damaged file is an error that names it."""
+    if not path.is_file():
+        raise DataError(f"{path} is not there")
     try:
-        return decode(path, resize, crop)
-    except ImportError:
-        raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there") from None
-    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-        raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
+        with image_errors(str(path)):
+            return decode(path, resize, crop)
+    except InvalidInput as error:
+        raise DataError(str(error)) from None
 
 
 def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:

