@@ -107,11 +107,11 @@ def learn_command(
     Example: daband learn market log1.csv --id customer
     """
     learner, folder = open_policy(policy)
-    version, place = (0, policy) if folder is None else folder.next_version()
-    place = out or place
+    version, path = (0, policy) if folder is None else folder.next_version()
+    path = out or path
     if folder is not None and out is None:
-        make_folder(place.parent)
-    check_writable(place)
+        make_folder(path.parent)
+    check_writable(path)
     before, rows = learner.rounds_learned, 0
     with rows_bar(learner.name) as show:
 
@@ -136,11 +136,11 @@ def learn_command(
     if not learned:
         say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
         return
-    learner.save(place)
+    learner.save(path)
     say(f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
     if id_column is not None and rows > learned:
         say(f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
-    say(f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
+    say(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         say(f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
@@ -212,9 +212,9 @@ def evaluate_log_command(
     if not names:
         raise InvalidInput("--estimators names none")
     valued, folder = _open_exported_or_saved(policy)
-    place = out or (None if folder is None else folder.path / _FILE)
-    if place is not None:
-        check_writable(place)
+    path = out or (None if folder is None else folder.path / _FILE)
+    if path is not None:
+        check_writable(path)
     if isinstance(valued, DeployedPolicy):
         if domain not in (None, valued.domain):
             raise InvalidInput(f"{policy} was exported for the {valued.domain}: leave --domain out")
@@ -253,10 +253,10 @@ def evaluate_log_command(
         )
         for warning in estimate.warnings:
             say(f"warning   {warning}", style="yellow")
-    if place is not None:
+    if path is not None:
         records = [estimate.as_dict() for estimate in estimates.values()]
-        write_json(place, {"log": log, "estimates": records})
-        say(f"Written: {place}")
+        write_json(path, {"log": log, "estimates": records})
+        say(f"Written: {path}")
 
 
 def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput, id_column: str | None) -> Policy:

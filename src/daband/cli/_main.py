@@ -460,5 +460,5 @@ def main() -> None:
             raise
         _leave("this command needs matplotlib: pip install 'daband[bench]'")
     except OSError as error:  # a folder that cannot be written, a full disk: a traceback would not help
-        place = f"{error.filename}: " if error.filename else ""
-        _leave(f"{place}{error.strerror or error}")
+        path = f"{error.filename}: " if error.filename else ""
+        _leave(f"{path}{error.strerror or error}")

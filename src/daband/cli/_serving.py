@@ -53,25 +53,25 @@ def export_command(
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
 
-    place = policy_folder(folder)
+    stored = policy_folder(folder)
     pair = None
     if data:
         try:
-            pair = place.load_pair()
+            pair = stored.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
-    policy = load(place.policy_file, device="cpu")
+    policy = load(stored.policy_file, device="cpu")
     if student:
         if not isinstance(policy, Mixture):
             raise InvalidInput(f"--student needs a mixture of networks; the policy of {folder} is {policy.name}")
         policy = policy.student()
-    assessment = None if place.assessment_file is None else read_json(place.assessment_file)
+    assessment = None if stored.assessment_file is None else read_json(stored.assessment_file)
     export(
         policy,
         file,
         pair=pair,
         domain=domain,
-        arm_names=policy.arm_names or place.arm_names,
+        arm_names=policy.arm_names or stored.arm_names,
         assessment=assessment,
         incumbent=incumbent,
         epsilon=epsilon,

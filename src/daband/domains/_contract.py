@@ -320,8 +320,8 @@ def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArr
     """
     numbers = np.unique(parts) if len(parts) else [0]
     pieces = [read(int(number), np.flatnonzero(parts == number)) for number in numbers]
-    place = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
-    return [np.concatenate(column)[place] for column in zip(*pieces, strict=False)]
+    order = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
+    return [np.concatenate(column)[order] for column in zip(*pieces, strict=False)]
 
 
 @lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each

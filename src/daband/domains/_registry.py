@@ -30,12 +30,12 @@ Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 class Resource:
     """A file or folder below the data directory, and how to get it.
 
-    ``places`` are the possible paths. ``content_md5`` is the checksum of its content, after unpacking if gzipped.
+    ``paths`` are the possible paths. ``content_md5`` is the checksum of its content, after unpacking if gzipped.
     ``of`` is the domain whose pairs need it; it is empty if every pair of the data set does.
     """
 
     what: str
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     licence: str
     by_hand: str
     content_md5: str = ""
@@ -62,7 +62,7 @@ class PairEntry:
     @property
     def ready(self) -> bool:
         """True if the data that the pair needs are available."""
-        return all(find(resource.places) is not None for resource in self.resources if not resource.optional)
+        return all(find(resource.paths) is not None for resource in self.resources if not resource.optional)
 
     def options(self) -> list[str]:
         """Return the names of the keyword arguments that ``load`` passes on."""
@@ -160,16 +160,16 @@ def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | 
 
 def need(candidates: Sequence[str], *, pair: str) -> Path:
     """Return the result of ``find``; if nothing is found, raise an error that says how to get the data."""
-    place = find(candidates)
-    if place is None:
+    path = find(candidates)
+    if path is None:
         inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
-        files = [(f"{place}/", resource) for resource in pairs.get(pair).resources for place in resource.places]
-        how = next((f"To get it, {one.by_hand}. " for place, one in files if place.startswith(inside)), "")
+        files = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
+        how = next((f"To get it, {one.by_hand}. " for path, one in files if path.startswith(inside)), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
             f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"
         )
-    return place
+    return path
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class ResourceStatus:
 def check_data(name: str) -> Iterator[ResourceStatus]:
     """Yield the status of every resource of a pair; those with a known checksum are read and compared."""
     for resource in pairs.get(name).resources:
-        path = find(resource.places)
+        path = find(resource.paths)
         if path is None:
-            yield ResourceStatus(resource, "missing", data_directory() / resource.places[0])
+            yield ResourceStatus(resource, "missing", data_directory() / resource.paths[0])
         else:
             yield ResourceStatus(resource, "there" if _is_complete(path, resource) else "damaged", path)
 

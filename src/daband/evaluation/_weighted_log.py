@@ -27,7 +27,7 @@ from daband.linear._doubly_robust import (
     flat_features,
     fold_numbers,
     needs_components,
-    sampled_places,
+    sampled_rows,
 )
 
 Progress = Callable[[dict[str, float]], None]
@@ -163,7 +163,7 @@ class FoldModels:
         shown = []
         if needs_components(self._size):
             each = log.n_arms if log.shared else 1
-            rows = np.unique(sampled_places(log.n * each, first.contexts[0].nbytes // each) // each)
+            rows = np.unique(sampled_rows(log.n * each, first.contexts[0].nbytes // each) // each)
             shown = [log.sample(rows).reshape(-1, self._size)]
         self._map = feature_map(self._size, shown)
         sample = self.features(first.contexts[:_SAMPLE])

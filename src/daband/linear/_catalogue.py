@@ -121,9 +121,9 @@ class Catalogue:
             raise InvalidInput(f'arms: an arm is an id or {{"id": ..., features}}, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms: an id is given twice")
-        places = [self.index.get(name, -1) for name in names]
+        indices = [self.index.get(name, -1) for name in names]
         given = [at for at, arm in enumerate(arms) if isinstance(arm, Mapping) and len(arm) > 1]
-        unknown = {at for at, place in enumerate(places) if place < 0}.difference(given)
+        unknown = {at for at, index in enumerate(indices) if index < 0}.difference(given)
         bare = names[min(unknown)] if unknown else None
         if bare is not None:
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
@@ -132,14 +132,14 @@ class Catalogue:
                 f"its features{columns}"
             )
         if not given:
-            return names, places, None
-        vectors = self.vectors[places]
+            return names, indices, None
+        vectors = self.vectors[indices]
         if self.table is not None:
             rows = [{key: value for key, value in arms[at].items() if key != "id"} for at in given]
             vectors[given] = self.vectors_of(rows)
         else:
             vectors[given] = self.vectors_of([arms[at].get("features") for at in given])
-        return names, places, vectors
+        return names, indices, vectors
 
     def distances(self, known: BoolArray) -> FloatArray:
         """Return the distance of each arm (K,) to the nearest arm in ``known``.

@@ -209,7 +209,7 @@ def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[Fl
     """
     size = math.prod(contexts.shape[lead:])
     rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
-    shown = [flat[sampled_places(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
+    shown = [flat[sampled_rows(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
     features = feature_map(size, shown)
     return [
         features(flat).reshape(*batch.shape[:lead], -1) for flat, batch in zip(rows, (contexts, *more), strict=True)
@@ -228,7 +228,7 @@ def needs_components(size: int) -> bool:
     return size > _MAX_FEATURES
 
 
-def sampled_places(n: int, row_bytes: int) -> IntArray:
+def sampled_rows(n: int, row_bytes: int) -> IntArray:
     """Return the indices, among n rows, of the sample that ``feature_map`` and ``RewardSums`` get."""
     most = min(_SAMPLE, n, max(_COMPONENTS, _SAMPLE_BYTES // max(1, row_bytes)))
     return np.linspace(0, n - 1, most).astype(np.int64)

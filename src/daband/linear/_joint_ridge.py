@@ -47,23 +47,23 @@ def n_effects(n_arms: int) -> int:
     return min(n_arms, _MAX_EFFECTS)
 
 
-def _effects(places: IntArray, count: int) -> IntArray:
+def _effects(indices: IntArray, count: int) -> IntArray:
     """Return the indices of the effects of arms at these indices, after ``count`` products."""
-    return count + places % _MAX_EFFECTS
+    return count + indices % _MAX_EFFECTS
 
 
 def arm_heads(
-    theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, places: IntArray, dim: int
+    theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, indices: IntArray, dim: int
 ) -> tuple[FloatArray, FloatArray | None]:
     """Return a regression on ``with_constant(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
 
-    theta (p,) and inverse (p, p) are the joint regression's. ``places`` (K,) are the indices of the arms among those
+    theta (p,) and inverse (p, p) are the joint regression's. ``indices`` (K,) are the indices of the arms among those
     that were learned, -1 for a new arm. ``dim`` is the number of context features d.
     """
-    dim, size, known = dim + 1, vectors.shape[1], places >= 0
+    dim, size, known = dim + 1, vectors.shape[1], indices >= 0
     count = dim * size
     heads = vectors @ theta[:count].reshape(dim, size).T
-    own = _effects(places[known], count)
+    own = _effects(indices[known], count)
     heads[known, -1] += _EFFECT * theta[own]
     if inverse is None:
         return heads, None
@@ -82,16 +82,16 @@ def score_one(
     inverse: FloatArray | None,
     context: FloatArray,
     vectors: FloatArray,
-    places: IntArray,
+    indices: IntArray,
     new_variance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Return means and variances (K,) of one context (d + 1,), with its constant; other arguments as ``arm_heads``.
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
-    dim, size, known = len(context), vectors.shape[1], places >= 0
+    dim, size, known = len(context), vectors.shape[1], indices >= 0
     count = dim * size
-    own = _effects(places[known], count)
+    own = _effects(indices[known], count)
     mean = vectors @ (context @ theta[:count].reshape(dim, size))
     mean[known] += _EFFECT * theta[own]
     if inverse is None:
@@ -155,13 +155,13 @@ class JointHead:
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
-        contexts, places = with_constant(unit_scale(features)), np.arange(len(self.vectors))
+        contexts, indices = with_constant(unit_scale(features)), np.arange(len(self.vectors))
         theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
         if len(contexts) <= _FEW:
-            rows = [score_one(theta, inverse, row, self.vectors, places) for row in contexts]
+            rows = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(part) for part in zip(*rows, strict=True))
         else:
-            mean, variance = ridge_scores(*arm_heads(theta, inverse, self.vectors, places, self.dim), contexts)
+            mean, variance = ridge_scores(*arm_heads(theta, inverse, self.vectors, indices, self.dim), contexts)
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
     def decide_row(self, *_: Any) -> None:

@@ -134,7 +134,7 @@ class Piecewise:
         features = self.n_features((dim,)) - 1
         free = features - int((~numbers).sum())
         most = max(1, min(_MOST_PIECES, free // max(1, int(numbers.sum()))))
-        pieces = [_pieces(rows[:, place], most if numbers[place] else 1) for place in range(dim)]
+        pieces = [_pieces(rows[:, column], most if numbers[column] else 1) for column in range(dim)]
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
         spare = features - len(column)  # features without a piece are 0, whatever the context

@@ -318,9 +318,9 @@ class EpisodeScores:
         self._mean = np.empty((2, len(heads), n_rounds, n_arms))
         self._variance = np.empty((len(heads), n_rounds, n_arms))
         self._covariance = np.empty((len(heads), n_arms, n_rounds, n_rounds))
-        for place, (head, part) in enumerate(zip(heads, features, strict=True)):
-            products, contexts, direct, self._mean[:, place], self._variance[place] = head.statistics.episode(part)
-            self._covariance[place] = products if direct else np.matmul(products, contexts.T)
+        for index, (head, part) in enumerate(zip(heads, features, strict=True)):
+            products, contexts, direct, self._mean[:, index], self._variance[index] = head.statistics.episode(part)
+            self._covariance[index] = products if direct else np.matmul(products, contexts.T)
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0

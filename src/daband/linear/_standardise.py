@@ -159,8 +159,10 @@ class Standardise:
         self.align = align
         by_domain = True if align else by_domain
         self.components = None if components is None else whole("components", components, least=1)
-        places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
-        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
+        indices = (
+            () if isinstance(by_domain, bool) else tuple(whole("by_domain", index, least=0) for index in by_domain)
+        )
+        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else indices
         #: The step for contexts of each domain, or one for all; empty before ``fit``.
         self._steps: list[StandardiseStep] = []
 
@@ -187,12 +189,12 @@ class Standardise:
         filled = [batch for batch in flat if len(batch)]
         if not filled:
             raise InvalidInput("Standardise needs at least one context")
-        by_place = np.full(dim, self.by_domain is True)
+        own = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
                 raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
-            by_place[list(self.by_domain)] = True
-        domains = len(flat) if by_place.any() else 1
+            own[list(self.by_domain)] = True
+        domains = len(flat) if own.any() else 1
         mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
         for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
             part = slice(start, start + _COLUMNS)
@@ -200,12 +202,12 @@ class Standardise:
             if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
             mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
-            if by_place[part].any():
+            if own[part].any():
                 first = next(batch for batch in columns if len(batch))
                 for domain, batch in enumerate(columns):
                     moments = _robust_moments(batch if len(batch) else first)
                     for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
-                        all_domains[domain, part][by_place[part]] = of_domain[by_place[part]]
+                        all_domains[domain, part][own[part]] = of_domain[own[part]]
         axes = None
         if self.components is not None and self.align is None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
@@ -292,7 +294,7 @@ def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray)
         return
     row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
     warnings.warn(
-        f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations from "
+        f"a context has {rows[row, column]:.4g} in column {column}, {abs(deviations[row, column]):.4g} deviations from "
         f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
         OutlierWarning,
         stacklevel=7,

@@ -191,10 +191,10 @@ def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    places = True if all(differs_at) else [place for place, differs in enumerate(differs_at) if differs]
+    own = True if all(differs_at) else [index for index, differs in enumerate(differs_at) if differs]
     if isinstance(transform, Piecewise):
-        return Piecewise(by_domain=places)
-    return Standardise(components=transform.components, by_domain=places)
+        return Piecewise(by_domain=own)
+    return Standardise(components=transform.components, by_domain=own)
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:

@@ -128,8 +128,8 @@ def default_transform(
     if network:
         wanted = wanted and len(pair.context_shape) == 1 and assumed is not None and not assumed.aligns
     if wanted and not images:
-        places: list[int] = []
+        columns: list[int] = []
         if assumed is not None:
-            places = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
-        return Standardise(components=reduced, by_domain=places)
+            columns = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
+        return Standardise(components=reduced, by_domain=columns)
     return None if reduced is None else PCA(reduced)

@@ -235,10 +235,10 @@ class TreeNetwork:
         out = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            places = np.arange(len(part))[:, None]
+            row = np.arange(len(part))[:, None]
             node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
             for _ in range(self._depth):
-                right = part[places, self._feature[node]] > self._threshold[node]
+                right = part[row, self._feature[node]] > self._threshold[node]
                 node = self._children[right.astype(np.int64), node]
             sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
             out[start : start + _ROWS, :-1] = self._base + sums

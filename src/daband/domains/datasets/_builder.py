@@ -125,23 +125,23 @@ def _resources_of(family: str) -> list[Resource]:
 
 def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
     """Return the resources of a catalogue entry: those of another table, one for each member, or one."""
-    fields = {**entry, "places": tuple(entry.get("places", ()))}
+    fields = {**entry, "paths": tuple(entry.get("paths", ()))}
     if like := fields.pop("like", ""):
-        del fields["places"]
+        del fields["paths"]
         return [replace(one, **fields) for other in catalogue()[like]["resources"] for one in _resources(other, {})]
     if fields.get("of") != "{of}":
         return [Resource(**fields)]
     return [
         Resource(**{**fields, "what": fields["what"].format(of=of, text=text), "of": of,
-                    "places": tuple(place.format(of=of) for place in fields["places"])})
+                    "paths": tuple(path.format(of=of) for path in fields["paths"])})
         for of, text in texts.items()
     ]  # fmt: skip
 
 
 def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
     """Return the file of a data set, or of one of its members; if the file is missing, the error names the pair."""
-    places = next(resource.places for resource in _resources_of(family) if resource.of == of)
-    return need(places, pair=pair or family)
+    paths = next(resource.paths for resource in _resources_of(family) if resource.of == of)
+    return need(paths, pair=pair or family)
 
 
 def halved(

@@ -239,9 +239,9 @@ def _interpolate(images: AnyArray) -> AnyArray:
     """
     side = images.shape[1]
     # The centre of pixel i of 28 is at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
-    place = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
-    lower = np.minimum(place // (2 * _SIDE), side - 2)
-    share = place - 2 * _SIDE * lower
+    position = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
+    lower = np.minimum(position // (2 * _SIDE), side - 2)
+    share = position - 2 * _SIDE * lower
     weights = np.zeros((_SIDE, side), dtype=np.int64)
     weights[np.arange(_SIDE), lower] = 2 * _SIDE - share
     weights[np.arange(_SIDE), lower + 1] = share

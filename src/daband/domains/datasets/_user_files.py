@@ -229,10 +229,10 @@ def _existing(path: str, what: str) -> Path:
         raise InvalidInput(
             f"{what} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
         )
-    place = checked_path(path, what).expanduser()
-    if not place.exists():
+    existing = checked_path(path, what).expanduser()
+    if not existing.exists():
         raise DataError(f"{what}: {path} is not there")
-    return place
+    return existing
 
 
 def _digest(*paths: Path) -> str:

@@ -272,8 +272,8 @@ class ParquetLog(LoggedDomain):
 
     def _gather(self, indices: IntArray) -> LoggedRounds:
         blocks = np.searchsorted(self._ends, indices, side="right")
-        place = indices - np.concatenate([[0], self._ends])[blocks]
-        read = lambda block, rows: [column[place[rows]] for column in self._block(self._blocks[block])]  # noqa: E731
+        index = indices - np.concatenate([[0], self._ends])[blocks]
+        read = lambda block, rows: [column[index[rows]] for column in self._block(self._blocks[block])]  # noqa: E731
         return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
@@ -354,7 +354,7 @@ class ParquetLog(LoggedDomain):
         if flat.dtype.kind == "f" and not np.isfinite(np.dot(every, every)):  # a square may also be too large
             wrong = ~np.isfinite(flat)
             if wrong.any():
-                row, column = (int(place) for place in np.argwhere(wrong)[0])
+                row, column = (int(index) for index in np.argwhere(wrong)[0])
                 name = context[column] if len(context) == flat.shape[1] else context[0]
                 raise DataError(
                     f"{flat[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"

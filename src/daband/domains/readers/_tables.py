@@ -306,17 +306,17 @@ def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], wher
         table = _reward_table(frame, columns, where)
         if list(columns.rewards) == list(classes):
             return table
-        places = _positions(list(columns.rewards), classes, "arms", "columns.rewards")
+        indices = _positions(list(columns.rewards), classes, "arms", "columns.rewards")
         every = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)  # arms that the table lacks
-        every[:, places] = table
+        every[:, indices] = table
         return every
     assert columns.label is not None
     return _positions(_values(frame, columns.label), classes, columns.label, where)
 
 
 def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
-    place = {name: at for at, name in enumerate(classes)}
-    found = {value: find_arm(value, place) for value in values}
+    index_of = {name: at for at, name in enumerate(classes)}
+    found = {value: find_arm(value, index_of) for value in values}
     unknown = next((_name(value) for value, at in found.items() if at is None), None)
     if unknown is not None:
         raise DataError(
