@@ -21,7 +21,6 @@ budget to show what it writes.
 # ======================================  ==========================================================
 # DIGIT, all methods                      ``daband bench paper-digit --seeds 0-4``
 # DIGIT, ablation of R, P and D           ``daband ablate paper-digit --seeds 0-4``
-# DIGIT, the grid of lambda               ``daband sweep paper-digit``
 # VisDA17, S2RDA49                        ``daband bench paper-visda17``, ``daband bench paper-s2rda49``
 # our defaults at the same budgets        ``daband bench digit``, ``visda17``, ``s2rda49``
 # ======================================  ==========================================================

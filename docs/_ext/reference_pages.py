@@ -97,11 +97,10 @@ def _surface_page(everything: list[Public]) -> str:
 
 
 def _names_page() -> str:
-    """What can be asked for by name: methods, recipes, terms, networks, pairs, presets, criteria."""
+    """What can be asked for by name: methods, recipes, terms, networks, pairs, presets."""
     from daband.bench._methods import method_names
     from daband.bench._settings import load_experiment, preset_names
     from daband.domains._registry import pair_names, pairs
-    from daband.evaluation._model_selection import CRITERIA
     from daband.neural._recipes import recipe_names
     from daband.neural.encoders._encoder import encoders
     from daband.neural.objectives._term import terms
@@ -128,11 +127,5 @@ def _names_page() -> str:
     lines += [f"| `{name}` | {about.summary} | {about.licence} |" for name, about in abouts.items()]
     lines += ["", "## Presets", "", "| name | what it runs |", "| --- | --- |"]
     lines += [f"| `{name}` | {load_experiment(name).describe()} |" for name in preset_names() if "/" not in name]
-    lines += [
-        "",
-        "## Rules that choose settings",
-        "",
-        ", ".join(f"`{name}`" for name in CRITERIA) + ", and `oracle`.",
-        "",
-    ]
+    lines.append("")
     return "\n".join(lines)

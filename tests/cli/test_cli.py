@@ -27,7 +27,7 @@ def test_help_names_every_command_and_where_to_start_without_importing_what_is_s
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    for word in ("demo", "run", "bench", "ablate", "continue", "sweep", "report", "presets", "Start with"):
+    for word in ("demo", "run", "bench", "ablate", "continue", "report", "presets", "Start with"):
         assert word in done.stdout
     assert "imported: []" in done.stdout
 
@@ -134,12 +134,6 @@ def test_presets_and_methods_and_version(daband):
             "unknown term 'adversarail'; did you mean 'adversarial'?",
         ),
         (("ablate", "synthetic", "--base", "papr"), "no ablation of the recipe 'papr' (known: paper, default-rpd)"),
-        (("sweep", "synthetic"), "nothing to sweep"),
-        (("sweep", "synthetic", "--grid", "lambda=1", "--select", "luck"), "unknown rule 'luck'"),
-        (("sweep", "synthetic", "--grid", "lamda=1"), "'lamda' to sweep; did you mean 'lambda'?"),
-        (("sweep", "synthetic", "--grid", "episodes=-1,2"), "--grid: setting 'episodes': Input should be greater"),
-        (("sweep", "synthetic", "--grid", "seed=1,2"), "nothing called 'seed'"),
-        (("sweep", "synthetic", "--grid", "pair_options.nois=1,2"), "no option 'nois'"),
         (("continue", "nowhere"), "holds no finished run"),
         (("report", "nowhere"), "no folder nowhere"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
@@ -200,18 +194,6 @@ def test_ablate_prints_and_writes_its_table(daband, tmp_path):
     folder = tmp_path / "runs" / "synthetic-ablation"
     assert len(json.loads((folder / "ablation.json").read_text())["rows"]) == 8
     assert len(json.loads((folder / "results.json").read_text())) == 16
-
-
-def test_sweep_shows_what_each_rule_picks(daband, tmp_path):
-    command = ("sweep", "synthetic", "--method", "linucb", "--grid", "alpha=0,0.5", "--seeds", "0-1", *SMALL)
-    done = daband(*command, "--select", "mutual-information")
-    assert done.returncode == 0, done.stderr
-    for word in ("alpha=0.5", "oracle", "below best", "Selected by mutual-information"):
-        assert word in done.stdout
-    folder = tmp_path / "runs" / "synthetic-sweep"
-    records = json.loads((folder / "results.json").read_text())
-    assert sorted(record["selection"] for record in records) == ["mutual-information"] * 2 + ["none"] * 2
-    assert len(list(folder.glob("*/criteria.json"))) == 4
 
 
 def test_a_whole_bench_is_continued(daband):

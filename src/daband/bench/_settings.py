@@ -87,8 +87,7 @@ class Experiment(_Settings):
         policy: settings of every method.
         methods: settings of one method: ``[methods.linucb]``, ``alpha = 0.1``.
         rule: "ucb" or "greedy": how policies choose when they are evaluated.
-        selection: the rule by which settings are chosen, or "none".
-        grid: the default grid of ``daband sweep``.
+        selection: the rule by which settings were chosen, or "none"; it is recorded with every run.
     """
 
     summary: str = ""
@@ -103,7 +102,6 @@ class Experiment(_Settings):
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: DecisionRule = "ucb"
     selection: str = "none"
-    grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return every run; for each pair seed after seed, so that methods can be compared early.

@@ -6,7 +6,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -23,16 +22,9 @@ from daband.bench._records import Records, group_by, read_results
 from daband.bench._run import finished_runs, read_spec
 from daband.bench._settings import Experiment, RunSpec, load_experiment, preset_names
 from daband.bench._variants import (
-    SELECTION_RULES,
     ablation_rows,
     ablation_runs,
-    choices,
-    measure,
-    parse_grid,
-    sweep_points,
-    sweep_runs,
     write_ablation,
-    write_sweep,
 )
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import takes_files
@@ -47,7 +39,6 @@ from daband.cli._shared import (
     console,
     error_text,
     errors,
-    interrupted_exit,
     report_hint,
     run_all,
     say,
@@ -60,7 +51,7 @@ from daband.cli._shared import (
 )
 from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.domains._registry import check_data, data_directory, pairs
-from daband.errors import DabandError, InvalidInput
+from daband.errors import DabandError
 
 _STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 # Columns of a report's tables that are too wide for a terminal; only the report shows them.
@@ -198,53 +189,6 @@ def ablate(
     say(report_hint(folder))
 
 
-@app.command(short_help="Run a grid of settings and select one by a rule.")
-def sweep(
-    name: Name,
-    grid: Annotated[
-        list[str] | None, typer.Option(help="Values of a setting, e.g. lambda=1,5,10; several grids multiply.")
-    ] = None,
-    select: Annotated[
-        str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
-    ] = "mutual-information",
-    method: Annotated[str, typer.Option(help="The method.")] = "daband",
-    seeds: Seeds = None,
-    jobs: Jobs = 1,
-    out: Out = None,
-    overrides: Overrides = None,
-) -> None:
-    """Run a method with a grid of settings, and choose between them by a named rule.
-
-    Example: daband sweep market.toml --grid alpha=0.1,0.5 --method linucb
-    """
-    if select not in SELECTION_RULES:
-        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
-    experiment = load_experiment(name, overrides or ())
-    values = parse_grid(grid) if grid else experiment.grid
-    specs = sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
-    folder = out or Path("runs") / f"{stem(name)}-sweep"
-
-    def show(records: Records) -> dict[str, Any]:
-        from daband.bench.report._sections import sweep_tables  # imports matplotlib
-
-        try:
-            with console.status("Measuring ..."):
-                points = sweep_points(records, measure(records, folder))
-        except KeyboardInterrupt as stopped:
-            raise interrupted_exit(folder, stopped) from None
-        picked = choices(points)
-        listed = {"choices": [asdict(choice) for choice in picked]}
-        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
-            show_tables(sweep_tables(pair, of_pair, listed), without=("chosen by",))
-        return {"points": points, "picked": picked}
-
-    selected = write_sweep(folder, rule=select, grid=values, **show(run_all(specs, folder, jobs=jobs, on_failure=show)))
-    for variant in dict.fromkeys(record["variant"] for record in selected):
-        say(f"Selected by {select}: {variant}")
-    say(f"Runs, results.json and sweep.json: {folder}")
-    say(report_hint(folder))
-
-
 @app.command("continue", short_help="Continue finished runs in the target, with its rewards.")
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
@@ -285,7 +229,7 @@ app.command("export-events")(export_events_command)
 
 @app.command(short_help="Write a report on a folder of runs.")
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate`, `sweep` or `run` filled.")],
+    folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate` or `run` filled.")],
     pair: Annotated[
         str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
     ] = None,

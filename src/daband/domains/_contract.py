@@ -261,7 +261,7 @@ class Pair:
     target_test: EvaluationDomain | None = None
     #: The target contexts with their rewards, for continued training after deployment; ``train`` never gets it.
     target_labelled: RewardDomain | None = None
-    #: Source rounds that training does not use, for validation, selection criteria and estimates: an
+    #: Source rounds that training does not use, for validation and estimates: an
     #: ``EvaluationDomain``, or rounds of the log if the source is a log.
     source_test: EvaluationDomain | LoggedDomain | None = None
     #: "disjoint": one context per round; "shared": one context per arm.

@@ -15,7 +15,7 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, L
 from daband.domains._mixtures import origins
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation._model_selection import in_domains, positions_of, rewarded_rounds
+from daband.evaluation._source_rounds import in_domains, positions_of, rewarded_rounds
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._catalogue import Catalogue
 from daband.policies._log_policy import LogPolicy

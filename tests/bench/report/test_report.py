@@ -196,23 +196,6 @@ def test_an_ablation_has_corrected_p_values_next_to_the_paper(images, tmp_path):
     assert cells[-1].startswith("0.3816")
 
 
-def test_a_sweep_has_the_choice_of_each_rule(images, tmp_path):
-    records = []
-    for weight, accuracy in ((1, 0.4), (5, 0.6), (10, 0.5)):
-        rule = "target-entropy" if weight == 10 else "none"
-        changes = {"variant": f"lambda={weight}", "accuracy": accuracy, "selection": rule}
-        records.append(copied(images, first_daband(images), tmp_path, **changes))
-    write_results(tmp_path, records)
-    choice = {"pair": "digit", "rule": "target-entropy", "variant": "lambda=10", "score": 0.5, "below_best": 0.1}
-    (tmp_path / "sweep.json").write_text(json.dumps({"choices": [{**choice, "rank_correlation": 0.5}]}))
-    page = write_report(tmp_path, formats=()).read_text()
-    assert "DABand (lambda=5)" in headline(page)[0]
-    assert "chosen with target rewards" in headline(page)[1]
-    assert table(page, "digit-sweep").count("<tr>") == 1 + 3
-    assert "+0.50" in table(page, "digit-selection")
-    assert "chosen by: target-entropy" in page
-
-
 def test_names_are_escaped(images, tmp_path):
     names = ["<b>&_0", "100%", "#3", "a|b", r"$\frac$ and $", "*bold*", "`code`", "two\nlines", "[x](y)", "&lt;"]
     changed = copied(images, first_daband(images), tmp_path, variant="50%_&<x>|`$a$*\n# y", class_names=names)

@@ -17,8 +17,6 @@ from daband.bench.report._sections import Bold, Table
         ("daband", "default-rpd:DPR", "comparison"),
         ("daband", "mine:RPD", "comparison"),
         ("nlinucb", "paper:R", "comparison"),
-        ("daband", "lambda=5", "sweep"),
-        ("daband", "lambda=5,alpha=0.1", "sweep"),
         ("daband", "default", "comparison"),
     ],
 )

@@ -144,12 +144,12 @@ def _arm_shares(group: Sequence[Record]) -> tuple[float, ...]:
 
 
 def role_of(record: Record) -> str:
-    """Return the role of a run: "ablation", "sweep" or "comparison"."""
+    """Return the role of a run: "ablation" or "comparison"."""
     variant = str(record["variant"])
     base, _, letters = variant.partition(":")
     if record["method"] == "daband" and base in ABLATION_BASES and letters in ABLATION_LETTERS:
         return "ablation"
-    return "sweep" if "=" in variant else "comparison"
+    return "comparison"
 
 
 def pair_family(pair: str) -> str:

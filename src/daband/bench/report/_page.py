@@ -16,7 +16,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import daband
-from daband._files import read_json, write_bytes
+from daband._files import write_bytes
 from daband.bench._records import Record, group_by
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report import _sections as sections
@@ -27,7 +27,7 @@ from daband.bench.report._sections import Section, Table, caption
 from daband.errors import InvalidInput
 
 FORMATS = ("svg", "png", "pdf")
-#: Variants of an ablation or a sweep that are shown in detail.
+#: Variants of an ablation that are shown in detail.
 _MAX_VARIANTS = 4
 
 
@@ -38,7 +38,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     removed.
 
     Args:
-        folder: a folder that ``daband bench``, ``ablate``, ``sweep`` or ``run`` wrote.
+        folder: a folder that ``daband bench``, ``ablate`` or ``run`` wrote.
         pair: the pair that is shown in detail if a data set has several; the first by default.
         formats: file formats of the figures, out of "svg", "png" and "pdf".
     """
@@ -83,15 +83,13 @@ def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     if pair is not None and pair not in pairs:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
-    found = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
-    sweep = found if isinstance(found, dict) else {}
     families = group_by(runs, lambda run: summaries.pair_family(run.record["pair"]))
     answers = {family: _answer([run.record for run in of], family) for family, of in families.items()}
     parts = sections.assessment_sections(runs)
     for family, of in families.items():
         detailed = pair if pair is not None and summaries.pair_family(pair) == family else of[0].record["pair"]
         text = [" ".join(answers[family])] if len(families) > 1 else []
-        parts += [Section(family, text, level=2), *_data_set(family, of, detailed, sweep)]
+        parts += [Section(family, text, level=2), *_data_set(family, of, detailed)]
     parts += [*sections.warning_sections(runs), sections.setup_section(runs)]
     detail = next(iter(answers.values()))[1] if len(families) == 1 else ""
     return {
@@ -102,16 +100,16 @@ def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
     }
 
 
-def _data_set(family: str, runs: Sequence[RunFiles], detailed: str, sweep: dict[str, Any]) -> list[Section]:
+def _data_set(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Section]:
     pairs = group_by(runs, lambda run: run.record["pair"])
     details = _details(detailed, pairs[detailed])
     if len(pairs) == 1:
-        return [*sections.result_sections(detailed, runs, sweep), *details]
+        return [*sections.result_sections(detailed, runs), *details]
     compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
     tables = sections.pairs_tables(family, compared)
     parts = [Section("All pairs", tables=tables)] if tables else []
     for name, of_pair in pairs.items():
-        for section in sections.result_sections(name, of_pair, sweep):
+        for section in sections.result_sections(name, of_pair):
             parts.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
     return [*parts, *(replace(section, title=f"{section.title}: {detailed}") for section in details)]
 

@@ -1,4 +1,4 @@
-"""Build the sections of a report: methods by pair and class, ablations, sweeps, learning curves, and warnings."""
+"""Build the sections of a report: methods by pair and class, ablations, learning curves, and warnings."""
 
 from __future__ import annotations
 
@@ -111,16 +111,14 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 
-def result_sections(pair: str, runs: Sequence[RunFiles], sweep: Mapping[str, Any]) -> list[Section]:
-    """Return the results on one pair: the comparison of methods, the ablation, and the sweep."""
+def result_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
+    """Return the results on one pair: the comparison of methods, and the ablation."""
     roles = group_by([run.record for run in runs], summaries.role_of)
     sections = []
     if "comparison" in roles:
         sections += _comparison_sections(pair, roles["comparison"], by_class=not _shared_arms(runs[0]))
     if "ablation" in roles:
         sections.append(Section("Ablation of R, P and D", tables=ablation_tables(pair, roles["ablation"])))
-    if "sweep" in roles:
-        sections.append(Section("Sweep", tables=sweep_tables(pair, roles["sweep"], sweep)))
     return sections
 
 
@@ -309,40 +307,6 @@ def ablation_tables(pair: str, records: Records) -> list[Table]:
         about = caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests))
         tables.append(Table.of_columns(f"{slug(pair)}-ablation-{slug(base)}", about, columns))
     return tables
-
-
-def sweep_tables(pair: str, records: Records, sweep: Mapping[str, Any]) -> list[Table]:
-    """Return every point of a sweep, and the choice of each selection rule."""
-    rows = summaries.summarise(records)
-    metric = rows[0].metric
-    digits = metric.digits(*(row.score.value for row in rows), significant=4)
-    picked = {summaries.key_of(record): str(record.get("selection", "none")) for record in records}
-    columns = {
-        "method": [label(row.method) for row in rows],
-        "setting": [row.variant for row in rows],
-        metric.name: _score_cells(rows, digits),
-        "source regret": [Mean(row.source_regret.value, 0.0, 1).text(0) for row in rows],
-        "seeds": [str(len(row.seeds)) for row in rows],
-        "chosen by": [picked[row.key].removeprefix("none") for row in rows],
-    }
-    points = Table.of_columns(f"{slug(pair)}-sweep", caption("sweep", pair=pair), columns, text_columns=2)
-    choices = [choice for choice in sweep.get("choices", []) if choice.get("pair") == pair]
-    return [points, selection_table(pair, choices, metric)] if choices else [points]
-
-
-def selection_table(pair: str, choices: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
-    """Return the choice of each rule on a pair, as ``sweep.json`` lists it, and its score."""
-    digits = metric.digits(*(choice["score"] for choice in choices), significant=4)
-    agreements = [choice["rank_correlation"] for choice in choices]
-    columns = {
-        "rule": [choice["rule"] for choice in choices],
-        "choice": [choice["variant"] for choice in choices],
-        metric.name: [Mean(choice["score"], 0.0, 1).text(digits) for choice in choices],
-        "below best": [Mean(choice["below_best"], 0.0, 1).text(digits) for choice in choices],
-        "rank correlation": ["" if agreement is None else f"{agreement:+.2f}" for agreement in agreements],
-    }
-    about = caption("selection", pair=pair, metric=metric.name)
-    return Table.of_columns(f"{slug(pair)}-selection", about, columns, text_columns=2)
 
 
 def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
