@@ -274,12 +274,26 @@ def test_candidates_of_every_kind_of_pair_can_be_built():
         Candidate("wrong", "no-such")
 
 
+def test_quick_has_three_candidates_and_says_a_first_answer():
+    pair = daband.domains.load("synthetic", tiny=True)
+    seen = []
+    choice = daband.choose(pair, quick=True, episodes=4, episode_length=16, device="cpu", progress=seen.append)
+    assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
+    assert choice.table[2]["settings"]["recipe"] == "small"
+    assert seen[-1].note.startswith("first answer: linucb has 0.")
+    images = daband.domains.load("digit", tiny=True)
+    assert [one.name for one in default_candidates(images, quick=True)] == ["constant", "linucb-p", "daband"]
+    with pytest.raises(daband.InvalidInput, match="quick"):
+        daband.choose(pair, quick=True, candidates=[Candidate("linucb", "linucb")])
+
+
 def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     settings = tmp_path / "mine.toml"
     settings.write_text('pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n')
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["choose", str(settings), "--out", str(out), "--device", "cpu"])
+    done = CliRunner().invoke(app, ["choose", str(settings), "--out", str(out), "--device", "cpu", "--quick"])
     assert done.exit_code == 0, done.output
+    assert "Note: first answer: linucb has" in done.output
     written = json.loads((out / "choice.json").read_text())
     assert written["candidate"] in done.output
     assessment = daband.trust.read_assessment(out / "assessment.json")

@@ -206,6 +206,8 @@ class RunGroup:
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
         self._size = len(phases)
+        #: The seconds of each episode that was played here.
+        self.seconds: list[float] = []
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
             with stop_signals_deferred(wanted=in_folder):  # the first save of a new folder must be complete
@@ -260,6 +262,12 @@ class RunGroup:
         for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
             self._attempt(index, partial(trainers[index].close, measured))
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds of the remaining episodes, by those after the first, which includes preparations; None before."""
+        measured = self.seconds[1:]
+        return sum(measured) / len(measured) * (self.episodes - self.episode) if measured else None
+
     def save(self) -> None:
         """Write every run into its folder."""
         for index in list(self._trainers):
@@ -288,7 +296,7 @@ class RunGroup:
 
 
 def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
-    """Play all groups to the end, an episode of each in turn, so that the remaining time can be estimated.
+    """Play two episodes of each group, to estimate the remaining time; then all groups to the end, the quickest first.
 
     ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
     every run that has a folder.
@@ -301,8 +309,12 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
     with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
         try:
             while running := [group for group in groups if not group.over]:
-                for group in running:
+                running.sort(key=lambda group: group.seconds_left or 0.0)
+                unknown = [group for group in running if group.seconds_left is None]
+                for group in unknown or running[:1]:
+                    started = time.perf_counter()
                     group.step()
+                    group.seconds.append(time.perf_counter() - started)
                     if after is not None:
                         after(group)
                     request.obey(save)
@@ -324,11 +336,11 @@ class CandidateProgress:
     episodes: int
     policies_done: int
     policies: int
-    #: Until all candidates are trained, estimated from the seconds of the episodes so far.
+    #: Until all candidates are trained, by the measured episodes of each; None before each has played two.
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     share: float
-    #: The text of ``Run.note``.
+    #: The text of ``Run.note``, or a first answer.
     note: str = ""
 
 
@@ -374,6 +386,7 @@ def train_candidates(
     device: str = "auto",
     directory: str | Path | None = None,
     progress: Callable[[CandidateProgress], None] | None = None,
+    first_answer: Callable[[str, Policy], str] | None = None,
 ) -> list[list[Policy]]:
     """Train a policy of every candidate for every seed, and return a list per candidate, in the order of seeds.
 
@@ -387,6 +400,8 @@ def train_candidates(
         directory: every run has its own folder in it. Called again with the same settings, finished runs are read, and
             interrupted runs continue.
         progress: called after every episode.
+        first_answer: called with the name and the policy of each candidate that is trained while others are not, until
+            it returns a text; that is the next ``note`` of the progress.
     """
     policies: list[list[Policy]] = []
     #: Policies that are trained in step, by their candidate.
@@ -403,18 +418,28 @@ def train_candidates(
             work.append((candidate.name, phases))
         else:
             work += [(candidate.name, [phase]) for phase in phases]
-    _run(work, progress)
+    _run(work, progress, first_answer)
     return policies
 
 
-def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgress], None] | None) -> None:
+def _run(
+    work: list[tuple[str, list[Phase]]],
+    progress: Callable[[CandidateProgress], None] | None,
+    first_answer: Callable[[str, Policy], str] | None,
+) -> None:
     groups: list[RunGroup] = []
+    answer = ""
 
     def after(group: RunGroup) -> None:
+        nonlocal answer
         if group.failure is not None:
             raise group.failure
-        if progress is not None:
-            progress(_progress(group, groups, time.perf_counter() - started, before))
+        if progress is None:
+            return
+        if group.over and not answer and first_answer is not None and not all(other.over for other in groups):
+            answer = first_answer(group.name, group.phases[0].policy)
+        now = _progress(group, groups)
+        progress(replace(now, note=answer) if answer else now)
 
     with ExitStack() as begun:
         for name, phases in work:
@@ -422,12 +447,13 @@ def _run(work: list[tuple[str, list[Phase]]], progress: Callable[[CandidateProgr
             begun.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
-        started, before = time.perf_counter(), sum(group.episode for group in groups)
         run_groups(groups, after=after)
 
 
-def _progress(now: RunGroup, groups: Sequence[RunGroup], seconds: float, before: int) -> CandidateProgress:
-    """Return the progress after this many seconds, in which all episodes but those ``before`` were played."""
+def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    """Return the progress after an episode of ``now``."""
+    left = [0.0 if group.over else group.seconds_left for group in groups]
+    known = [seconds for seconds in left if seconds is not None]
     played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
         candidate=now.name,
@@ -435,7 +461,7 @@ def _progress(now: RunGroup, groups: Sequence[RunGroup], seconds: float, before:
         episodes=now.episodes,
         policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
         policies=sum(len(group.phases) for group in groups),
-        seconds_left=seconds / (played - before) * (all_episodes - played),
+        seconds_left=sum(known) if len(known) == len(left) else None,
         share=played / all_episodes,
         note=now.phases[0].note,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Candidate:
         return self.method not in ("constant", "random") and bool(self.settings.get("by_context", True))
 
 
-def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
+def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = False) -> Sequence[Candidate]:
     """Return the default candidates, the simplest first: methods times assumptions about the target.
 
     For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
@@ -84,7 +85,13 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     For vectors of 512 numbers or more that differ in style, as features of a pretrained network do, and with labels: a
     constant arm, LinUCB and self-training, which takes seconds. Other wide vectors are projected on 512 components.
     For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
+    With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
     """
+    if quick:
+        every = default_candidates(pair, recipe="small")
+        default = next(one for one in every if one.preferred)
+        others = [one for one in every if one is not default]
+        return [*others[:2], default]
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     if pair.catalogue is not None and not image:
         mixture = Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True)
@@ -184,6 +191,7 @@ def choose(
     episodes: int | None = None,
     episode_length: int = 64,
     candidates: Sequence[Candidate] | None = None,
+    quick: bool = False,
     device: str = "auto",
     unit: str = "",
     progress: Progress | None = None,
@@ -212,9 +220,11 @@ def choose(
         episodes: episodes of each training; by default about 4,000 rounds for vectors, and as in ``train`` for images.
         episode_length: rounds of an episode.
         candidates: candidates to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
+        quick: True for fewer candidates and a smaller network (``default_candidates``): a first result in minutes.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
         unit: unit of the rewards for the sentences, e.g. "euros".
-        progress: called after every episode with a ``daband.training.CandidateProgress``.
+        progress: called after every episode with a ``daband.training.CandidateProgress``. The quickest candidate is
+            trained first; its ``note`` is then a first answer.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
@@ -224,6 +234,10 @@ def choose(
     >>> [row["candidate"] for row in choice.table], choice.rewards
     (['constant', 'linucb'], 10)
     """
+    if quick and candidates is not None:
+        raise InvalidInput("quick chooses among fewer default candidates: leave out candidates= or quick=")
+    if quick and isinstance(pair, Pair):
+        candidates = default_candidates(pair, quick=True)
     options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
     today = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
     options = [_with_exploration(option, explore, epsilon) for option in options]
@@ -238,6 +252,7 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _CANDIDATES,
         progress=progress,
+        first_answer=partial(_first_answer, pair, seed),
     )
     compared = _Comparison.of(pair, [policies[0] for policies in members], options, today, seed)
     survey, place = None, compared.preferred
@@ -388,6 +403,17 @@ class _Comparison:
                 }
             )
         return rows
+
+
+def _first_answer(pair: Pair, seed: int, name: str, policy: Policy) -> str:
+    """Return the result of a candidate in the source, while others are trained; nothing for a constant arm."""
+    assert pair.source_test is not None
+    rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
+    arms = rounds.decide(policy)[0]
+    if len(set(arms.tolist())) < 2:
+        return ""
+    mean, best = rounds.rewards(arms).mean(), rounds.rewards(np.full(len(arms), rounds.best_arm())).mean()
+    return f"first answer: {name} has {mean:.3g} in the source, its best arm {best:.3g}; other candidates follow"
 
 
 def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
