@@ -49,8 +49,8 @@ class Pixels:
     crop: int
     squash: bool = False
     interpolation: str = "bilinear"
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    deviation: tuple[float, ...] = (1.0, 1.0, 1.0)
+    mean: Sequence[float] = (0.0, 0.0, 0.0)
+    deviation: Sequence[float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize <= 1 << 14 or self.interpolation not in ("bilinear", "bicubic"):
@@ -201,9 +201,8 @@ class InputEncoder:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of everything that determines the features."""
-        digest = hashlib.sha256(self.program.content)
-        digest.update(json.dumps([self.state(), self.tokenizer], sort_keys=True).encode())
-        return digest.hexdigest()[:32]
+        rest = json.dumps([{**self.state(), "name": None}, self.tokenizer], sort_keys=True)
+        return hashlib.sha256(self.program.content + rest.encode()).hexdigest()[:32]
 
     @property
     def _cache(self) -> Path:
@@ -249,9 +248,7 @@ class InputEncoder:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> InputEncoder:
         """Return the encoder with this ``state`` and these ``arrays``."""
-        pixels = state["pixels"]
-        if pixels is not None:
-            pixels = Pixels(**{**pixels, "mean": tuple(pixels["mean"]), "deviation": tuple(pixels["deviation"])})
+        pixels = None if state["pixels"] is None else Pixels(**state["pixels"])
         tokenizer = bytes(arrays["tokenizer"]).decode() if "tokenizer" in arrays else None
         program = OnnxProgram(bytes(arrays["program"]), single=bool(state["single"]))
         return cls(str(state["name"]), program, pixels=pixels, tokenizer=tokenizer)

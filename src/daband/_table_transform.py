@@ -412,6 +412,10 @@ class EncodedColumn:
 
         return self.encoder.column(values, where)
 
+    def state(self) -> dict[str, Any]:
+        """Return the settings in JSON types."""
+        return {"name": self.name, "encoder": self.encoder.state(), "digest": self.encoder.digest}
+
     def one(self, value: Any) -> FloatArray:
         """Return the features (width,) of one value."""
         try:
@@ -560,14 +564,10 @@ class TableTransform:
 
     def state(self) -> dict[str, Any]:
         """Return the fitted state in JSON types, for ``from_state``."""
-        columns: list[dict[str, Any]] = []
-        for column in self.columns:
-            if isinstance(column, EncodedColumn):
-                own: dict[str, Any] = {"name": column.name, "encoder": column.encoder.state()}
-                own["digest"] = column.encoder.digest
-            else:
-                own = asdict(column)
-            columns.append({"kind": column.kind, **own})
+        columns = [
+            {"kind": column.kind, **(column.state() if isinstance(column, EncodedColumn) else asdict(column))}
+            for column in self.columns
+        ]
         return {"format": _FORMAT, "columns": columns, "ids": list(self.ids)}
 
     def arrays(self) -> dict[str, AnyArray]:

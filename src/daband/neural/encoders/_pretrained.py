@@ -84,10 +84,8 @@ def _torchvision(name: str) -> Backbone:
         raise InvalidInput(f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it")
     setattr(network, head, nn.Identity())
     rule = weights.transforms()
-    pixels = Pixels(
-        rule.resize_size[0], rule.crop_size[0], False, rule.interpolation.value, tuple(rule.mean), tuple(rule.std)
-    )
-    return Backbone(network, pixels)
+    sides = rule.resize_size[0], rule.crop_size[0]
+    return Backbone(network, Pixels(*sides, False, rule.interpolation.value, tuple(rule.mean), tuple(rule.std)))
 
 
 def _timm(name: str) -> Backbone:
