@@ -63,54 +63,47 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self, method: str = "mixture", *, network: bool = False, shift: Any = None, random_state: Any = 0
     ) -> None:
-        self.method = method
-        self.network = network
-        self.shift = shift
-        self.random_state = random_state
+        self.method, self.network, self.shift, self.random_state = method, network, shift, random_state
 
     def _train(
-        self,
-        contexts: FloatArray,
-        domain: IntArray,
-        source: Callable[[IntArray], LoggedDomain],
-        arms: AnyArray,
-        feedback: str,
-    ) -> None:
+        self, contexts: FloatArray, domain: IntArray, source: Callable[[IntArray], LoggedDomain], *, feedback: str
+    ) -> Self:
         """Train ``policy_`` on the rows of all domains; ``source`` returns the log of the given rows."""
-        numbers = np.unique(domain)
-        sources, targets = numbers[numbers >= 0], numbers[numbers < 0]
-        names = {int(number): str(number) for number in numbers}
-        names |= {
-            int(one): role for role, of in (("source", sources), ("target", targets)) if len(of) == 1 for one in of
+        numbers = np.unique(domain).tolist()
+        parts: dict[str, dict[int, Any]] = {
+            "source": {one: source(np.flatnonzero(domain == one)) for one in numbers if one >= 0},
+            "target": {one: ArrayContexts(contexts[domain == one]) for one in numbers if one < 0},
         }
-        parts: dict[str, Any] = {names[int(number)]: source(np.flatnonzero(domain == number)) for number in sources}
-        unlabelled = {names[int(one)]: ArrayContexts(contexts[domain == one]) for one in targets}
-        every = Pair(
+        names = {one: role if len(own) == 1 else str(one) for role, own in parts.items() for one in own}
+        sources, targets = ({names[one]: part for one, part in own.items()} for own in parts.values())
+        pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],
-            n_arms=len(arms),
-            class_names=tuple(map(str, arms.tolist())),
+            n_arms=len(self.classes_),
+            class_names=tuple(map(str, self.classes_.tolist())),
             feedback=feedback,
-            source=mixed(parts),
-            target=mixed(unlabelled or {"target": ArrayContexts(contexts)}),
+            source=mixed(sources),
+            target=mixed(targets or {"target": ArrayContexts(contexts)}),
             shift=self.shift,
-            domains=DomainNames(tuple(parts), tuple(unlabelled) or ("target",)),
+            domains=DomainNames(tuple(sources), tuple(targets) or ("target",)),
         )
-        state = self.random_state
-        seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(1 << 31))
-        settings: dict[str, Any] = {"network": self.network} if self.method == "mixture" else {}
-        self.policy_ = policies.get(self.method).for_pair(every, seed=seed, **settings)
-        every, episodes, length = training_budget(every, None, 64)
-        target = every.target if unlabelled else None
-        train(self.policy_, source=every.source, target=target, episodes=episodes, episode_length=length)
+        seed = check_random_state(self.random_state).randint(1 << 31)
+        settings = {"network": self.network} if self.method == "mixture" else {}
+        self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
+        pair, episodes, length = training_budget(pair, None, 64)
+        target = pair.target if targets else None
+        train(self.policy_, source=pair.source, target=target, episodes=episodes, episode_length=length)
         #: The name of each domain in ``policy_``, by its integer in ``sample_domain``.
         self.domains_ = names
-        self.policy_.deploy(next(iter(unlabelled or parts)))
+        self.policy_.deploy(next(iter(targets or sources)))
+        return self
 
-    def _named_domains(self, contexts: FloatArray, sample_domain: Any) -> AnyArray:
-        """Return the name of each row's domain (n,), by default the deployed one."""
+    def _named_domains(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
+        """Return the features and the name of each row's domain (n,), by default the deployed one."""
+        check_is_fitted(self)
+        contexts = validate_data(self, X, reset=False, dtype=np.float64)
         if sample_domain is None:
-            return np.full(len(contexts), self.policy_.domain)
+            return contexts, np.full(len(contexts), self.policy_.domain)
         domain, known = _checked_domain(sample_domain, contexts), self.policy_.domains
         names = {}
         for number in np.unique(domain).tolist():
@@ -118,17 +111,20 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             names[number] = role[0] if len(role) == 1 else self.domains_.get(number)
             if names[number] is None:
                 raise InvalidInput(f"sample_domain has {number}, fit had {', '.join(map(str, self.domains_))}")
-        return np.array([names[number] for number in domain.tolist()])
+        return contexts, np.array([names[number] for number in domain.tolist()])
 
     def _by_domain(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
         """Return ``score(rows, domain)`` (n, K), called with the rows of each domain."""
-        check_is_fitted(self)
-        contexts = validate_data(self, X, reset=False, dtype=np.float64)
-        domain = self._named_domains(contexts, sample_domain)
+        contexts, domain = self._named_domains(X, sample_domain)
         scores = np.empty((len(contexts), self.policy_.n_arms))
         for name in np.unique(domain):
             scores[domain == name] = score(contexts[domain == name], str(name))
         return scores
+
+    def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
+        """Return the most probable class or action of each row, (n,). Arguments as in ``predict_proba``."""
+        best = self.predict_proba(X, sample_domain).argmax(axis=1)
+        return self.classes_[best]
 
 
 class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[misc]
@@ -168,14 +164,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
             raise InvalidInput(f"{type(self).__name__} needs source labels of 2 classes or more, got 1 class")
         rewards = np.zeros((len(contexts), len(self.classes_)))
         rewards[rows, labels] = 1.0
-        self._train(
-            contexts,
-            domain,
-            lambda of: _EveryReward(contexts[of], rewards[of]),
-            self.classes_,
-            feedback="one_hot",
-        )
-        return self
+        return self._train(contexts, domain, lambda of: _EveryReward(contexts[of], rewards[of]), feedback="one_hot")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability of each class, (n, classes): the predicted rewards, projected on distributions.
@@ -184,15 +173,8 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
             X: features (n, d).
             sample_domain: the domain of each row (n,), as in ``fit``; by default all rows are of the (first) target.
         """
-        means = self._by_domain(
-            X, sample_domain, lambda rows, name: self.policy_.decide(rows, name, rule="greedy").mean
-        )
+        means = self._by_domain(X, sample_domain, lambda *one: self.policy_.decide(*one, rule="greedy").mean)
         return _projected_on_simplex(means)
-
-    def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
-        """Return the most probable class of each row, (n,). Arguments as in ``predict_proba``."""
-        best = self.predict_proba(X, sample_domain).argmax(axis=1)
-        return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
         """Return the accuracy on these rows, which all need a label. Arguments as in ``predict_proba``."""
@@ -241,21 +223,20 @@ class TransferPolicy(_TransferEstimator):
         if action is None:
             if rewards.ndim != 2:
                 raise InvalidInput("fit needs action=, the action of each row, or y with a column for every action")
-            self.actions_ = np.asarray(getattr(y, "columns", np.arange(rewards.shape[1])))
+            self.classes_ = np.asarray(getattr(y, "columns", np.arange(rewards.shape[1])))
 
             def log(of: IntArray) -> LoggedDomain:
                 return _EveryReward(contexts[of], rewards[np.searchsorted(rows, of)])
         else:
-            self.actions_, arms = np.unique(_safe_indexing(action, rows), return_inverse=True)
+            self.classes_, arms = np.unique(_safe_indexing(action, rows), return_inverse=True)
             chances = None if propensity is None else np.asarray(_safe_indexing(propensity, rows), np.float64)
 
             def log(of: IntArray) -> LoggedDomain:
                 own = np.searchsorted(rows, of)
                 chosen = None if chances is None else chances[own]
-                return ArrayLog(contexts[of], arms[own], rewards[own], chosen, n_arms=len(self.actions_))
+                return ArrayLog(contexts[of], arms[own], rewards[own], chosen, n_arms=len(self.classes_))
 
-        self._train(contexts, domain, log, self.actions_, feedback="bandit")
-        return self
+        return self._train(contexts, domain, log, feedback="bandit")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability with which each action is chosen, (n, K): 1 for the best one, equal for ties.
@@ -264,14 +245,7 @@ class TransferPolicy(_TransferEstimator):
             X: features (n, d).
             sample_domain: the domain of each row (n,), as in ``fit``; by default all rows are of the (first) target.
         """
-        return self._by_domain(
-            X, sample_domain, lambda rows, name: self.policy_.probabilities(rows, name, rule="greedy")
-        )
-
-    def predict(self, X: Any, sample_domain: Any = None) -> AnyArray:
-        """Return the action for each row, (n,). Arguments as in ``predict_proba``."""
-        best = self.predict_proba(X, sample_domain).argmax(axis=1)
-        return self.actions_[best]
+        return self._by_domain(X, sample_domain, lambda *one: self.policy_.probabilities(*one, rule="greedy"))
 
     def score(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> float:
         """Return the mean reward of the predicted actions on these rows, which the policy must not have learned.
@@ -281,11 +255,9 @@ class TransferPolicy(_TransferEstimator):
         """
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
-        check_is_fitted(self)
-        contexts = validate_data(self, X, reset=False, dtype=np.float64)
-        arms, domain = np.searchsorted(self.actions_, action), self._named_domains(contexts, sample_domain)
-        arms = np.minimum(arms, len(self.actions_) - 1)
-        if (unknown := np.asarray(action)[self.actions_[arms] != action]).size:
+        contexts, domain = self._named_domains(X, sample_domain)
+        arms = np.minimum(np.searchsorted(self.classes_, action), len(self.classes_) - 1)
+        if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
             raise InvalidInput(f"action has {unknown[0]!r}, which fit did not have")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(domain):

@@ -86,18 +86,15 @@ def _context(env: Any, observation: Any) -> AnyArray:
 def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatArray]:
     """Return contexts (n, *C) and the reward of every arm (n, K)."""
     rewards: FloatArray = np.empty((len(seeds), n_arms))
-    contexts: list[AnyArray] = []
-    for row, seed in enumerate(seeds):
-        for arm in range(n_arms):
-            context = _context(env, env.reset(seed=seed)[0])
-            if arm and not np.array_equal(context, contexts[-1]):
-                raise InvalidInput(
-                    f"env.reset(seed={seed}) gives different observations, so that arms cannot be compared: draw from "
-                    "env.np_random only, or use feedback='log'"
-                )
-            contexts += [] if arm else [context]
-            rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
-    return np.stack(contexts), rewards
+    contexts = np.stack([_context(env, env.reset(seed=seed)[0]) for seed in seeds])
+    for row, arm in np.ndindex(rewards.shape):
+        if not np.array_equal(_context(env, env.reset(seed=seeds[row])[0]), contexts[row]):
+            raise InvalidInput(
+                f"env.reset(seed={seeds[row]}) gives different observations, so that arms cannot be compared: draw "
+                "from env.np_random only, or use feedback='log'"
+            )
+        rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
+    return contexts, rewards
 
 
 def _random_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
