@@ -87,7 +87,7 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         print(job, done.stdout.strip() or done.stderr.strip()[-500:], flush=True)
         if done.returncode == 0:
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
+            rows.append({**json.loads(done.stdout.splitlines()[-1]), "commit": given.commit or commit()})
             if given.record is not None:
                 rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
                 record = {

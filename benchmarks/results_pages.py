@@ -31,6 +31,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "digit": (images.digit, ("attribution",)),
     "fit-log": (speed.fit_log, ("fit-log",)),
     "latency": (speed.latency, ("latency",)),
+    "members": (images.members, ("members",)),
     "methods": (images.methods, ("methods",)),
     "paper-digit": (images.paper_digit, ("attribution",)),
     "performance": (speed.performance, ("steps", "choose-cost", "waiting", "linear")),

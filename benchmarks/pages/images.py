@@ -178,3 +178,17 @@ def methods(records: Sequence[Record]) -> str:
         "DABand - Neural-LinUCB",
     ]
     return fill("methods", rows=rows, head=head, commits=commits(records))
+
+
+def members(record: Mapping[str, Any]) -> str:
+    """Return the page of five members and their student."""
+    runs, rows, gains = record["rows"], [], []
+    for pair in dict.fromkeys(run["pair"] for run in runs):
+        single = [run["accuracy"] for run in runs if (run["pair"], run["kind"]) == (pair, "single")]
+        several = [run for run in runs if (run["pair"], run["kind"]) == (pair, "members")]
+        found = {name: [run[name] for run in several] for name in ("accuracy", "student")}
+        gains.append(float(np.mean(found["accuracy"]) - np.mean(single)))
+        cells = [", ".join(map(number, found[name])) for name in found]
+        rows.append([pair, mean_and_deviation(single), number(min(single)), str(len(single)), *cells])
+    above = sum(gain > 0 for gain in gains)
+    return fill("members", rows=rows, above=above, gain=number(float(np.mean(gains))), commits=commits(runs))
