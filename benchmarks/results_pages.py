@@ -25,6 +25,7 @@ IMAGES = ROOT / "docs" / "images"
 HELD_OUT = ("fifth", "fourth", "third", "fresh")
 """Records of held-out data sets, the last evaluated first."""
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
+    "arms": (tables.arms, ("arms",)),
     "attribution": (images.attribution, ("attribution",)),
     "baselines": (tables.baselines, ("baselines",)),
     "bound": (images.bound, ("attribution",)),

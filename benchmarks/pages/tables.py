@@ -138,3 +138,29 @@ def trials(record: Record) -> str:
 
 def _in_order(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
+
+
+def arms(record: Record) -> str:
+    """Return the page of arms with features."""
+    runs, streams = [run for run in record["transfer"] if "gap" in run], record["stream"]
+    logs = [run for run in record["transfer"] if "gap" not in run]
+    rows, gaps = [], []
+    for data in dict.fromkeys(run["data"] for run in runs):
+        cells: list[str] = []
+        for policy in ("linucb", "mixture"):
+            own = [run for run in runs if (run["data"], run["policy"]) == (data, policy)]
+            uniform, new, trained = (np.array([run[name] for run in own]) for name in ("uniform", "new", "trained"))
+            gaps.append((new - uniform).mean() / (trained - uniform).mean())
+            spread = np.std([run["gap"] for run in own], ddof=1)
+            cells.insert(len(cells) // 2, f"{number(float(gaps[-1]), 2)} ± {spread:.2f}")
+            cells.append(mean_and_deviation([run["old"] - run["old_without"] for run in own]))
+        for name in ("Ours", "VowpalWabbit", "SquareCb"):
+            cells.append(mean_and_deviation([run[name] for run in streams if run["data"] == data], 0))
+        rows.append([data, *cells])
+    clicks = {name: float(np.mean([run[name] for run in logs])) for name in ("uniform", "new", "new_error")}
+    seeds, stream_seeds = (len({run["seed"] for run in some}) for some in (runs, streams))
+    return fill(
+        "arms", rows=rows, reached=sum(gap >= 0.5 for gap in gaps), total=len(gaps), seeds=seeds,
+        stream_seeds=stream_seeds, speed=record["speed"][0], clicks={**clicks, "error": clicks["new_error"]},
+        commit=record["commit"],
+    )  # fmt: skip

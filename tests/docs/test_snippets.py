@@ -35,6 +35,7 @@ SMALLER = {
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
     "README.md": {
         "framing=224": "framing=16",
+        "choose(pair)": "choose(pair, episodes=1, candidates=few)",
         "target=pair.target)": "target=pair.target, episodes=1, episode_length=8)",
     },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
@@ -87,6 +88,31 @@ def prepare_ab_test(names):
     table.with_columns(offer=offers, euros=rng.random(400), p=pl.lit(0.5)).write_csv("norway.csv")
 
 
+def prepare_offers(names):
+    """Write a catalogue of that test's offers."""
+    pl.DataFrame({"id": ["coupon", "visit"], "price": [1.0, 2.0], "kind": ["trip", "trip"]}).write_csv("offers.csv")
+    names["row"] = {"age": 24, "spent": 80.0, "city": "Oslo"}
+
+
+def prepare_arms(names):
+    prepare_ab_test(names)
+    prepare_offers(names)
+    context = ["age", "spent", "city"]
+    names["columns"] = daband.domains.Columns(context, ["city"], arm="offer", reward="euros", propensity="p")
+
+
+def prepare_deployed_arms(names):
+    """Export a policy with the catalogue that the page's request names."""
+    offers = pl.DataFrame(
+        {"id": ["coupon", "visit", "offer 3"], "price": [1.0, 2.0, 3.0], "kind": ["fund", "trip", "fund"]}
+    )
+    offers = offers.with_columns(tags=pl.Series(["green|new", "old|new", "green|travel"]))
+    pair = daband.domains.from_table(source="norway.csv", target="sweden.csv", columns=names["columns"], arms=offers)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
+    daband.export(policy, "sweden.daband", pair=pair, domain="target")
+
+
 def prepare_data(names):
     """Files, folders, data sets and functions as the page on data names them."""
     table = pl.DataFrame({"age": np.arange(40.0), "city": ["Oslo", "Rome"] * 20, "offer": ["card", "loan"] * 20})
@@ -103,7 +129,7 @@ def prepare_data(names):
 def write_images(names=None):
     """Write a folder of rendered images by class, and one of photographs."""
     image = pytest.importorskip("PIL.Image")
-    for folder in ("rendered/a", "rendered/b", "photographs"):
+    for folder in ("rendered/a", "rendered/b", "photographs", "photos"):
         Path(folder).mkdir(parents=True)
         for number in range(10):
             image.fromarray(np.full((16, 16, 3), number, np.uint8)).save(f"{folder}/{number}.png")
@@ -182,7 +208,10 @@ def prepare_obp(names):
 
 PREPARE = {
     ("README.md", 0): prepare_ab_test,
-    ("README.md", 1): write_images,
+    ("README.md", 1): prepare_offers,
+    ("README.md", 2): write_images,
+    ("docs/guide/arms.md", 0): prepare_arms,
+    ("docs/guide/arms.md", 1): prepare_deployed_arms,
     ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/handover.md", 0): prepare_handover,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,

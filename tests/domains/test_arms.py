@@ -144,3 +144,30 @@ def test_files_and_rewards_of_every_arm(tmp_path):
     expected = pair.target_test.read_expected(0, 1)
     assert expected.shape == (1, 12)
     assert expected[0, [0, 5, 7]].tolist() == [1.0, 2.0, 1.0]
+
+
+def test_an_assessment_names_the_arms_without_rewards():
+    pair = pair_of()
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
+    assert {"o9", "o10", "o11"} <= set(assessment.new_arms)
+    assert all(0 < distance < 100 for distance in assessment.new_arms.values())
+    assert any("no reward anywhere" in reason for reason in assessment.reasons)
+    assert assessment.incumbent in [f"always o{at}" for at in range(3, 9)]
+    other = from_table(
+        source=log(200, np.arange(6), 1), target=log(100, np.arange(6, 12), 2), columns=COLUMNS,
+        arms={"source": offers()[:6], "target": offers()[6:]},
+    )  # fmt: skip
+    policy = daband.LinUCB.for_pair(other, seed=0)
+    daband.train(policy, source=other.source, target=other.target, episodes=2, episode_length=64)
+    with pytest.raises(daband.InvalidInput, match="no arm in common"):
+        daband.assess(policy, source=other.source_test, target=other.target)
+
+
+@pytest.mark.slow
+def test_choose_compares_policies_that_know_the_features():
+    choice = daband.choose(pair_of(), episodes=4, episode_length=32)
+    assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
+    assert choice.policy.catalogue is not None
+    assert np.argmax(choice.table[2]["target_fractions"]) >= 3

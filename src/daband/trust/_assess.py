@@ -236,8 +236,18 @@ def build_assessment(
         needed=rewards_needed(forecast.advantage, scale, differs, len(shown.contexts)),
         unit=unit,
         arm_names=list(arm_names),
+        new_arms=_new_arms(policy),
     )
     return assessment.judged()
+
+
+def _new_arms(policy: Policy) -> dict[str, float]:
+    """Return the target arms that the policy has no reward of, with their distance to arms with rewards."""
+    catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
+    if catalogue is None or len(counts) != policy.n_arms or not counts.any():
+        return {}
+    new = np.flatnonzero(catalogue.offered[1] & (counts == 0))
+    return dict(zip([catalogue.names[at] for at in new], catalogue.distances(counts > 0)[new].tolist(), strict=True))
 
 
 def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:

