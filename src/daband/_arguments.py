@@ -13,10 +13,10 @@ from daband._arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
 
 
-def whole(name: str, value: Any, *, least: int) -> int:
-    """Return the value as an int; raise an error unless it is an integer >= ``least`` (True, 2.0 and "2" are not)."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
+def check_int(name: str, value: Any, *, minimum: int) -> int:
+    """Return the value as an int; raise an error unless it is an integer >= ``minimum`` (True, 2.0 and "2" are not)."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise InvalidInput(f"{name} must be an integer >= {minimum}, got {value!r}")
     return int(value)
 
 
@@ -27,11 +27,11 @@ def finite(name: str, value: Any) -> float:
     return float(value)
 
 
-def share(name: str, value: Any) -> float:
+def check_fraction(name: str, value: Any) -> float:
     """Return the value as a float; raise an error unless it is a fraction: at least 0 and below 1."""
     number = finite(name, value)
     if not 0.0 <= number < 1.0:
-        raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
+        raise InvalidInput(f"{name} must be a fraction, at least 0 and below 1, got {value!r}")
     return number
 
 

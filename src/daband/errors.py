@@ -49,7 +49,7 @@ class InvalidInput(DabandError, ValueError):
 
     >>> daband.LinUCB(context_shape=(2,), n_arms=0)
     Traceback (most recent call last):
-    daband.errors.InvalidInput: n_arms must be a whole number >= 1, got 0
+    daband.errors.InvalidInput: n_arms must be an integer >= 1, got 0
     """
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from daband._arguments import finite, whole
+from daband._arguments import check_int, finite
 from daband._arrays import ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 
@@ -58,7 +58,7 @@ def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, larges
     propensities = check_propensities(propensity)
     if not 0.0 <= finite("power", power) <= 1.0 or not finite("largest", largest) > 0:
         raise InvalidInput(f"power must lie in [0, 1] and largest be above 0, got {power!r} and {largest!r}")
-    weights: FloatArray = (1.0 / (whole("n_arms", n_arms, least=1) * propensities)) ** power
+    weights: FloatArray = (1.0 / (check_int("n_arms", n_arms, minimum=1) * propensities)) ** power
     return np.minimum(weights, largest)
 
 

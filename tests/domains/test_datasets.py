@@ -105,7 +105,7 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
             {"kind": "unit"},
             "market's values of kind are covariate, units, inverted, moved, labels, got 'unit'",
         ),
-        ("market", {"n_source": 5}, "n_source must be a whole number >= 100"),
+        ("market", {"n_source": 5}, "n_source must be an integer >= 100"),
         ("market/units", {"kind": "moved"}, "has no option 'kind'"),
         ("sat12", {"source": "indu"}, "both 'indu'"),
         ("office31_features", {"source": "caltech"}, "domains are amazon, dslr, webcam"),

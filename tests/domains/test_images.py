@@ -157,7 +157,7 @@ def test_eight_bits_of_grey_may_be_written_as_thirty_two(tmp_path):
 @pytest.mark.parametrize("passes", ["2", 1.5])
 def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
     write_images(tmp_path, ["cup", "pen"], 2)
-    with pytest.raises(InvalidInput, match="passes must be a whole number"):
+    with pytest.raises(InvalidInput, match="passes must be an integer"):
         from_images(source=tmp_path, target=tmp_path, passes=passes)
 
 

@@ -45,5 +45,5 @@ def test_wrong_logs(position, value, message):
 
 @pytest.mark.parametrize("options", [{"n_arms": "3"}, {"n_arms": 3.0}, {"n_arms": 3, "passes": "2"}])
 def test_a_log_needs_whole_numbers(options):
-    with pytest.raises(InvalidInput, match=r"(n_arms|passes) must be a whole number >= [0-9], got ('3'|3\.0|'2')"):
+    with pytest.raises(InvalidInput, match=r"(n_arms|passes) must be an integer >= [0-9], got ('3'|3\.0|'2')"):
         from_log(source=LOG, target=CONTEXTS, target_test=(CONTEXTS, LABELS), **options)

@@ -6,7 +6,7 @@ import pytest
 import daband
 from daband.checks._pairs import check_source_test
 from daband.domains._registry import load
-from daband.domains._splits import split_share
+from daband.domains._splits import split_fraction
 from daband.domains.readers._arrays import ArrayEvaluation, from_arrays
 from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
@@ -102,7 +102,7 @@ def test_the_check_finds_rounds_that_training_uses():
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
 def test_shares_are_of_every_class_and_leave_one(share):
     labels = np.repeat(np.arange(5), [1, 2, 30, 300, 3])
-    kept, held = split_share(labels, share=share, name="x")
+    kept, held = split_fraction(labels, fraction=share, name="x")
     assert len(np.intersect1d(kept, held)) == 0
     np.testing.assert_array_equal(np.sort(np.concatenate([kept, held])), np.arange(len(labels)))
     assert (np.bincount(labels[kept], minlength=5) >= 1).all()
@@ -113,7 +113,7 @@ def test_passes_apart():
     pair = from_arrays(source=(X, Y), target=X, target_labelled=(X, Y), source_test=0, passes=2, target_passes=5)
     shown = [domain.rounds_available // N for domain in (pair.source, pair.target, pair.target_labelled)]
     assert shown == [2, 5, 5]
-    with pytest.raises(InvalidInput, match="target_passes must be a whole number >= 1"):
+    with pytest.raises(InvalidInput, match="target_passes must be an integer >= 1"):
         from_arrays(source=(X, Y), target=X, target_passes=0)
 
 

@@ -455,5 +455,5 @@ def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused(
 
     with pytest.raises(daband.InvalidInput, match=r"the propensity 1e-310 makes a weight of inf"):
         daband.evaluate_log(policy, log)
-    with pytest.raises(daband.InvalidInput, match="seed must be a whole number >= 0, got -1"):
+    with pytest.raises(daband.InvalidInput, match="seed must be an integer >= 0, got -1"):
         daband.evaluate_log(policy, log, seed=-1)

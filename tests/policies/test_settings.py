@@ -45,7 +45,7 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"seed": 2**70}, "seed must be a whole number from 0 to"), ({"n_arms": 10**13}, "n_arms=10000000000000")],
+    [({"seed": 2**70}, "seed must be an integer from 0 to"), ({"n_arms": 10**13}, "n_arms=10000000000000")],
 )
 def test_numbers_that_no_machine_can_take(kind, settings, message):
     recipe = {"recipe": "small", "device": "cpu"} if issubclass(kind, daband.NeuralLinUCB) else {}

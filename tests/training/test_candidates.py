@@ -68,7 +68,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
     assert [one.note for one in seen[5:8]] == ["", "constant 80", "constant 80"]  # the quickest answers first
     assert seen[3].seconds_left == pytest.approx(3 * 1 + 3 * 100)
     assert seen[-1].seconds_left == 0
-    assert seen[-1].share == 1
+    assert seen[-1].fraction == 1
     assert seen[-1].policies_done == seen[-1].policies == 2
 
 

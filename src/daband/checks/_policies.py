@@ -152,11 +152,14 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     mask = np.array([True, False, True, True])
     for policy in (fresh(make, arms), experienced(make, arms)):
         before = fingerprint(policy)
-        shares, decision = policy.probabilities(contexts, available=mask), policy.decide(contexts, available=mask)
-        assert shares.shape == (9, N_ARMS), shares.shape
-        assert (shares[:, ~mask] == 0).all(), "an arm that is not available has a probability"
-        assert_close(shares.sum(axis=1), np.ones(9), "the sums of probabilities")
-        assert_close(shares[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
+        probabilities, decision = (
+            policy.probabilities(contexts, available=mask),
+            policy.decide(contexts, available=mask),
+        )
+        assert probabilities.shape == (9, N_ARMS), probabilities.shape
+        assert (probabilities[:, ~mask] == 0).all(), "an arm that is not available has a probability"
+        assert_close(probabilities.sum(axis=1), np.ones(9), "the sums of probabilities")
+        assert_close(probabilities[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
         assert fingerprint(policy) == before, "probabilities changed the policy"
 
 

@@ -280,11 +280,11 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             text = f"{now.policies_done} of {now.policies} policies, {now.candidate}{left}"
             trained = now.policies_done == now.policies
-            bar.update(task, completed=now.share, description=_SCORING if trained else escape(text))
-            due = now.share - printed >= _QUIET_FRACTION or time.monotonic() - printed_at >= _QUIET_SECONDS
+            bar.update(task, completed=now.fraction, description=_SCORING if trained else escape(text))
+            due = now.fraction - printed >= _QUIET_FRACTION or time.monotonic() - printed_at >= _QUIET_SECONDS
             if console.is_terminal or not (due or trained or timed < (now.seconds_left is not None)):
                 return
-            printed, printed_at, timed = now.share, time.monotonic(), now.seconds_left is not None
+            printed, printed_at, timed = now.fraction, time.monotonic(), now.seconds_left is not None
             say(f"training  {text}")
             if trained:
                 say(_SCORING)

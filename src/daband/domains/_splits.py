@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import share as checked_share
+from daband._arguments import check_fraction
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
@@ -47,28 +47,28 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
     return _shuffle(generator, seen), _shuffle(generator, held)
 
 
-def split_share(labels: IntArray, *, share: float | None, name: str) -> tuple[IntArray, IntArray]:
-    """Return indices (n - m,) for training and indices (m,) held out, about the fraction ``share`` of every class.
+def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tuple[IntArray, IntArray]:
+    """Return indices (n - m,) for training and indices (m,) held out, about the fraction ``fraction`` of every class.
 
     The only example of a class is never held out. Both are sorted, because source labels need not be hidden.
 
     Args:
         labels: the class of every context, (n,); for tables of rewards the best arm.
-        share: the fraction to hold out, at least 0 and below 1; None for nothing.
+        fraction: the fraction to hold out, at least 0 and below 1; None for nothing.
         name: names the split; the draw depends only on it and the labels.
     """
-    share = 0.0 if share is None else checked_share("source_test", share)
+    fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
     counts = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled = generator.permutation(len(labels))
     several = shuffled[counts[2][counts[1][shuffled]] > 1]
     by_class = several[np.argsort(labels[several], kind="stable")]
-    # Every 1/share-th of rows listed class by class: each class contributes its fraction, to within one row.
-    ticks = np.floor(np.arange(len(by_class) + 1) * share + 0.5)
+    # Every 1/fraction-th of rows listed class by class: each class contributes its fraction, to within one row.
+    ticks = np.floor(np.arange(len(by_class) + 1) * fraction + 0.5)
     held = np.zeros(len(labels), np.bool_)
     held[by_class[np.diff(ticks) > 0]] = True
     for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
-        held[np.flatnonzero(labels == label)[0]] = False  # a share near 1 would hold out all of a small class
+        held[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -90,29 +90,29 @@ def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str)
 class _Rows(Contexts):
     """The contexts of a domain at some indices."""
 
-    def __init__(self, whole: Any, rows: IntArray) -> None:
-        self._whole, self._rows = whole, rows
-        self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
+    def __init__(self, domain: Any, rows: IntArray) -> None:
+        self._domain, self._rows = domain, rows
+        self.n_arms, self.context_shape, self.passes = domain.n_arms, domain.context_shape, domain.passes
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return self._whole.read(self._rows[indices])
+        return self._domain.read(self._rows[indices])
 
 
 class PartOfRewards(_Rows, RewardDomain):
     """The rounds of a reward domain at some indices."""
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        return self._whole.read_rewards(self._rows[indices])
+        return self._domain.read_rewards(self._rows[indices])
 
 
 class PartOfLog(_Rows, LoggedDomain):
     """The rounds of a log at some indices."""
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        return self._whole.read_log(self._rows[indices])
+        return self._domain.read_log(self._rows[indices])
 
 
 class EvaluatedRewards(EvaluationDomain):
@@ -137,19 +137,19 @@ class EvaluatedRewards(EvaluationDomain):
         return rewards if expected is None else expected
 
 
-def hold_out(whole: RewardDomain | LoggedDomain, *, share: float | None, name: str) -> tuple[Any, Any]:
-    """Return a domain without about ``share`` of each class (for a log, of each arm), and the held-out part or None.
+def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str) -> tuple[Any, Any]:
+    """Return a domain without about ``fraction`` of each class (for a log, of each arm), and the held-out part or None.
 
     The split depends on ``name``. The held-out part of a reward domain is an evaluation domain.
     """
-    blocks = [np.arange(start, min(start + _BLOCK, len(whole))) for start in range(0, len(whole), _BLOCK)]
-    if isinstance(whole, LoggedDomain):
-        classes = [whole.read_log(rows)[0] for rows in blocks]
+    blocks = [np.arange(start, min(start + _BLOCK, len(domain))) for start in range(0, len(domain), _BLOCK)]
+    if isinstance(domain, LoggedDomain):
+        classes = [domain.read_log(rows)[0] for rows in blocks]
     else:
-        classes = [whole.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    kept, held = split_share(np.concatenate(classes), share=share, name=name)
+        classes = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
+    kept, held = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
     if not len(held):
-        return whole, None
-    if isinstance(whole, LoggedDomain):
-        return PartOfLog(whole, kept), PartOfLog(whole, held)
-    return PartOfRewards(whole, kept), EvaluatedRewards(whole, held)
+        return domain, None
+    if isinstance(domain, LoggedDomain):
+        return PartOfLog(domain, kept), PartOfLog(domain, held)
+    return PartOfRewards(domain, kept), EvaluatedRewards(domain, held)

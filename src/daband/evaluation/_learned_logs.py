@@ -107,7 +107,7 @@ def refitted_probabilities(
         seed: fixes the folds.
     """
     numbers = fold_numbers(0, len(rounds.arms), FOLDS, seed)
-    shares = np.empty((len(rounds.arms), before.n_arms))
+    probabilities = np.empty((len(rounds.arms), before.n_arms))
     for fold in range(FOLDS):
         policy = copy.deepcopy(before)
         learned, held = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
@@ -120,5 +120,5 @@ def refitted_probabilities(
                 weights = importance(rounds.propensities[rows], policy.n_arms, power=policy.propensity_power)
             policy.update(rounds.contexts[rows], rounds.arms[rows], rounds.rewards[rows], domain, weights)
             policy.adapt()
-        shares[held] = policy.probabilities(rounds.contexts[held], domain, rule=rule)
-    return shares
+        probabilities[held] = policy.probabilities(rounds.contexts[held], domain, rule=rule)
+    return probabilities

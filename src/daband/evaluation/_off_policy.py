@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import between_0_and_1, one_of, whole
+from daband._arguments import between_0_and_1, check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, check_arms, one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
@@ -173,7 +173,7 @@ def compare_estimators(
     for name in estimators:
         one_of("estimator", name, ESTIMATORS)
     between_0_and_1("confidence", confidence)
-    whole("seed", seed, least=0)
+    check_int("seed", seed, minimum=0)
     known = policy_of(policy)
     if known is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")

@@ -71,10 +71,10 @@ def read_log(log: Log, n_arms: int | None) -> CheckedLog:
     try:
         given = check_rewards(rewards, (n,))
         played = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
-        shares = None if propensities is None else check_propensities(propensities, n)
+        propensity = None if propensities is None else check_propensities(propensities, n)
     except InvalidInput as error:
         raise InvalidInput(f"log: {error}") from None
-    return CheckedLog(checked, played, given, shares)
+    return CheckedLog(checked, played, given, propensity)
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
@@ -112,17 +112,17 @@ def probabilities(
         raise InvalidInput("rule is for a daband policy; an exported one or a function has its own probabilities")
     if any(part.ndim != 2 for part in parts) or len({part.shape[1] for part in parts}) != 1:
         raise InvalidInput("policy must return probabilities of shape (B, K)")
-    shares = np.concatenate(parts)
-    if len(shares) != len(contexts):
+    probability = np.concatenate(parts)
+    if len(probability) != len(contexts):
         raise InvalidInput(
-            f"policy must return one row per context, got {len(shares)} for the {len(contexts)} of {name}"
+            f"policy must return one row per context, got {len(probability)} for the {len(contexts)} of {name}"
         )
-    wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) <= _SUM))
+    wrong = ~((probability >= 0).all(axis=1) & (np.abs(probability.sum(axis=1) - 1.0) <= _SUM))
     if wrong.any():
         raise InvalidInput(
             f"policy's probabilities must sum to 1, those of row {first + int(np.argmax(wrong))} of {name} do not"
         )
-    return shares
+    return probability
 
 
 def policy_of(policy: Any) -> Policy | FrozenPolicy | None:

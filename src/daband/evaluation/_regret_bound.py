@@ -102,17 +102,19 @@ def observable_bound(
         raise InvalidInput("the bound needs at least one source round and one target context")
     if reward.shape != (n,) or np.shape(wrong) != (n,):
         raise InvalidInput(f"reward and wrong must have shape ({n},), got {reward.shape} and {np.shape(wrong)}")
-    share = np.asarray(wrong, np.float64)
+    wrong_fraction = np.asarray(wrong, np.float64)
     chosen = _chosen_mean(source)
     scale = n / m
-    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(share @ (2 * source.bonus.max(axis=1)))
+    exploration = scale * float(2 * target.bonus.max(axis=1).sum()) + float(
+        wrong_fraction @ (2 * source.bonus.max(axis=1))
+    )
     return BoundTerms(
         rounds=n,
         source_regret=_known(source_regret),
         regression_error=2 * float(np.abs(reward - chosen).sum()),
         divergence=None if divergence is None else n * divergence,
         predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
-        predicted_reward_source=float(share @ np.abs(chosen)),
+        predicted_reward_source=float(wrong_fraction @ np.abs(chosen)),
         exploration=alpha * exploration,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
@@ -125,7 +125,7 @@ def evaluate(
         constant_value=float(totals.max() / len(value)),
         regret=float((best_value - value).sum()),
         accuracy=float(np.concatenate(right).mean()),
-        accuracy_macro=float(np.mean([share for share in per_class if share is not None])),
+        accuracy_macro=float(np.mean([accuracy for accuracy in per_class if accuracy is not None])),
         per_class=per_class,
         contexts=len(value),
         arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
@@ -175,4 +175,4 @@ def _check(policy: Policy, rule: str, batch_size: int) -> None:
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
     one_of("rule", rule, ("ucb", "greedy"))
-    whole("batch_size", batch_size, least=1)
+    check_int("batch_size", batch_size, minimum=1)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
@@ -81,8 +81,8 @@ class PCA:
     """
 
     def __init__(self, n_components: int, *, seed: int = 0, by_domain: bool = False) -> None:
-        self.n_components = whole("n_components", n_components, least=1)
-        self.seed = whole("seed", seed, least=0)
+        self.n_components = check_int("n_components", n_components, minimum=1)
+        self.seed = check_int("seed", seed, minimum=0)
         self.by_domain = by_domain
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None

@@ -50,7 +50,7 @@ class PiecewiseStep:
         if self.column.ndim != 1 or any(part.shape != self.column.shape for part in parts):
             raise ValueError(f"{self.column.shape} columns, and arrays of {[part.shape for part in parts]}")
         if self.column.dtype.kind != "i" or not ((self.column >= 0) & (self.column < self.n_inputs)).all():
-            raise ValueError(f"columns must be whole numbers in 0..{self.n_inputs - 1}")
+            raise ValueError(f"columns must be integers in 0..{self.n_inputs - 1}")
         if not all(np.isfinite(part).all() for part in parts) or not (self.width > 0).all():
             raise ValueError("numbers of pieces must be finite, and widths positive")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flat_batches
@@ -158,9 +158,11 @@ class Standardise:
             raise InvalidInput("align='coral' keeps all numbers: leave components out")
         self.align = align
         by_domain = True if align else by_domain
-        self.components = None if components is None else whole("components", components, least=1)
+        self.components = None if components is None else check_int("components", components, minimum=1)
         indices = (
-            () if isinstance(by_domain, bool) else tuple(whole("by_domain", index, least=0) for index in by_domain)
+            ()
+            if isinstance(by_domain, bool)
+            else tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
         )
         self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else indices
         #: The step for contexts of each domain, or one for all; empty before ``fit``.

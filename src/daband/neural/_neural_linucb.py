@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, checked_number
 from daband._domain_names import DomainNames
 from daband._image_layout import channels_first, channels_first_shape, image_layout
@@ -193,7 +193,7 @@ class NeuralLinUCB(Policy):
         members = settings.pop("members", 1)
         if members == "auto":
             members = _MEMBERS if device_named(settings.get("device", "auto")).type == "cuda" else 1
-        members = whole("members", members, least=1)
+        members = check_int("members", members, minimum=1)
         if members == 1:
             return super().for_pair(pair, **settings)
         first = settings.pop("seed", 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
@@ -44,17 +44,17 @@ def check_contexts(
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a context, after checking that it has at least one integer, each >= 1."""
     if isinstance(shape, str | bytes | bytearray) or not isinstance(shape, Iterable):
-        raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}")
+        raise InvalidInput(f"context_shape must be a tuple of integers, got {shape!r}")
     dims = tuple(shape)
     if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
-        raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {shape!r}")
+        raise InvalidInput(f"context_shape must hold integers >= 1, got {shape!r}")
     return tuple(int(dim) for dim in dims)
 
 
 def check_seed(seed: int) -> int:
     """Return the seed, after checking that it is an integer from 0 to 2**62, which every generator accepts."""
-    if whole("seed", seed, least=0) > _LARGEST_SEED:
-        raise InvalidInput(f"seed must be a whole number from 0 to 2**62, got {seed}")
+    if check_int("seed", seed, minimum=0) > _LARGEST_SEED:
+        raise InvalidInput(f"seed must be an integer from 0 to 2**62, got {seed}")
     return int(seed)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from daband._arguments import finite, one_of, whole
+from daband._arguments import check_int, finite, one_of
 from daband._arrays import (
     AnyArray,
     BoolArray,
@@ -472,7 +472,9 @@ class Mixture(Policy):
         if student_of is None:
             raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
         with self._locks.write:
-            made: Policy = student_of(list(self.members.values()), self._stack.weights, whole("steps", steps, least=1))
+            made: Policy = student_of(
+                list(self.members.values()), self._stack.weights, check_int("steps", steps, minimum=1)
+            )
         for name in ("table", "framing", "arm_names"):
             setattr(made, name, getattr(self, name))
         return made

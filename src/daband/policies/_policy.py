@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daband._arguments import check_available, checked_class_names, one_of, whole
+from daband._arguments import check_available, check_int, checked_class_names, one_of
 from daband._arrays import (
     AnyArray,
     ArrayLike,
@@ -255,7 +255,7 @@ class Policy(ABC):
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
-        self.n_arms = whole("n_arms", n_arms, least=1)
+        self.n_arms = check_int("n_arms", n_arms, minimum=1)
         one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         self.arms: str = one_of("arms", arms, ("disjoint", "shared"))
@@ -574,7 +574,7 @@ class Policy(ABC):
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps and return metrics. A policy without an encoder takes none."""
         if steps is not None:
-            whole("steps", steps, least=0)
+            check_int("steps", steps, minimum=0)
         with self._locks.write:
             return self._adapt(steps)
 

@@ -237,7 +237,7 @@ class Decider:
                 raise InvalidInput("arms and eligible both list the arms of a request: give one of them")
             eligible = sorted(deployed.request_arms(arms)[1].tolist())
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
-            raise InvalidInput(f"top must be a whole number of at least 1, got {top!r}")
+            raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = body.get("incumbent")
         propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import between_0_and_1, finite, one_of, whole
+from daband._arguments import between_0_and_1, check_int, finite, one_of
 from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice"]
@@ -55,7 +55,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("body_bytes", "batch", "waiting", "connections"):
-            whole(name, getattr(self, name), least=1)
+            check_int(name, getattr(self, name), minimum=1)
         if finite("request_seconds", self.request_seconds) <= 0:
             raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
 

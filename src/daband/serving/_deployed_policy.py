@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arguments import check_available, finite, whole
+from daband._arguments import check_available, check_int, finite
 from daband._arrays import BoolArray, FloatArray, IntArray, below
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -165,7 +165,7 @@ class DeployedPolicy:
         read = self.reader.read(row)
         if strict:
             _refuse_warnings(read)
-        if round_number is not None and whole("round_number", round_number, least=0) > _MAX_ROUND:
+        if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
         frozen, places, mask = self.frozen, None, None
         names: Sequence[str] = self.arm_names
@@ -383,7 +383,7 @@ def _rankings(
     scores = mean + optimism * width
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
-    ranked, most = [], whole("top", top, least=1)
+    ranked, most = [], check_int("top", top, minimum=1)
     for row, (arm, _) in zip(scores, chosen, strict=True):
         best = np.argsort(-row, kind="stable")[: most + 1].tolist()
         order = [arm, *(at for at in best if at != arm and row[at] > -np.inf)]

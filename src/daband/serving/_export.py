@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import checked_class_names, finite, whole
+from daband._arguments import check_int, checked_class_names, finite
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband._files import check_writable, write_bytes
 from daband._image_layout import image_layout
@@ -90,7 +90,7 @@ def export(
     True
     """
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
-    _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
+    _check_counts(frozen, check_int("least_rounds", least_rounds, minimum=0))
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
     if pair is not None:

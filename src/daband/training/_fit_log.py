@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray
 from daband._domain_names import DomainNames
 from daband._files import read_npz, write_npz
@@ -219,9 +219,9 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     engine, target, columns = settings.engine, settings.target, settings.columns
     one_of("engine", engine, ("local", "ray"))
     check_unlabelled(target)
-    whole("adapt_every", settings.adapt_every, least=1)
+    check_int("adapt_every", settings.adapt_every, minimum=1)
     if settings.workers is not None:
-        whole("workers", settings.workers, least=1)
+        check_int("workers", settings.workers, minimum=1)
     roles = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
     opened = open_log(
         log,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband.domains._contract import Contexts, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
@@ -137,7 +137,10 @@ def continue_on_target(
     >>> run.rounds
     16
     """
-    rounds, episode_length = whole("rounds", rounds, least=1), whole("episode_length", episode_length, least=1)
+    rounds, episode_length = (
+        check_int("rounds", rounds, minimum=1),
+        check_int("episode_length", episode_length, minimum=1),
+    )
     if not isinstance(target, LabelledDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
@@ -339,7 +342,7 @@ class CandidateProgress:
     #: Until all candidates are trained, by the measured episodes of each; None before each has played two.
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
-    share: float
+    fraction: float
     #: The text of ``Run.note``, or a first answer.
     note: str = ""
 
@@ -359,7 +362,7 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     to ten passes. Images take longer to learn, and have the defaults of ``train``.
     """
     if episodes is not None:
-        return pair, whole("episodes", episodes, least=1), episode_length
+        return pair, check_int("episodes", episodes, minimum=1), episode_length
     if len(pair.context_shape) > 1:
         return pair, None, episode_length
     source = copy.copy(pair.source)
@@ -462,7 +465,7 @@ def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
         policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
         policies=sum(len(group.phases) for group in groups),
         seconds_left=sum(known) if len(known) == len(left) else None,
-        share=played / all_episodes,
+        fraction=played / all_episodes,
         note=now.phases[0].note,
     )
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
@@ -68,7 +68,7 @@ class TrainSettings:
 
     def order_seed(self, policy: Policy) -> int:
         """Return the seed of the order of contexts: the policy's seed by default."""
-        return policy.seed if self.seed is None else whole("seed", self.seed, least=0)
+        return policy.seed if self.seed is None else check_int("seed", self.seed, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -379,9 +379,9 @@ def _prepare(phase: Phase) -> None:
     both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
     batches: dict[int, AnyArray] = {}
     for domain, called in zip(both, (phase.domain_name, "target"), strict=False):
-        share = min(n, len(domain)) / len(domain)
+        fraction = min(n, len(domain)) / len(domain)
         for name, part in domain.by_name.items():
-            rows = part.batch(0, math.ceil(share * len(part)), seed=phase.seed)
+            rows = part.batch(0, math.ceil(fraction * len(part)), seed=phase.seed)
             batches[policy.domains.index(name or called)] = rows
     policy.prepare(*(batches[number] for number in sorted(batches)))
 
@@ -394,13 +394,13 @@ def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None
     """
     note = ""
     check_domains(policy, source, target)
-    length = whole("episode_length", settings.episode_length, least=1)
+    length = check_int("episode_length", settings.episode_length, minimum=1)
     episodes = settings.episodes
     if episodes is None:
         source, episodes, length, note = _default_budget(source, length)
         settings = replace(settings, episode_length=length)
     else:
-        whole("episodes", episodes, least=1)
+        check_int("episodes", episodes, minimum=1)
     fitting = source.rounds_available // length
     if episodes * length > source.rounds_available:
         raise InvalidInput(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains._mixtures import origins
@@ -91,11 +91,11 @@ def assess(
     if policy.rounds_learned == 0 and policy.learns_by_gradients:
         raise NotFitted("the policy has learned from no round yet: train it first")
     one_of("rule", rule, ("ucb", "greedy"))
-    whole("contexts", contexts, least=_MIN_CONTEXTS)
+    check_int("contexts", contexts, minimum=_MIN_CONTEXTS)
     names = checked_arm_names(arm_names, policy)
     unlabelled = checked_target(target, policy)
     check_source(source, policy)
-    rounds = SourceRounds.read(source, contexts, seed=whole("seed", seed, least=0))
+    rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
     shown = TargetContexts.read(unlabelled, contexts, seed=seed)
     today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)

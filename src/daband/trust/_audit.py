@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import between_0_and_1, one_of, whole
+from daband._arguments import between_0_and_1, check_int, one_of
 from daband._arrays import ArrayLike
 from daband._files import write_json
 from daband.domains._contract import Contexts
@@ -151,13 +151,13 @@ def audit(
     (20, True)
     """
     _check(policy, ask, directory, confidence, rule)
-    whole("budget", budget, least=1)
+    check_int("budget", budget, minimum=1)
     contexts = target if isinstance(target, Contexts) else _as_contexts(target, policy)
     if budget > len(contexts):
         raise InvalidInput(f"budget is {budget}, but the target has {len(contexts)} contexts; ask for at most these")
     names = checked_arm_names(arm_names, policy)
     today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
-    shown = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=whole("seed", seed, least=0))
+    shown = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
     arms, means = decide(policy, shown.contexts, "target", rule)
     today = constant_arm(int(means.mean(axis=0).argmax()), names) if today is None else today
     settings = {"incumbent": today.name, "confidence": confidence, "rule": rule, "unit": unit}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import AnyArray
 from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
@@ -476,9 +476,9 @@ def _checked(
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
         if len(domain) < _MIN_CONTEXTS:  # an error before minutes of training, not after
             raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_MIN_CONTEXTS} or more")
-    whole("seed", seed, least=0)
-    whole("episode_length", episode_length, least=1)
-    whole("budget", budget, least=0)
+    check_int("seed", seed, minimum=0)
+    check_int("episode_length", episode_length, minimum=1)
+    check_int("budget", budget, minimum=0)
     if ask is not None and not callable(ask):
         raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
     if ask is not None and not budget:

@@ -241,10 +241,10 @@ def _interpolate(images: AnyArray) -> AnyArray:
     # The centre of pixel i of 28 is at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
     position = np.clip((2 * np.arange(_SIDE) + 1) * side - _SIDE, 0, 2 * _SIDE * (side - 1))
     lower = np.minimum(position // (2 * _SIDE), side - 2)
-    share = position - 2 * _SIDE * lower
+    fraction = position - 2 * _SIDE * lower
     weights = np.zeros((_SIDE, side), dtype=np.int64)
-    weights[np.arange(_SIDE), lower] = 2 * _SIDE - share
-    weights[np.arange(_SIDE), lower + 1] = share
+    weights[np.arange(_SIDE), lower] = 2 * _SIDE - fraction
+    weights[np.arange(_SIDE), lower + 1] = fraction
     total = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
     unit = (2 * _SIDE) ** 2
     return ((total + unit // 2) // unit).astype(np.uint8)

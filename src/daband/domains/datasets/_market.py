@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband.domains.datasets._builder import Parts, declare
@@ -48,8 +48,8 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
         data_seed: fixes all random draws.
     """
     for name, value in (("n_source", n_source), ("n_target", n_target)):
-        whole(name, value, least=100)
-    draw = np.random.default_rng([whole("data_seed", data_seed, least=0), 2024])
+        check_int(name, value, minimum=100)
+    draw = np.random.default_rng([check_int("data_seed", data_seed, minimum=0), 2024])
     world = _World(draw)
     habits = world.habits(draw, n_source, np.full(len(_OFFERS), 1.0 / len(_OFFERS)))
     old = _log(draw, _table(draw, habits, channels=(0.3, 0.3, 0.4)), habits, world.expected(habits))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arguments import finite, one_of, whole
+from daband._arguments import check_int, finite, one_of
 from daband._arrays import FloatArray, IntArray
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Pair
@@ -66,10 +66,10 @@ def synthetic(
         n_arms, dimension, n_contexts = 3, 8, 160
     one_of("rewards", rewards, ("linear", "labels"))
     one_of("arms", arms, ("disjoint", "shared"))
-    whole("n_arms", n_arms, least=2)
-    whole("dimension", dimension, least=n_arms)
-    whole("n_contexts", n_contexts, least=1)
-    whole("data_seed", data_seed, least=0)
+    check_int("n_arms", n_arms, minimum=2)
+    check_int("dimension", dimension, minimum=n_arms)
+    check_int("n_contexts", n_contexts, minimum=1)
+    check_int("data_seed", data_seed, minimum=0)
     for name, value in (("rotation", rotation), ("translation", translation), ("frequency", frequency)):
         finite(name, value)
     if not finite("scale", scale) > 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import checked_class_names, one_of, whole
+from daband._arguments import check_int, checked_class_names, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
@@ -26,7 +26,7 @@ class ArrayContexts(Contexts):
         self._contexts = array
         self.array_shape = array.shape
         self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
-        self.passes = whole("passes", passes, least=1)
+        self.passes = check_int("passes", passes, minimum=1)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -190,7 +190,7 @@ def from_arrays(
     parts = {"source": everything, **of_target, "source_test": held}
     check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
     if held is None:
-        train, held = hold_out(everything, share=source_test, name=name)
+        train, held = hold_out(everything, fraction=source_test, name=name)
     labelled = of_target["target_labelled"]
     only_labels = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
@@ -212,7 +212,7 @@ def target_parts(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
     """Return the target fields of a pair: contexts, test data for the evaluator, and rewards for later training."""
-    passes = whole("target_passes", passes, least=1)
+    passes = check_int("target_passes", passes, minimum=1)
     parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
     parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
     if target_test is not None:
@@ -239,7 +239,7 @@ def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms:
 
 def checked_n_arms(n_arms: int, *, rows: int) -> int:
     """Return the number of arms, if this machine can hold their rewards in a block of rounds."""
-    n_arms = whole("n_arms", n_arms, least=1)
+    n_arms = check_int("n_arms", n_arms, minimum=1)
     check_memory(_bytes_of_rewards(n_arms, rows), f"n_arms={n_arms}")
     return n_arms
 
@@ -291,7 +291,7 @@ def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
     if array.dtype.kind == "f":
         raise InvalidInput(
             f"{name} rewards have one column, and a bandit has two arms or more: give a column for every arm, or "
-            "labels as whole numbers (n,)"
+            "labels as integers (n,)"
         )
     return array[:, 0]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of, whole
+from daband._arguments import check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Pair
 from daband.domains.readers._arrays import from_arrays
@@ -46,7 +46,7 @@ def from_gymnasium(
     >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
     ((4,), 2, 40)
     """
-    rounds, seed = whole("rounds", rounds, least=2), whole("seed", seed, least=0)
+    rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
     one_of("feedback", feedback, ("all_arms", "log"))
     simulator, n_arms = _opened(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import whole
+from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._files import checked_path
 from daband._image_layout import decode, image_errors
@@ -49,7 +49,7 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
 
 def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
     resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
-    if whole("framing", crop, least=1) > whole("framing", resize, least=1):
+    if check_int("framing", crop, minimum=1) > check_int("framing", resize, minimum=1):
         raise InvalidInput(f"framing must be a side or (resize, crop) with crop <= resize, got {framing}")
     return resize, crop
 
@@ -255,8 +255,8 @@ def pair_of_images(
     name: str,
 ) -> Pair:
     """Return a pair made from lists of image files; ``target_labelled`` lists the ``target`` files with classes."""
-    passes = whole("passes", passes, least=1)
-    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
+    passes = check_int("passes", passes, minimum=1)
+    target_passes = passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
     require_classes(source.labels, class_names, where="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, where="the target's test")
@@ -272,7 +272,7 @@ def pair_of_images(
     if isinstance(source_test, ImageList):
         held = EvaluatedRewards(ImageSource(source_test, **options))
     else:
-        train, held = hold_out(train, share=source_test, name=name)
+        train, held = hold_out(train, fraction=source_test, name=name)
     test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, **options))
     return Pair(
         name=name,

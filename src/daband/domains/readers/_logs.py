@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import checked_class_names, one_of, whole
+from daband._arguments import check_int, checked_class_names, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
@@ -40,7 +40,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         passes: int = 1,
         name: str = "source",
     ) -> None:
-        self.n_arms = whole("n_arms", n_arms, least=1)
+        self.n_arms = check_int("n_arms", n_arms, minimum=1)
         super().__init__(contexts, passes=passes, name=f"{name} contexts")
         self._arms = _column(arms, len(self), f"{name} arms")
         if self._arms.dtype.kind not in "biu":
@@ -133,7 +133,7 @@ def from_log(
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
         split = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
-        train, held = split(share=source_test, name=name)
+        train, held = split(fraction=source_test, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
     of_target = target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm

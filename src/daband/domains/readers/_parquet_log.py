@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import one_of, whole
-from daband._arguments import share as checked_share
+from daband._arguments import check_fraction, check_int, one_of
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._image_layout import image_layout
 from daband._lazy_polars import pl
@@ -107,8 +106,8 @@ class ParquetLog(LoggedDomain):
         skip_unrewarded: bool = False,
     ) -> None:
         one_of("on_damaged", on_damaged, ("refuse", "skip"))
-        self.n_arms = whole("n_arms", n_arms, least=1)
-        self.passes = whole("passes", passes, least=1)
+        self.n_arms = check_int("n_arms", n_arms, minimum=1)
+        self.passes = check_int("passes", passes, minimum=1)
         self.shared = shared
         self._transform, self._arm_names, self._skip_unrewarded = transform, arm_names, skip_unrewarded
         self.files: list[LogFile] = []
@@ -179,13 +178,13 @@ class ParquetLog(LoggedDomain):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def hold_out(self, share: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
-        """Return the log without ``share`` of its blocks of rows, and these blocks. The split depends on ``name``.
+    def hold_out(self, fraction: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
+        """Return the log without ``fraction`` of its blocks of rows, and these blocks. The split depends on ``name``.
 
         Blocks, because streaming a log larger than memory can skip ranges of rows, but not single rows.
         """
-        share = 0.0 if share is None else checked_share("source_test", share)
-        n_held = min(round(share * len(self._blocks)), len(self._blocks) - 1)
+        fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
+        n_held = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
         if n_held < 1:
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))

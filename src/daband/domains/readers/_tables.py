@@ -17,7 +17,7 @@ from daband._shift import ShiftLike, as_shift
 from daband._table_transform import ROW, TableTransform, categories, numbers, row_number, spell
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_several
-from daband.domains._splits import split_half, split_share
+from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import (
@@ -116,7 +116,7 @@ def from_table(
         raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
     if source_test is None or isinstance(source_test, Real):
         part = None if source_test is None else float(source_test)
-        used, held_rows = split_share(_strata(source_frame, columns, columns.arm), share=part, name=name)
+        used, held_rows = split_fraction(_strata(source_frame, columns, columns.arm), fraction=part, name=name)
         held_frame = source_frame[held_rows] if len(held_rows) else None
         source_frame = source_frame[used]
     else:

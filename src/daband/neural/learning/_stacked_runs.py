@@ -148,14 +148,14 @@ class Stack:
         """Repeat values (runs,) for each statistic of a run."""
         return values if self.runs == 1 else values.index_select(0, self.run_of_statistic)
 
-    def update_ema(self, share: torch.Tensor) -> None:
-        """Move the EMA encoders towards the encoders by a fraction ``share`` (runs,) of the way."""
+    def update_ema(self, fraction: torch.Tensor) -> None:
+        """Move the EMA encoders towards the encoders by a fraction ``fraction`` (runs,) of the way."""
         if self.ema_parameters is None:
             return
-        self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], share[:, None])
-        self.ema_statistics.lerp_(self.statistics, self._by_statistic(share))
+        self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], fraction[:, None])
+        self.ema_statistics.lerp_(self.statistics, self._by_statistic(fraction))
         for slow, fast in zip(self.ema_other_buffers, self.other_buffers, strict=False):
-            slow.lerp_(fast, _broadcast(share, slow)) if slow.is_floating_point() else slow.copy_(fast)
+            slow.lerp_(fast, _broadcast(fraction, slow)) if slow.is_floating_point() else slow.copy_(fast)
 
 
 def _of_only_run(parameters: Parameters) -> dict[str, torch.Tensor]:
