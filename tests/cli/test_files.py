@@ -147,7 +147,7 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "Another unit? Say so: --units spent" in told
     before = (market / "loop/daband.toml").read_text()
     told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
-    assert "loop holds results of other settings, which daband.toml there says; choose another --out" in told
+    assert "loop holds results of other settings (daband.toml); choose another --out" in told
     assert (market / "loop/daband.toml").read_text() == before
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told

@@ -92,22 +92,22 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
         out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
         if "out" in command_parameters:
             given["out"] = out
-        place, open_questions = _settle(files, out, command.__name__.removesuffix("_command"))
-        command(**{**given, "name": str(place)})
+        file, open_questions = _settle(files, out, command.__name__.removesuffix("_command"))
+        command(**{**given, "name": str(file)})
         for line in open_questions:  # repeated, because the training output may have scrolled the questions away
             say(f"Still open: {line}", style="yellow")
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
-    place = list(command_parameters).index("name")
-    annotation = Annotated[(str | None, *parameters[place].annotation.__metadata__)]
-    parameters[place] = parameters[place].replace(default=None, annotation=annotation)
+    index = list(command_parameters).index("name")
+    annotation = Annotated[(str | None, *parameters[index].annotation.__metadata__)]
+    parameters[index] = parameters[index].replace(default=None, annotation=annotation)
     parameters += [each for name, each in file_parameters.items() if name not in command_parameters]
     with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_files
 
 
-def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
+def table_as_log(path: str, file: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """Write one table as a log to a Parquet file, and show its types. Return its pair, and the columns of the file."""
     read = read_files(path, path, ColumnRoles(**named))
     _show(read, {"source": path, "target": None, "shift": "covariate", "units": []})
@@ -116,7 +116,7 @@ def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, C
     logged = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
     frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
-    frame.write_parquet(place)
+    frame.write_parquet(file)
     return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
@@ -162,18 +162,22 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> tuple[Path, list[
             say(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
         open_questions = [str(notice) for notice in _show(read, files) if notice.is_open]
         _check_units(read, options.get("units", []))
-    place = files["settings"] or make_folder(out, "out") / "daband.toml"
+    settings = files["settings"] or make_folder(out, "out") / "daband.toml"
     text = _toml(options)
-    if place.is_file() and place.read_text() != text and any(path != place for path in place.parent.iterdir()):
+    if (
+        settings.is_file()
+        and settings.read_text() != text
+        and any(path != settings for path in settings.parent.iterdir())
+    ):
         raise InvalidInput(
-            f"{place.parent} holds results of other settings, which {place.name} there says; choose another --out, or "
+            f"{settings.parent} holds results of other settings ({settings.name}); choose another --out, or "
             "remove the folder"
         )
-    write_text(place, text)
-    quoted = shlex.quote(str(place))
+    write_text(settings, text)
+    quoted = shlex.quote(str(settings))
     again = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
-    say(f"Settings: {place} (edit the file and continue with `daband {again}`)")
-    return Path(place), open_questions
+    say(f"Settings: {settings} (edit the file and continue with `daband {again}`)")
+    return Path(settings), open_questions
 
 
 def _split_names(values: list[str] | None) -> list[str]:

@@ -139,7 +139,7 @@ def audit_command(
 
     Example: daband audit market/ --answers questions.csv
     """
-    place = policy_folder(folder).path / AUDIT_FOLDER
+    audit_folder = policy_folder(folder).path / AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was started before")
@@ -151,9 +151,9 @@ def audit_command(
     if replace:
         raise InvalidInput("--replace goes with --answers: these answers then replace earlier ones")
     if budget is None:
-        if not place.is_dir():
+        if not audit_folder.is_dir():
             raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
-        started = read_audit(place)
+        started = read_audit(audit_folder)
     else:
         started = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
     if out is not None:
@@ -210,7 +210,7 @@ def choose_command(
     specs = experiment.model_copy(update=neutral).runs(["constant"], [seed])
     for spec in specs:
         # Before the training, so that a folder that cannot be made does not waste it.
-        place = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
+        out_folder = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
         pair = load(spec.pair, **spec.pair_options)
         available = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": available}.get(str(experiment.episodes), experiment.episodes)
@@ -225,23 +225,23 @@ def choose_command(
                     budget=budget,
                     device=device,
                     quick=quick,
-                    directory=place,
+                    directory=out_folder,
                     unit=unit or _reward_column(spec),
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:
-            raise interrupted_exit(place, stopped) from None
-        finish_choice(choice, pair, spec, place)
+            raise interrupted_exit(out_folder, stopped) from None
+        finish_choice(choice, pair, spec, out_folder)
         say(choice.assessment.sentence)
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         say(choice.assessment.reference, style="dim")
         console.print(_table_choose(spec.pair, choice))
         if pair.target_test is not None:
-            measured = read_json(place / "result.json")
+            measured = read_json(out_folder / "result.json")
             value, rows = measured["target_value"], measured["target_contexts"]
             say(f"Measured on {rows:,} labelled target rows, which were not used here: mean reward {short(value)}.")
-        say(f"Written: {place}")
-        _next_steps(choice, place, budget, len(pair.target))
+        say(f"Written: {out_folder}")
+        _next_steps(choice, out_folder, budget, len(pair.target))
 
 
 def _reward_column(spec: RunSpec) -> str:
@@ -249,8 +249,8 @@ def _reward_column(spec: RunSpec) -> str:
     return str((spec.pair_options.get("columns") or {}).get("reward") or "")
 
 
-def _next_steps(choice: Choice, place: Path, budget: int, contexts: int) -> None:
-    quoted = shlex.quote(str(place))
+def _next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
+    quoted = shlex.quote(str(out_folder))
     if choice.questions is not None:
         say(
             f"Fill in the column reward of {choice.questions} in the order of ids ({budget - choice.rewards} to go), "

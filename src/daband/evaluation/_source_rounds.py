@@ -20,9 +20,9 @@ def in_domains(
     """Return the arrays of ``act(contexts, domain)``, a row per context, with each context in its own source."""
     if origin is None:
         return list(act(contexts, "source"))
-    places = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
-    order = np.argsort(np.concatenate(list(places.values())))
-    parts = [act(contexts[rows], name) for name, rows in places.items()]
+    rows_of = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
+    order = np.argsort(np.concatenate(list(rows_of.values())))
+    parts = [act(contexts[rows], name) for name, rows in rows_of.items()]
     return [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)]
 
 

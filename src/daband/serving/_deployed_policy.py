@@ -167,13 +167,13 @@ class DeployedPolicy:
             _refuse_warnings(read)
         if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
-        frozen, places, mask = self.frozen, None, None
+        frozen, indices, mask = self.frozen, None, None
         names: Sequence[str] = self.arm_names
         if arms is not None:
             if available is not None or among is not None:
                 raise InvalidInput("arms lists the arms of this request: leave available and among out")
-            names, places, vectors = self.request_arms(arms)
-            mean, width = frozen.score(read.contexts, places, vectors)
+            names, indices, vectors = self.request_arms(arms)
+            mean, width = frozen.score(read.contexts, indices, vectors)
         else:
             if available is not None or among is not None:
                 mask = self.arm_mask(available, among, len(read.contexts))
@@ -189,8 +189,8 @@ class DeployedPolicy:
                 raise InvalidInput(f"control must lie in [0, 1], got {control!r}")
             if incumbents is None:
                 incumbents = np.full(len(mean), self._known_incumbent())
-            if places is not None:  # an incumbent that this request lacks cannot be kept
-                within = {int(place): at for at, place in enumerate(places) if place >= 0}
+            if indices is not None:  # an incumbent that this request lacks cannot be kept
+                within = {int(number): at for at, number in enumerate(indices) if number >= 0}
                 incumbents = np.array([within.get(int(arm), -1) for arm in incumbents])
             chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents)
         else:
@@ -218,10 +218,10 @@ class DeployedPolicy:
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
-            places = [self.arm_number(arm["id"] if isinstance(arm, Mapping) else arm, "arms") for arm in arms]
-            return [self.arm_names[place] for place in places], np.array(places), None
-        names, places, vectors = catalogue.look_up(arms)
-        return names, np.array(places), vectors
+            indices = [self.arm_number(arm["id"] if isinstance(arm, Mapping) else arm, "arms") for arm in arms]
+            return [self.arm_names[number] for number in indices], np.array(indices), None
+        names, indices, vectors = catalogue.look_up(arms)
+        return names, np.array(indices), vectors
 
     def with_arms(self, arms: Any) -> DeployedPolicy:
         """Return the policy with another catalogue: a frame, or mappings with the "id" and the features of each arm.
@@ -232,9 +232,9 @@ class DeployedPolicy:
         if frozen.catalogue is None:
             raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot take another one")
         listed = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
-        names, places, vectors = frozen.catalogue.look_up(listed)
-        vectors = frozen.catalogue.vectors[places] if vectors is None else vectors
-        called = (*frozen.catalogue.names, *(name for name, place in zip(names, places, strict=True) if place < 0))
+        names, indices, vectors = frozen.catalogue.look_up(listed)
+        vectors = frozen.catalogue.vectors[indices] if vectors is None else vectors
+        called = (*frozen.catalogue.names, *(name for name, number in zip(names, indices, strict=True) if number < 0))
         index = {name: at for at, name in enumerate(called)}
         every = np.zeros((len(called), vectors.shape[1]))
         every[: frozen.n_arms] = frozen.catalogue.vectors

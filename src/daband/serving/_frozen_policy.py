@@ -172,21 +172,21 @@ class Member:
             inverse[0, own, own] = self.new_variance
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, pooled=pooled)
 
-    def score_arms(self, rows: AnyArray, places: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return predictions and bonuses (m, n) for n arms with these vectors; ``places`` are -1 for new arms."""
+    def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return predictions and bonuses (m, n) for n arms with these vectors; ``indices`` are -1 for new arms."""
         if self.vectors is None:  # a regression per arm: nothing is known of a new one
             mean, width = self.score(rows)
-            return np.where(places < 0, 0.0, mean[:, places]), np.where(places < 0, 0.0, width[:, places])
+            return np.where(indices < 0, 0.0, mean[:, indices]), np.where(indices < 0, 0.0, width[:, indices])
         inverse = self.inverse[0] if self.inverse.size else None
         scored = [
-            score_one(self.theta[0], inverse, row, vectors, places, self.new_variance)
+            score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
             for row in with_constant(self.features(rows))
         ]
         mean, variance = (np.stack(part) for part in zip(*scored, strict=True))
         width = np.sqrt(variance)
         if self.pooled is None:
             return mean, width
-        factors = np.where(places < 0, 1.0, self.pooled[:, places])
+        factors = np.where(indices < 0, 1.0, self.pooled[:, indices])
         return factors[0] * mean, factors[1] * width
 
 
@@ -287,8 +287,8 @@ class _RowScorer:
             latents.append((inputs, np.empty((), kind)))
             at += len(inputs)
         products, roots, at = np.empty((adds.shape[1], n_arms), kind), [], n_arms
-        for place, root in self._roots:
-            roots.append((features[place].dot, root, products.reshape(-1)[at : at + root.shape[1]]))
+        for part, root in self._roots:
+            roots.append((features[part].dot, root, products.reshape(-1)[at : at + root.shape[1]]))
             at += root.shape[1]
         mean, squares, stacked = products[0], products[1:], np.empty((len(adds), n_arms), kind)
         bonuses, span, low, high = stacked[1:], self._range, self._low, self._high
@@ -425,15 +425,15 @@ class FrozenPolicy:
         return None if self.catalogue is None or self.catalogue.offered[0].all() else self.catalogue.offered[0]
 
     def score(
-        self, contexts: AnyArray, places: IntArray | None = None, vectors: FloatArray | None = None
+        self, contexts: AnyArray, indices: IntArray | None = None, vectors: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``.
 
-        ``places`` (k,) selects some arms, -1 for a new one, if ``vectors`` (k, m) has the vectors of all of them.
+        ``indices`` (k,) selects some arms, -1 for a new one, if ``vectors`` (k, m) has the vectors of all of them.
         """
-        if places is not None and vectors is None:
+        if indices is not None and vectors is None:
             mean, width = self.score(contexts)
-            return mean[:, places], width[:, places]
+            return mean[:, indices], width[:, indices]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
@@ -444,7 +444,7 @@ class FrozenPolicy:
         scores = []
         for member in self.members:
             given = contexts if member.constant else rows
-            scored = member.score(given) if vectors is None else member.score_arms(given, places, vectors)  # type: ignore[arg-type]
+            scored = member.score(given) if vectors is None else member.score_arms(given, indices, vectors)  # type: ignore[arg-type]
             mean, width = scored
             if self.arms == "shared" and not member.constant:
                 mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)

@@ -227,8 +227,8 @@ class RowReader:
         assert self.ranges is not None
         centre, scale = self.ranges
         warnings = []
-        for place in np.argwhere(outside)[:_MOST_NAMED]:
-            at, value = int(place[-1]), float(flat[tuple(place)])
+        for index in np.argwhere(outside)[:_MOST_NAMED]:
+            at, value = int(index[-1]), float(flat[tuple(index)])
             name, apart = self._name(at), abs(value - centre[at]) / scale[at]
             text = f"{name} is {value:g}, {apart:.3g} deviations from the mean of training, {centre[at]:g}"
             warnings.append(RowWarning("far_outside", name, text))

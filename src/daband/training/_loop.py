@@ -89,8 +89,8 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
             raise InvalidInput(f"policy[{index}] must be a daband policy, got {one!r}")
         if any(one is other for other in policy[:index]):
             raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
-        place = None if directory is None else Path(directory) / str(index)
-        phases.append(source_phase(one, source, target, replace(settings, directory=place)))
+        folder = None if directory is None else Path(directory) / str(index)
+        phases.append(source_phase(one, source, target, replace(settings, directory=folder)))
     if not phases:
         raise InvalidInput("policy is an empty list; give at least one")
     if not can_train_stacked(policy):
@@ -414,8 +414,8 @@ def train_candidates(
         policies.append(built)
         phases = []
         for policy in built:
-            place = None if directory is None else Path(directory) / f"{number}-{_slug(candidate.name)}-{policy.seed}"
-            settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=place)
+            folder = None if directory is None else Path(directory) / f"{number}-{_slug(candidate.name)}-{policy.seed}"
+            settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
             phases.append(source_phase(policy, pair.source, pair.target, settings))
         if _on_gpu(built[0]) and can_train_stacked(built):
             work.append((candidate.name, phases))

@@ -255,7 +255,7 @@ def choose(
         first_answer=partial(_first_answer, pair, seed),
     )
     compared = _Comparison.of(pair, [policies[0] for policies in members], options, today, seed)
-    survey, place = None, compared.preferred
+    survey, chosen = None, compared.preferred
     if budget:
         survey = compared.survey(budget, folder, seed)
         if survey.questions_file is not None:
@@ -263,17 +263,17 @@ def choose(
         if ask is not None:
             survey.ask(ask, pair.target, (lambda: compared.clear(survey)) if until_clear else None)
     evidence = None if survey is None else survey.evidence()
-    rule = f"without target rewards, {'the default' if options[place].preferred else 'the best in the source'}"
+    rule = f"without target rewards, {'the default' if options[chosen].preferred else 'the best in the source'}"
     if evidence is not None and evidence.answered:
-        place = compared.best(evidence)
+        chosen = compared.best(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
-    policy = compared.policies[place]
+    policy = compared.policies[chosen]
     if isinstance(policy, LogPolicy) and policy.by_context and not (evidence and evidence.answered):
         rule = _log_sentence(policy.evidence, pair.class_names, unit)
-    assessment = compared.assessment(place, unit)
+    assessment = compared.assessment(chosen, unit)
     if survey is not None and evidence is not None and evidence.answered:
-        advantage = evidence.intervals(len(options), budget=budget)[place]
-        value = evidence.intervals(None, budget=budget)[place]
+        advantage = evidence.intervals(len(options), budget=budget)[chosen]
+        value = evidence.intervals(None, budget=budget)[chosen]
         assessment = assessment.with_rewards(advantage, value, evidence.answered)
         _learn(policy, compared.shown.contexts, survey.answers)
     policy.deploy("target")
@@ -281,8 +281,8 @@ def choose(
     return Choice(
         policy=policy,
         assessment=assessment,
-        table=compared.table(options, evidence, place, budget),
-        candidate=options[place].name,
+        table=compared.table(options, evidence, chosen, budget),
+        candidate=options[chosen].name,
         rule=rule,
         rewards=0 if evidence is None else evidence.answered,
         questions=survey.questions_file if survey is not None and waiting else None,
@@ -317,9 +317,9 @@ class _Comparison:
         judged = [rounds.decide(one) for one in trained]
         for log_policy in {id(one): one for one in trained if isinstance(one, LogPolicy)}.values():
             _learn_held_out(log_policy, pair.source_test, seed)
-        for place, one in enumerate(trained):
+        for index, one in enumerate(trained):
             if isinstance(one, LogPolicy) and not one.evidence.personalises:
-                judged[place] = rounds.decide(one)  # the best arm of all rounds
+                judged[index] = rounds.decide(one)  # the best arm of all rounds
         choices = [
             Choices(*own, *decide(one, shown.contexts, "target")) for own, one in zip(judged, trained, strict=True)
         ]
@@ -366,20 +366,20 @@ class _Comparison:
         interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
-    def assessment(self, place: int, unit: str) -> Assessment:
+    def assessment(self, chosen: int, unit: str) -> Assessment:
         """Return the assessment of a candidate without target rewards."""
         return build_assessment(
-            self.policies[place],
+            self.policies[chosen],
             self.rounds,
             self.shown,
-            self.choices[place],
+            self.choices[chosen],
             self.incumbent,
             arm_names=self.pair.class_names,
             unit=unit,
         )
 
     def table(
-        self, options: Sequence[Candidate], evidence: Evidence | None, place: int, budget: int
+        self, options: Sequence[Candidate], evidence: Evidence | None, chosen: int, budget: int
     ) -> list[dict[str, Any]]:
         """Return a record per candidate."""
         answered = evidence is not None and evidence.answered > 0
@@ -399,7 +399,7 @@ class _Comparison:
                     "low": intervals[index].low if answered else None,
                     "high": intervals[index].high if answered else None,
                     "target_fractions": arm_fractions(own.target_arms, self.pair.n_arms),
-                    "chosen": index == place,
+                    "chosen": index == chosen,
                 }
             )
         return rows

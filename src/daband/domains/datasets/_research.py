@@ -432,8 +432,8 @@ def _tiny_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
     generator = np.random.default_rng([len(source), len(target)])
     effects = generator.normal(size=(6, 31))
     made = []
-    for place in (0.0, 0.4):
-        x = generator.normal(place, 1.0, size=(124, 6))
+    for centre in (0.0, 0.4):
+        x = generator.normal(centre, 1.0, size=(124, 6))
         seconds = np.clip(np.exp(3.0 + x @ effects + generator.normal(0.0, 0.3, (124, 31))), 0.0, 1200.0)
         x[generator.random(124) < 0.1, 3:] = np.nan
         made.append((np.exp(2 * x), seconds, 1200.0, [f"feature {n}" for n in range(6)], [f"a{n}" for n in range(31)]))
@@ -452,13 +452,13 @@ def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
     arms = [str(arm) for arm in domains[0][4]]
     both = np.concatenate([x for x, *_ in domains]).astype(np.float64)
     groups, first = np.unique(np.isnan(both), axis=1, return_index=True)
-    flags = [int(place) for group, place in zip(groups.T, first, strict=True) if group.any()]
+    flags = [int(column) for group, column in zip(groups.T, first, strict=True) if group.any()]
     median = np.nanmedian(both, axis=0)
     frames = []
     for x, seconds, cutoff, features, _ in domains:
         filled = np.where(np.isnan(x), median, x)
         columns: dict[str, FloatArray] = dict(zip(map(str, features), (np.sign(filled) * np.log1p(np.abs(filled))).T))  # noqa: B905
-        columns |= {f"{features[place]} is missing": np.isnan(x[:, place]).astype(np.float64) for place in flags}
+        columns |= {f"{features[column]} is missing": np.isnan(x[:, column]).astype(np.float64) for column in flags}
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
     context = tuple(name for name in frames[0].columns if name not in arms)
