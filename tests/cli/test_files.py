@@ -355,3 +355,25 @@ def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
         learned = copy.deepcopy(policy)
         learn_log(learned, tmp_path / name)
         assert (learned.counts - policy.counts).tolist() == [log["arm"].to_list().count(dose) for dose in (0.5, 1.5)]
+
+
+@pytest.mark.slow
+def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
+    for name in ("old.csv", "new.csv"):
+        (tmp_path / name).write_bytes((market / name).read_bytes())
+    kinds = pl.DataFrame({"offer": ["call", "mail", "none", "visit"], "price": [2.0, 1.0, 0.0, 4.0]})
+    kinds[:3].write_csv(tmp_path / "offers.csv")
+    kinds[1:].write_csv(tmp_path / "new_offers.csv")
+    named = ["--arm", "offer", "--reward", "euros", "--propensity", "p", "--id", "customer", "--out", "market"]
+    arms = ["--arms", "offers.csv", "--arms", "new_offers.csv"]
+    printed = daband(
+        "choose", "--source", "old.csv", "--target", "new.csv", *named, *arms, "--set", "episodes=2", cwd=tmp_path
+    )
+    assert "Arms: 4, with the features price." in printed
+    assert "1 target arms have no reward anywhere (visit)" in " ".join(daband("assess", "market", cwd=tmp_path).split())
+    daband("export", "market", "market.daband", "--epsilon", "0.5", cwd=tmp_path)
+    daband("decide", "market.daband", "new.csv", "--out", "log.csv", cwd=tmp_path)
+    log = read_table(tmp_path / "log.csv")
+    assert set(log["arm"]) == {"mail", "none", "visit"}
+    log.with_columns(reward=pl.lit(1.0)).write_csv(tmp_path / "log.csv")
+    assert "Learned 240 rounds" in daband("learn", "market", "log.csv", "--id", "customer", cwd=tmp_path)
