@@ -31,6 +31,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "bound": (images.bound, ("attribution",)),
     "digit": (images.digit, ("attribution",)),
     "fit-log": (speed.fit_log, ("fit-log",)),
+    "install": (speed.install, ("install",)),
     "latency": (speed.latency, ("latency",)),
     "members": (images.members, ("members",)),
     "methods": (images.methods, ("methods",)),

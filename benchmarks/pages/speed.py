@@ -50,6 +50,22 @@ def performance(steps: Record, choosing: Record, waiting: Record, linear: Record
     )
 
 
+def install(record: Record) -> str:
+    """Return the page of the sizes of installations, and the times of imports."""
+    rows = []
+    for row in record["rows"]:
+        numbers = f"{row['megabytes']:.0f}", f"{row['import_daband']:.2f}"
+        rows.append([f"`{quoted(row['requirement'])}`", *numbers, f"`{row['code']}`", f"{row['first']:.2f}"])
+    sizes = {row["requirement"]: row["megabytes"] for row in record["rows"]}
+    numpy_seconds = min(row["import_numpy"] for row in record["rows"])
+    return fill("install", rows=rows, record=record, sizes=sizes, numpy_seconds=numpy_seconds)
+
+
+def quoted(requirement: str) -> str:
+    """Return the command that installs a requirement."""
+    return f"pip install '{requirement}'" if "[" in requirement else f"pip install {requirement}"
+
+
 def latency(record: Record) -> str:
     """Return the page of the latency of one decision."""
     rows = [
