@@ -23,7 +23,7 @@ MAX_WORDS = 6_000
 def without_commit(record):
     """Return the runs of a record that name no clean commit."""
     if isinstance(record, dict) and "commit" not in record:
-        record = record.get("runs") or [record]
+        record = record.get("runs") or record.get("rows") or [record]
     runs = record if isinstance(record, list) else [record]
     return [run for run in runs if not COMMIT.search(str(run.get("commit"))) or "dirty" in run["commit"]]
 

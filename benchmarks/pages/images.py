@@ -90,6 +90,7 @@ def attribution(records: Sequence[Record]) -> str:
         for study in ("baselines", "ceilings")
         for name in runs.variants(study)
         for method, what in [name.split(": ")]
+        if study == "ceilings" or "bandit feedback" in what  # the page of DIGIT has the other baselines
     ]
     shown = [run for run in records if run["study"] in ("leave-one-out", "baselines", "ceilings")]
     return fill(

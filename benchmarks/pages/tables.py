@@ -11,6 +11,8 @@ from pages.text import commits, fill, mean_and_deviation, number, percent
 
 Record = Mapping[str, Any]
 #: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one that can gain.
+_SHOWN_REWARDS = (50, 100)
+"""Other numbers of target rewards are in the record, not on the page."""
 _ROOM = 0.1
 SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
 KINDS = ("tables", "patients", "texts", "features", "images")
@@ -79,7 +81,7 @@ def trust(questions: Record) -> str:
     ]  # fmt: skip
     rows = []
     for row in questions["rows"]:
-        if row["half"] == "report":
+        if row["half"] == "report" and row["rewards"] in _SHOWN_REWARDS:
             interval = [percent(row["true"], 1), number(row["width"], 2)] if "true" in row else ["", ""]
             gains = [number(row["gain"], sign=True), number(row["worst"], sign=True)]
             rows.append([row["way"], str(row["rewards"]), percent(row["within"]), *interval, *gains])
@@ -109,7 +111,7 @@ def trials(record: Record) -> str:
         pairs = {(row["experiment"], row["from"]) for row in own if row["z"] < 0}
         experiments.append([method, number(z.mean(), 2), number(z.min(), 1), f"{len(pairs)} of 14"])
     settings = record["planted"]
-    effects = sorted({row["effect"] for row in settings})
+    effects = [0.1, 0.2, 0.4, 1.0]  # of those in the record; the mean is over all
     methods = ["best arm", *(row[0] for row in experiments), "best possible"]
     means = {method: float(np.mean([row[method] for row in settings])) for method in methods}
     planted = []
@@ -123,9 +125,11 @@ def trials(record: Record) -> str:
     intervals = [
         [row["rewards"], f"{row['n']:,}", percent(row["coverage"], 1), percent(row["warned"])]
         for row in record["intervals"]
+        if row["warned"] < 1.0
     ]
+    warned = [row["coverage"] for row in record["intervals"] if row["warned"] == 1.0]
     return fill(
-        "trials", record=record, experiments=experiments, planted=planted, intervals=intervals,
+        "trials", record=record, warned=warned, experiments=experiments, planted=planted, intervals=intervals,
         best=best, relative=means["daband"] / means[best], logs=record["intervals"][0]["logs"], settings=len(settings),
         personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]),
         ours=record["commits"]["experiments, daband"], theirs=record["commits"]["experiments, ridge per arm"],
