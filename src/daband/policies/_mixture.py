@@ -60,6 +60,7 @@ from daband.policies._policy import (
 )
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
+from daband.policies._self_training import SelfTraining
 from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Weights are computed over every subset of the members.
@@ -199,8 +200,9 @@ class Mixture(Policy):
         """Return a mixture for a ``daband.domains.Pair``, with the members that were best by measurement.
 
         For vectors these are: ridge regressions on standardised numbers; with at most 64 numbers one on piecewise
-        features, with more one on principal components and one with a large penalty; the mean reward of every arm; and
-        ``DABand`` if torch is installed. For images it is only ``DABand``.
+        features, with more one on principal components and one with a large penalty, which for labels also learns its
+        own choices in the target; the mean reward of every arm; and ``DABand`` if torch is installed. For images it is
+        only ``DABand``.
 
         ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network;
         ``network=False`` leaves the network out.
@@ -347,7 +349,10 @@ class Mixture(Policy):
         weights: Weights,
     ) -> Decision:
         members = list(self.members.values())
-        regressions_decide = all(hasattr(member, "_ridge") and not member.adapts_to_target for member in members)
+        in_target = self.domains.is_target(domain)
+        regressions_decide = all(
+            hasattr(member, "_ridge") and not (in_target and isinstance(member, SelfTraining)) for member in members
+        )
         if self.arms == "shared" or self._joint is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         every = [member_contexts(member, contexts, domain) for member in members]
@@ -586,7 +591,8 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
             network["recipe"] = _without_input_norm(network.get("recipe"))
         members["network"] = policies.get("daband")(**same, feedback=pair.feedback, **network), 1.0, 1.0
     if vectors and math.prod(shape) <= _MAX_NUMBERS:
-        members |= _linear_members(same, transform, contexts=len(pair.source) + len(pair.target))
+        shown = len(pair.source) + len(pair.target)
+        members |= _linear_members(same, transform, contexts=shown, feedback=pair.feedback)
         if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
             components = joint_components(shape, pair.catalogue)
             before = None if components is None else Standardise(components=components)
@@ -603,7 +609,9 @@ def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _linear_members(same: dict[str, Any], transform: Any, *, contexts: int) -> dict[str, tuple[Policy, float, float]]:
+def _linear_members(
+    same: dict[str, Any], transform: Any, *, contexts: int, feedback: str
+) -> dict[str, tuple[Policy, float, float]]:
     """Return the members other than the network for vectors, each with its prior and exploring weight."""
     shape, disjoint = same["context_shape"], same["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
@@ -621,10 +629,14 @@ def _linear_members(same: dict[str, Any], transform: Any, *, contexts: int) -> d
         members = {"ridge": (regression(standardise, ridge), 2.0, 2.0), "piecewise": (pieces, 1.0, 0.0)}
     if shape[0] > _FEW_NUMBERS:
         reduced = Standardise(components=min(_FEW_NUMBERS, contexts))
+        shrunk = regression(standardise, ridge * dim / 16)
+        if feedback == "one_hot" and disjoint:  # the same in the source; in the target it also learns its own choices
+            own = {name: value for name, value in same.items() if name != "standardise_rewards"}
+            shrunk = SelfTraining(**own, feedback=feedback, transform=standardise, ridge=ridge * dim / 16, alpha=alpha)
         members = {
             "ridge": (regression(standardise, ridge), 0.0, 1.0),
             "components": (regression(reduced, ridge), 2.0 / 3.0, 1.0),
-            "shrunk": (regression(standardise, ridge * dim / 16), 5.0, 0.0),
+            "shrunk": (shrunk, 5.0, 0.0),
         }
     if disjoint:
         members["constant"] = Constant(**same), 0.0, 0.0
