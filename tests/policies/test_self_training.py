@@ -52,7 +52,10 @@ def test_only_the_target_uses_the_labels():
     np.testing.assert_allclose(policy.decide(rows, "source").mean, plain.decide(rows).mean)
     assert np.abs(policy.decide(rows, "target").mean - plain.decide(rows).mean).max() > 0.01
     policy.deploy("target")
-    np.testing.assert_allclose(policy.frozen().score(rows)[0], policy.decide(rows).mean, rtol=1e-9)
+    deployed = policy.decide(rows)
+    for frozen, own in zip(policy.frozen().score(rows), (deployed.mean, deployed.bonus), strict=True):
+        np.testing.assert_allclose(frozen, own, rtol=1e-9)
+    assert (deployed.bonus < 0.9 * plain.decide(rows).bonus).all()  # its penalty is larger, so its prior is narrower
     singles = np.concatenate([policy.select(row[None]).arm for row in rows])
     np.testing.assert_array_equal(singles, policy.select(rows).arm)
 

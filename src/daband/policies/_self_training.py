@@ -9,6 +9,7 @@ mean of all these regressions decides in the target, which keeps the result near
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -98,13 +99,20 @@ class SelfTraining(LinUCB):
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         mean, bonus = super()._score(contexts, domain, bonuses)
         theta = self._theta.get(domain)
-        return mean if theta is None else unit_scale(self._features(contexts)) @ theta.T, bonus
+        if theta is None:
+            return mean, bonus
+        return unit_scale(self._features(contexts)) @ theta.T, math.sqrt(self._shrinkage()) * bonus
+
+    def _shrinkage(self) -> float:
+        """Return the ratio of the penalties, which is that of prior variances, of LinUCB and of self-training."""
+        return float(self._head.ridge * self._labels / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
         parts = super()._freeze(domain)
         if domain not in self._theta:
             return parts
-        member = dataclasses.replace(parts.members[0], theta=self._theta[domain].copy())
+        inverse = self._shrinkage() * parts.members[0].inverse
+        member = dataclasses.replace(parts.members[0], theta=self._theta[domain].copy(), inverse=inverse)
         return parts._replace(members=(member,), seen_target=True)
 
     # Learning.
