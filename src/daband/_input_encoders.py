@@ -1,7 +1,7 @@
 """Frozen encoders of images and texts: an ONNX program with its preprocessing, run by onnxruntime without torch.
 
 ``daband.neural`` converts named models and modules to such programs (``encoder_builders``). Features of a whole column
-are kept in a file below the cache folder, one for each encoder, by a hash of the image or text.
+are cached. Each encoder has a file below the cache folder, in which the key is a hash of the image or text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from daband.errors import DataError, InvalidInput
 
 #: Rows that are encoded together.
 _ROWS = 64
-#: The inputs of text encoders, and the attribute of an encoded text that each is.
+#: The inputs of text encoders, and the attribute of a tokenized text that has the values of each.
 TOKEN_PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 #: Seconds after which the progress of a column is shown on a terminal.
 _SHOWN_AFTER = 2.0
@@ -54,9 +54,14 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize <= 1 << 14 or self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"images are resized to {self.resize} ({self.interpolation}) and cropped to {self.crop}")
+            raise ValueError(
+                f"resize={self.resize}, crop={self.crop} and interpolation={self.interpolation!r} do not fit: crop "
+                "must be 1 to resize, resize at most 16,384, and interpolation bilinear or bicubic"
+            )
         if len(self.mean) != 3 or len(self.deviation) != 3 or not min(self.deviation) > 0:
-            raise ValueError(f"pixels are standardised by {self.mean} and {self.deviation}")
+            raise ValueError(
+                f"mean and deviation need 3 numbers each, the latter above 0, got {self.mean} and {self.deviation}"
+            )
 
     def read(self, content: bytes) -> AnyArray:
         """Return the input for the bytes of an image file."""
@@ -76,7 +81,7 @@ class Pixels:
 
 
 class OnnxProgram:
-    """An ONNX program with one output, (n, ...); onnxruntime is imported for the first rows."""
+    """An ONNX program with one output, (n, ...). onnxruntime is imported when the program is first used."""
 
     def __init__(self, content: bytes, *, single: bool = False) -> None:
         self.content = content
@@ -90,7 +95,7 @@ class OnnxProgram:
         except ImportError:
             raise InvalidInput("the encoder is run by onnxruntime: pip install 'daband[onnx]'") from None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # errors are raised
+        options.log_severity_level = 4  # log only fatal errors: other errors are raised
         threads = os.environ.get("OMP_NUM_THREADS", "")
         options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
         try:
@@ -117,7 +122,7 @@ class OnnxProgram:
 
 
 class InputEncoder:
-    """A frozen encoder of images (with ``pixels``) or texts (with ``tokenizer``, the JSON of one).
+    """A frozen encoder of images, if ``pixels`` is given, or of texts, if ``tokenizer`` is given as JSON.
 
     ``name`` describes it in messages. ``width`` is the number of features.
     """
@@ -126,7 +131,7 @@ class InputEncoder:
         self, name: str, program: OnnxProgram, *, pixels: Pixels | None = None, tokenizer: str | None = None
     ) -> None:
         if (pixels is None) == (tokenizer is None):
-            raise ValueError("an encoder takes images or texts")
+            raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
         self.name, self.program, self.pixels, self.tokenizer = name, program, pixels, tokenizer
         self.takes = "image" if tokenizer is None else "text"
         probe = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
@@ -190,7 +195,7 @@ class InputEncoder:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise InvalidInput("texts are read by tokenizers: pip install 'daband[onnx]'") from None
+            raise InvalidInput("encoders of texts need the package tokenizers: pip install 'daband[onnx]'") from None
         tokenizer = Tokenizer.from_str(str(self.tokenizer))
         if tokenizer.padding is None:
             tokenizer.enable_padding()
@@ -218,7 +223,7 @@ class InputEncoder:
                     for (features,) in store.execute("SELECT value FROM features WHERE key = ?", (key,)):
                         found[key] = np.frombuffer(features, np.float32).astype(np.float64)
         except (OSError, sqlite3.Error):
-            return {}  # a damaged or locked cache saves no time, and costs nothing else
+            return {}  # if the cache is damaged or locked, features are computed again
         return {key: features for key, features in found.items() if features.shape == (self.width,)}
 
     def _store(self, features: Mapping[bytes, FloatArray]) -> None:
@@ -283,8 +288,9 @@ def input_encoder(given: Any, framing: tuple[int, int] | None = None) -> InputEn
     """Return the encoder that a user names.
 
     ``given`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path: of a module that
-    ``torch.save`` wrote, of an ONNX file, or of a folder with model.onnx and tokenizer.json. ``framing`` sets resizing
-    and cropping for images of a module or an ONNX file; a named model has its own.
+    ``torch.save`` wrote, of an ONNX file, or of a folder with model.onnx and tokenizer.json. ``framing`` has the
+    two sizes in pixels to which images are resized and then cropped, for a module or an ONNX file; a named model has
+    its own.
     """
     if isinstance(given, InputEncoder):
         return given
@@ -302,6 +308,7 @@ def input_encoder(given: Any, framing: tuple[int, int] | None = None) -> InputEn
             importlib.import_module(name)
     except ImportError as error:
         raise InvalidInput(
-            f"encoder {given!r} is converted by torch: pip install 'daband[deep]' ({error}); an .onnx file needs none"
+            f"encoder {given!r} is converted by torch: pip install 'daband[deep]' ({error}); "
+            "an .onnx file does not need torch"
         ) from None
     return encoder_builders[-1](given, framing)

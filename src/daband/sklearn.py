@@ -1,8 +1,9 @@
 """Estimators for scikit-learn: classification and bandit logs across domains, with ``fit`` and ``predict``.
 
-``sample_domain`` has the convention of skada: an integer per row, at least 0 for a row of a source and negative for a
-row of a target. Only source rows need a label or reward; those of target rows are ignored. Different integers are
-different domains. Metadata routing passes ``sample_domain`` through pipelines and searches without further requests.
+``sample_domain`` follows the convention of skada: an integer per row, at least 0 for a row of a source and negative for
+a row of a target. Only source rows need a label or reward; those of target rows are ignored. Different integers are
+different domains. Metadata routing passes ``sample_domain`` through pipelines and searches; ``set_fit_request`` is not
+needed.
 
 The policy is trained by ``daband.train``; it is the attribute ``policy_``, which ``daband.export`` writes to a file.
 """
@@ -110,7 +111,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             role = known.targets if number < 0 else known.sources
             names[number] = role[0] if len(role) == 1 else self.domains_.get(number)
             if names[number] is None:
-                raise InvalidInput(f"sample_domain has {number}, fit had {', '.join(map(str, self.domains_))}")
+                raise InvalidInput(f"sample_domain has {number}, but fit had only {', '.join(map(str, self.domains_))}")
         return contexts, np.array([names[number] for number in domain.tolist()])
 
     def _by_domain(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
@@ -128,7 +129,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[misc]
-    """Classifies rows of a target with labels of a source only.
+    """Classifies target rows with labels of source rows only.
 
     Every class is an arm with reward 1 for rows of that class and 0 for others; the policy learns the rewards of all
     arms. Without target rows it is fitted on the source only.
@@ -167,11 +168,12 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         return self._train(contexts, domain, lambda of: _EveryReward(contexts[of], rewards[of]), feedback="one_hot")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
-        """Return the probability of each class, (n, classes): the predicted rewards, projected on distributions.
+        """Return the probability of each class, (n, classes): the distribution nearest to the predicted rewards.
 
         Args:
             X: features (n, d).
-            sample_domain: the domain of each row (n,), as in ``fit``; by default all rows are of the (first) target.
+            sample_domain: the domain of each row (n,), as in ``fit``; by default the first target, or the
+                first source if there is no target.
         """
         means = self._by_domain(X, sample_domain, lambda *one: self.policy_.decide(*one, rule="greedy").mean)
         return _projected_on_simplex(means)
@@ -203,7 +205,7 @@ class TransferPolicy(_TransferEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        target = tags.target_tags  # of ``fit(X, y)``: the rewards of all actions
+        target = tags.target_tags  # for ``fit(X, y)`` without ``action``: y has the rewards of all actions
         target.required, target.multi_output, target.single_output = True, True, False
         return tags
 
@@ -243,22 +245,23 @@ class TransferPolicy(_TransferEstimator):
 
         Args:
             X: features (n, d).
-            sample_domain: the domain of each row (n,), as in ``fit``; by default all rows are of the (first) target.
+            sample_domain: the domain of each row (n,), as in ``fit``; by default the first target, or the
+                first source if there is no target.
         """
         return self._by_domain(X, sample_domain, lambda *one: self.policy_.probabilities(*one, rule="greedy"))
 
     def score(self, X: Any, y: Any, action: Any = None, propensity: Any = None, sample_domain: Any = None) -> float:
         """Return the mean reward of the predicted actions on these rows, which the policy must not have learned.
 
-        With ``action`` it is the doubly robust estimate of ``daband.evaluate_log``, else the mean over the table.
-        Arguments as in ``fit``.
+        With ``action`` it is the doubly robust estimate of ``daband.evaluate_log``. Without ``action``, ``y`` has the
+        reward of every action, and the result is the mean over rows. Arguments as in ``fit``.
         """
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
         contexts, domain = self._named_domains(X, sample_domain)
         arms = np.minimum(np.searchsorted(self.classes_, action), len(self.classes_) - 1)
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
-            raise InvalidInput(f"action has {unknown[0]!r}, which fit did not have")
+            raise InvalidInput(f"action has {unknown[0]!r}, which was not among the actions in fit")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(domain):
             rows = domain == name

@@ -16,10 +16,10 @@ from daband._arrays import BoolArray, FloatArray, as_numpy
 from daband._table_transform import TableTransform
 from daband.errors import InvalidInput, did_you_mean
 
-#: The largest number of principal components of arm features. Products with contexts multiply it.
+#: Maximum number of principal components of arm features. Each is multiplied by every context feature.
 _MAX_COMPONENTS = 32
 _SMALLEST_DEVIATION = 1e-9
-#: Standard deviations at which an arm feature is clipped, as contexts are.
+#: Arm features are clipped at this many standard deviations, as context features are.
 _CLIP = 5.0
 
 
@@ -27,15 +27,16 @@ _CLIP = 5.0
 class Catalogue:
     """Arms with features.
 
-    ``vectors`` (K, m + 1) are the features as policies use them: centred, divided by standard deviations and by
-    sqrt(m), so that a vector has a norm of about 1, and then a 1. More than 32 features become principal components.
+    ``vectors`` (K, m + 1) are the features as policies use them. They are centred and divided by standard deviations
+    and by sqrt(m), so that their norm is about 1; the last column is the constant 1. More than 32 features are replaced
+    by principal components.
     ``offered`` (2, K) says which arms the source and the target have.
     """
 
     names: tuple[str, ...]
     vectors: FloatArray
     offered: BoolArray
-    #: Reads the features of an arm from a row; None if features are arrays.
+    #: Converts an arm's row of a table to features; None if features are arrays.
     table: TableTransform | None
     mean: FloatArray
     deviation: FloatArray
@@ -45,7 +46,10 @@ class Catalogue:
     def __post_init__(self) -> None:
         size = len(self.mean if self.axes is None else self.axes) + 1
         if self.vectors.shape != (len(self.names), size) or self.offered.shape != (2, len(self.names)):
-            raise ValueError(f"{len(self.names)} arms with vectors {self.vectors.shape}, offered {self.offered.shape}")
+            raise ValueError(
+                f"{len(self.names)} arms need vectors with {size} columns and offered with 2 rows, got shapes "
+                f"{self.vectors.shape} and {self.offered.shape}"
+            )
         if not all(np.isfinite(part).all() for part in (self.vectors, self.mean, self.deviation)):
             raise ValueError("features of arms must be finite")
         if len(self.index) != len(self.names):
@@ -55,7 +59,7 @@ class Catalogue:
     def fit(
         cls, names: Sequence[str], features: FloatArray, *, table: TableTransform | None = None, offered: Any = None
     ) -> Catalogue:
-        """Return the catalogue of arms with features (K, m), numbers of ``table`` if it is given."""
+        """Return the catalogue of arms with features (K, m), which ``table`` has computed if it is given."""
         mean, deviation = features.mean(axis=0), features.std(axis=0)
         deviation = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
         scaled, axes = np.clip((features - mean) / deviation, -_CLIP, _CLIP), None
@@ -94,7 +98,7 @@ class Catalogue:
         return self._vectors(array)
 
     def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
-        """Return the catalogue with further arms, which both domains have."""
+        """Return the catalogue with further arms, which are offered in both domains."""
         known = next((name for name in names if name in self.index), None)
         if known is not None:
             raise InvalidInput(f"{known!r} is an arm already")
@@ -118,7 +122,7 @@ class Catalogue:
         names = [str(arm["id"]) if isinstance(arm, Mapping) and "id" in arm else arm for arm in arms]
         wrong = next((arm for arm in names if not isinstance(arm, str)), None)
         if wrong is not None:
-            raise InvalidInput(f'arms: an arm is an id or {{"id": ..., features}}, got {repr(wrong)[:80]}')
+            raise InvalidInput(f'arms: an arm is an id or a mapping with its "id" and features, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms: an id is given twice")
         indices = [self.index.get(name, -1) for name in names]
@@ -144,7 +148,7 @@ class Catalogue:
     def distances(self, known: BoolArray) -> FloatArray:
         """Return the distance of each arm (K,) to the nearest arm in ``known``.
 
-        The unit is the median distance of a known arm to its nearest neighbour, so that 1 is usual.
+        The unit is the median distance of a known arm to its nearest neighbour, so a typical distance is 1.
         """
         if known.sum() < 2:
             return np.full(len(self.names), np.inf)

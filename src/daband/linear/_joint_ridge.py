@@ -1,13 +1,15 @@
-"""Hybrid LinUCB: one ridge regression on products of context and arm features, and an effect of each arm.
+"""Hybrid LinUCB: one ridge regression on products of context and arm features, with an intercept for each arm.
 
 Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). A
-context x of d numbers becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a pair are all products
-of the two, and 0.3 at the index of the arm: the mean reward of an arm with many rounds is learned, that of a new arm
-follows from its features. Contexts, arm features and their products have the same prior variance in total. Full
-products with this scale were better than low-rank and hashed ones on the development half of the data sets.
+context x of d numbers becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a context with an arm
+are all products of the two, followed by one column per arm: 0.3 for this arm and 0 for the others. The coefficient of
+an arm's column is its *effect*, an intercept. So the mean reward of an arm with many rounds is learned from these
+rounds, and the mean reward of a new arm is predicted from its features. Contexts, arm features and their products
+contribute equally to the prior variance of a prediction. Full products with this scale were better than low-rank and
+hashed products on the development half of the data sets (benchmarks/records/split.json).
 
-For a given arm the regression is linear in the context. So it has an equal regression per arm (``arm_heads``), which
-decides quickly, and sums over the rounds of each arm are enough to learn a log (``joint_sums``).
+For a given arm the regression is linear in the context. It is therefore equivalent to one regression per arm
+(``arm_heads``), which decides quickly. A log can be learned from sums over the rounds of each arm (``joint_sums``).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from daband.linear._reward_moments import RewardMoments
 
 #: The prior standard deviation of an arm's own effect, in standard deviations of rewards.
 _EFFECT = 0.3
-#: Arms beyond this number share effects, so that the regression stays small.
+#: Maximum number of effects. With more arms, several arms have a common effect, so that the regression stays small.
 _MAX_EFFECTS = 1024
 #: Up to this many contexts are scored one by one, without a regression per arm.
 _FEW = 4
@@ -38,17 +40,17 @@ def with_constant(contexts: FloatArray) -> FloatArray:
 
 
 def joint_dimension(dim: int, vectors: FloatArray) -> int:
-    """Return the number of features of a pair of a context (d,) and one of these arms (K, m)."""
+    """Return the number of features of a context (d,) with one of the arms, whose vectors are (K, m)."""
     return (dim + 1) * vectors.shape[1] + n_effects(len(vectors))
 
 
 def n_effects(n_arms: int) -> int:
-    """Return the number of effects of this many arms."""
+    """Return the number of effects for this many arms."""
     return min(n_arms, _MAX_EFFECTS)
 
 
 def _effects(indices: IntArray, count: int) -> IntArray:
-    """Return the indices of the effects of arms at these indices, after ``count`` products."""
+    """Return the feature indices of the effects of arms with these ``indices``; ``count`` products come first."""
     return count + indices % _MAX_EFFECTS
 
 
@@ -57,8 +59,8 @@ def arm_heads(
 ) -> tuple[FloatArray, FloatArray | None]:
     """Return a regression on ``with_constant(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
 
-    theta (p,) and inverse (p, p) are the joint regression's. ``indices`` (K,) are the indices of the arms among those
-    that were learned, -1 for a new arm. ``dim`` is the number of context features d.
+    theta (p,) and inverse (p, p) belong to the joint regression. ``indices`` (K,) are the arms' indices in the joint
+    regression, -1 for a new arm. ``dim`` is the number of context features d.
     """
     dim, size, known = dim + 1, vectors.shape[1], indices >= 0
     count = dim * size
@@ -85,7 +87,7 @@ def score_one(
     indices: IntArray,
     new_variance: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return means and variances (K,) of one context (d + 1,), with its constant; other arguments as ``arm_heads``.
+    """Return means and variances (K,) for one row of ``with_constant``, (d + 1,). Other arguments as in ``arm_heads``.
 
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
@@ -106,7 +108,7 @@ def score_one(
 
 
 def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
-    """Return the sums of the joint regression from those of the rounds of each arm on ``with_constant(x)``."""
+    """Return the sums of the joint regression, computed from sums over each arm's rounds on ``with_constant(x)``."""
     n_arms, size = vectors.shape
     dim = sums.dim
     count = dim * size
@@ -127,7 +129,7 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 
 
 class JointHead:
-    """One ridge regression on pairs of contexts (B, d) and arms with vectors (K, m); it replaces a ``RidgeHead``."""
+    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a ``RidgeHead``."""
 
     arms = "disjoint"
     form = "primal"
@@ -144,7 +146,7 @@ class JointHead:
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds of each arm (K,), counted by their weight."""
+        """The sum of the weights of each arm's rounds (K,), rounded."""
         s, first = self.statistics, self._count
         pending = s._pending[0, : s._n_pending[0], first:]
         squares = s._gram[0].diagonal()[first:] - self.ridge + np.einsum("nk,nk->k", pending, pending)
@@ -165,10 +167,10 @@ class JointHead:
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
     def decide_row(self, *_: Any) -> None:
-        """Return None: there is no compiled call."""
+        """Return None: this head has no compiled decision for single rows."""
 
     def _rows(self, features: AnyArray, arms: IntArray) -> FloatArray:
-        """Return the features (B, p) of pairs of a context and an arm."""
+        """Return the features (B, p) of each context with its arm."""
         contexts, count = with_constant(unit_scale(features)), self._count
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
@@ -216,14 +218,14 @@ class JointHead:
         return other
 
     def check_primal_fits(self) -> None:
-        """Do nothing: the sums of each arm are small."""
+        """Do nothing: sums over the rounds of each arm fit in memory."""
 
     def empty_sums(self) -> RidgeSums:
-        """Return sums for each arm without a round."""
+        """Return empty sums for each arm."""
         return RidgeSums(len(self.vectors), self.dim + 1)
 
     def of_chosen(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
-        """Return the features that ``empty_sums`` takes, and the index of their sum."""
+        """Return the features (B, d + 1) to add to ``empty_sums``, and the index of the sum for each round, (B,)."""
         return with_constant(unit_scale(features)), arms
 
     def with_sums(self, sums: RidgeSums) -> PrimalRidge:
@@ -249,5 +251,5 @@ class JointHead:
         self.statistics = statistics
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, p) and the inverse of A (1, p, p), in the unit of ``moments``."""
+        """Return copies of theta (1, p) and of the inverse (1, p, p) in ``statistics``, in the unit of ``moments``."""
         return self.statistics.coefficients(moments.centre) / moments.scale, self.statistics.inverse.copy()

@@ -2,7 +2,8 @@
 
 Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration" (2020). A ridge head
 (``linear/_ridge_head.py``) on the encoder's features predicts rewards and explores. After an episode ``adapt`` takes
-gradient steps on stored rounds; the head keeps the features of older encoders, as in the paper.
+gradient steps on stored rounds. As in the paper, the head is not fitted again after these steps: its sums contain the
+features of earlier encoders.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from daband.serving._monitor import MOST_CONTEXTS
 
 #: Floating-point images with larger numbers cause a warning.
 _LARGEST_PIXEL = 2.0
-#: Members of ``members="auto"`` on a GPU: five stacked runs take about three times as long as one.
+#: Members of ``members="auto"`` on a GPU: five networks trained together take about three times as long as one.
 _MEMBERS = 5
-#: The maximum steps per episode for ``LearningSettings.min_run_steps``.
+#: The maximum number of steps per episode that ``plan`` sets to reach ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
 #: Consecutive steps with a loss or gradient that is not finite after which training stops.
 _STREAK_THAT_STOPS = 3
@@ -59,21 +60,23 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
-        recipe: a name ("default", "default-rpd", "paper", "small"), here without target terms; a ``Recipe``; or a
-            mapping that changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``.
+        recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping that changes a named
+            recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``. This class uses named
+            recipes without target terms, the parts of the loss that need target contexts.
         encoder: a network to use instead of the recipe's: a registered name, ``EncoderSettings``, or a custom
-            ``torch.nn.Module``, which is copied and gets contexts as they are. A file holds only its weights:
-            ``daband.load(path, encoder=module)``.
+            ``torch.nn.Module``, which is copied and gets contexts as they are. A saved policy has only its weights:
+            load it with ``daband.load(path, encoder=module)``.
         feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if exactly one arm has
-            reward 1 and all others 0, without noise. Other rewards are then learned as bandit feedback.
+            reward 1 and all others 0, without noise. With "one_hot", a reward other than 1 is learned as bandit
+            feedback.
         alpha: the factor of the confidence bonus; the recipe's by default.
         ridge: the penalty of the head's regressions.
         arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per arm, one
             regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn uniformly.
-        standardise_rewards: learn rewards in units of their running mean and standard deviation, so that their unit
-            changes no decision. Rewards of "one_hot" feedback are not standardised.
+        standardise_rewards: subtract the running mean of rewards and divide by their running standard deviation, so
+            that decisions do not depend on the unit of rewards. Rewards of "one_hot" feedback are not standardised.
         transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
         seed: determines initial weights, batches, ties and draws.
@@ -88,7 +91,7 @@ class NeuralLinUCB(Policy):
     True
     """
 
-    #: True if the name of a recipe means that recipe without target terms.
+    #: True if this class uses named recipes without their target terms.
     source_only: ClassVar[bool] = True
     learns_by_gradients = True
     scale_matters = True
@@ -129,7 +132,7 @@ class NeuralLinUCB(Policy):
             domains=domains,
         )
         self.device_setting = device
-        # If there is a transform, it handles units.
+        # If there is a transform, it corrects for different units, so the recipe does not have to.
         kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
         chosen = resolve_recipe(
             recipe,
@@ -184,9 +187,9 @@ class NeuralLinUCB(Policy):
         A custom module as ``encoder`` gets contexts as the pair has them, without a transform unless one is given.
 
         With ``members=5`` it is a ``Mixture`` of policies that differ in their seed only (``seed``, ``seed + 1``, ...).
-        All of them learn the same rounds, their mean prediction decides, and it gives the pseudo-labels of each: the
-        result depends less on the seed. ``members="auto"`` means 5 on a GPU and 1 on a CPU. ``Mixture.student``
-        returns one network that decides nearly as they do.
+        All of them learn the same rounds. Their mean prediction decides, and determines the pseudo-labels of each
+        member, so the result depends less on the seed. ``members="auto"`` means 5 on a GPU and 1 on a CPU.
+        ``Mixture.student`` returns one network that decides nearly as they do.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
@@ -245,7 +248,7 @@ class NeuralLinUCB(Policy):
             return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
     def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, FloatArray]:
-        """Return the head and the features of contexts: a ``Mixture`` then plays episodes in blocks."""
+        """Return the head and the features of contexts, with which a ``Mixture`` plays an episode in blocks."""
         return self._head, self._encoder.encode(self._laid_out(contexts), domain)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
@@ -289,7 +292,7 @@ class NeuralLinUCB(Policy):
         return decision
 
     def _gates(self, domain: int) -> bool:
-        """Return True if rounds of this domain count for the gate of the target terms."""
+        """Return True if rounds of this domain count for the ``SkillGate``, which scales the target terms."""
         return self.learner.gated and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
@@ -342,7 +345,7 @@ class NeuralLinUCB(Policy):
 
     @staticmethod
     def adapt_together(members: Sequence[Policy], steps: int | None) -> list[dict[str, float] | Exception] | None:
-        """Call ``adapt`` for members of a mixture with common steps and a common teacher; None if they differ."""
+        """Adapt the members of a mixture with common steps and pseudo-labels. Return None if they cannot be stacked."""
         return adapt_stacked(members, steps=steps, committee=True) if can_stack(members) else None
 
     @staticmethod
@@ -409,12 +412,12 @@ class NeuralLinUCB(Policy):
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Let the trained encoder act, unless the steps diverged."""
+        """Use the trained encoder for decisions, unless the steps diverged."""
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _STREAK_THAT_STOPS:
             raise TrainingDiverged(
                 f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
-                f"and training stops here. The last saved state is good; try a learning rate below "
+                f"and training stops here. The last saved state is not affected; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
         self._encoder = self.learner.acting_copy()
@@ -442,7 +445,8 @@ class NeuralLinUCB(Policy):
 def can_stack(members: Sequence[Policy]) -> bool:
     """Return True if ``adapt_stacked`` can take the steps of these policies: neural, of one shape and recipe.
 
-    Seeds may differ, and so may the values of weights if the terms are the same. Each policy may be given only once.
+    Seeds may differ. The weights of terms may differ too, if all policies have the same terms. Each policy may be given
+    only once.
     """
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
@@ -465,7 +469,7 @@ def adapt_stacked(
             held.enter_context(policy._locks.write)
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
-            # Policies take different steps once they have target contexts or target rewards.
+            # Steps differ between policies with and without target contexts or target rewards, so these are grouped.
             due, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
             if due:
                 ready.setdefault((due, kinds), []).append((index, policy))

