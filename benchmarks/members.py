@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import commit, machine
+from machine import commit
 
 import daband
 from daband.domains._registry import data_directory
@@ -90,13 +90,7 @@ def main() -> None:
             rows.append({**json.loads(done.stdout.splitlines()[-1]), "commit": given.commit or commit()})
             if given.record is not None:
                 rows.sort(key=lambda row: (PAIRS.index(row["pair"]), row["kind"], row["seed"]))
-                record = {
-                    "commit": given.commit or commit(),
-                    "machine": machine(),
-                    "members": MEMBERS,
-                    "rows": list(rows),
-                }
-                given.record.write_text(json.dumps(record, indent=1) + "\n")
+                given.record.write_text(json.dumps(rows, indent=1) + "\n")
 
     with ThreadPoolExecutor(given.workers) as pool:
         list(pool.map(work, jobs))

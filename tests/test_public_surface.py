@@ -64,8 +64,10 @@ def test_the_surface_is_what_the_docs_promise():
 
 
 def test_the_version_is_written_once_in_effect():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    assert project["version"] == daband.__version__
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert settings["project"]["dynamic"] == ["version"]
+    root = Path(__file__).parents[1] / settings["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{daband.__version__}"' in root.read_text()
 
 
 def test_every_room_is_found():

@@ -62,7 +62,8 @@ def test_every_page_names_a_command_that_exists():
 
 
 def test_results_pages_are_short():
-    words = {page.name: len(page.read_text().split()) for page in RESULTS.glob("*.md")}
+    # The rules of tables are no words.
+    words = {page.name: len(re.findall(r"\S*\w\S*", page.read_text())) for page in RESULTS.glob("*.md")}
     assert sum(words.values()) <= MAX_WORDS, words
 
 

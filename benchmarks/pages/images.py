@@ -181,9 +181,9 @@ def methods(records: Sequence[Record]) -> str:
     return fill("methods", rows=rows, head=head, commits=commits(records))
 
 
-def members(record: Mapping[str, Any]) -> str:
+def members(runs: Sequence[Record]) -> str:
     """Return the page of five members and their student."""
-    runs, rows, gains = record["rows"], [], []
+    rows, gains = [], []
     for pair in dict.fromkeys(run["pair"] for run in runs):
         single = [run["accuracy"] for run in runs if (run["pair"], run["kind"]) == (pair, "single")]
         several = [run for run in runs if (run["pair"], run["kind"]) == (pair, "members")]
