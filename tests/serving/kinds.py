@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import daband
+from daband.policies import policies
 
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
 LATENT = {"dimension": 8, "hidden": 10}
@@ -51,6 +52,7 @@ KINDS = {
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
     "daband-shared-pca": (daband.DABand, _vector(recipe=SMALL, arms="shared", transform=daband.PCA(4))),
     "log": (daband.LogPolicy, _vector()),
+    "self-training": (policies.get("self-training"), _vector(feedback="one_hot")),
     "mixture": (_mixture, _vector()),
     "daband-paper": (daband.DABand, _vector(recipe={"base": "paper", "learning": {"steps": 2}})),
     "daband-shared": (daband.DABand, _vector(recipe=SMALL, arms="shared")),
@@ -81,6 +83,7 @@ def trained(kind, n=150):
     contexts = contexts_of(settings, n, seed=1)
     rng = np.random.default_rng(2)
     rewards = 7.0 * rng.random(n) - 2.0 if kind in ("linucb", "trees") else rng.random(n)
+    rewards = rewards.round() if kind == "self-training" else rewards  # a reward of 1 reveals a label
     policy.prepare(contexts)
     policy.observe_target(contexts[: n // 2])
     ids = [f"patient-{number:05d}" for number in range(n)]

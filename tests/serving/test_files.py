@@ -38,7 +38,8 @@ def test_nothing_that_was_trained_on_is_inside(kind, tmp_path):
                 assert np.float64(number).tobytes() not in content
                 assert repr(float(number)).encode() not in content
     moments = policy.reward_moments
-    for reward in [*rewards, *((rewards - moments.centre) / moments.scale)]:
+    standardised = (rewards - moments.centre) / moments.scale
+    for reward in {*rewards.tolist(), *standardised.tolist()} - {0.0, 1.0}:  # these are in every file
         assert np.float64(reward).tobytes() not in content
         assert repr(float(reward)).encode() not in content
     assert not any(name.encode() in content for name in ids)
