@@ -137,3 +137,11 @@ def test_a_policy_says_what_fit_and_predict_are_called():
         with pytest.raises(AttributeError, match=f"LinUCB has no {name}: use {instead}"):
             getattr(policy, name)
     assert not hasattr(policy, "score")
+
+
+def test_columns_of_rewards_may_have_any_order():
+    X = np.array([[0.0], [1.0]] * 20)
+    rewards = pd.DataFrame({"mail": 1.0 - X[:, 0], "call": X[:, 0]})
+    policy = TransferPolicy().fit(X, rewards)
+    best = np.where(X[:, 0] < 0.5, "mail", "call")
+    assert policy.score(X, np.ones(40), action=best, propensity=np.full(40, 0.5)) > 0.9

@@ -259,7 +259,8 @@ class TransferPolicy(_TransferEstimator):
         if action is None:
             return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
         contexts, domain = self._named_domains(X, sample_domain)
-        arms = np.minimum(np.searchsorted(self.classes_, action), len(self.classes_) - 1)
+        order = np.argsort(self.classes_)  # the columns of a table have any order
+        arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
             raise InvalidInput(f"action has {unknown[0]!r}, which was not among the actions in fit")
         rewards, value = np.asarray(y, np.float64), 0.0

@@ -171,3 +171,43 @@ def test_choose_compares_policies_that_know_the_features():
     assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
     assert choice.policy.catalogue is not None
     assert np.argmax(choice.table[2]["target_fractions"]) >= 3
+
+
+def test_the_order_of_the_two_tables_of_arms_does_not_matter():
+    tables = {"target": offers()[3:], "source": offers()[:9]}
+    assert pair_of(tables).catalogue.offered.tolist() == pair_of().catalogue.offered.tolist()
+
+
+def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
+    pair = pair_of()
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
+    daband.export(policy, tmp_path / "p.daband", domain="target", pair=pair)
+    deployed, contexts = daband.load_deployed(tmp_path / "p.daband"), pair.target.read(np.arange(9))
+    some = np.tile(np.arange(12) < 4, (9, 1))
+    assert policy.decide(contexts, "target", available=some).arm.tolist() == [3] * 9
+    assert deployed.decide(contexts, available=some).arm.tolist() == [3] * 9
+    with pytest.raises(daband.InvalidInput, match="among leaves no arm"):
+        deployed.decide(contexts, among=["o0", "o1"])
+
+
+def test_members_without_features_are_not_pooled_by_a_catalogue(tmp_path):
+    pytest.importorskip("torch")
+    pair = pair_of()
+    policy = daband.DABand.for_pair(pair, members=2, device="cpu")
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    contexts = pair.target.read(np.arange(20))
+    means = policy.decide(contexts, "target").mean
+    parts = [member.decide(contexts, "target").mean for member in policy.members.values()]
+    np.testing.assert_allclose(means, np.mean(parts, axis=0), atol=1e-12)
+    policy.save(tmp_path / "p")
+    np.testing.assert_array_equal(daband.load(tmp_path / "p").decide(contexts, "target").mean, means)
+    daband.export(policy, tmp_path / "p.daband", domain="target")
+
+
+def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2)
+    policy.arm_names = ("a", "b")
+    with pytest.raises(daband.InvalidInput, match="5 is not a text"):
+        policy.add_arm(5)
+    assert (policy.n_arms, policy.arm_names) == (2, ("a", "b"))

@@ -115,3 +115,10 @@ def test_the_number_of_members_is_checked():
         daband.DABand.for_pair(pair(), members=0)
     alone = daband.DABand.for_pair(pair(), members="auto", device="cpu")
     assert isinstance(alone, daband.DABand)
+
+
+def test_one_context_per_arm_has_no_student():
+    shape = {"context_shape": (4,), "n_arms": 3, "arms": "shared"}
+    members = {f"s{seed}": daband.DABand(**shape, seed=seed, feedback="one_hot", **STYLE) for seed in range(2)}
+    with pytest.raises(InvalidInput, match="one context per arm"):
+        daband.Mixture(**shape, members=members, learn_weights=False).student()

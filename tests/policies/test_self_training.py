@@ -121,3 +121,17 @@ def test_wide_features_get_it_by_default():
     assert daband.evaluate(choice.policy, pair.target_test).accuracy > 0.9
     bandit = daband.domains.from_arrays(source=(wide[0], np.random.default_rng(2).random((300, 3))), target=target)
     assert [one.method for one in daband.trust.default_candidates(bandit)][1:] == ["linucb", "mixture-p"]
+
+
+def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
+    contexts, labels = domains()
+    pair = daband.domains.from_arrays(source=(contexts[0], labels[0]), target=contexts[1])
+    policy = policies.get("self-training").for_pair(pair)
+    for episodes in (4, 2):
+        daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16)
+        assert policy._fitted_rounds == policy.rounds_learned
+    policy.save(tmp_path / "p", replay=False)
+    other = daband.load(tmp_path / "p")
+    other.update(contexts[0], labels[0], np.ones(len(labels[0])))
+    other.adapt(1)
+    assert set(other._theta) == set(policy._theta)

@@ -85,3 +85,14 @@ def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
         # An older index keeps its meaning, and the file can be published again.
         assert client.post("/models", content=files[1].read_bytes()).status_code == 201
         assert client.get("/").status_code == 200
+
+
+def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
+    with served(files[1], sqlite_log) as client:
+        new = {**NEW, "id": 7}
+        assert client.post("/decide", json={"context": {"age": 50}, "arms": [new]}).json()["arm_name"] == "7"
+        assert client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()["arm_name"] == "7"
+    store = Store(sqlite_log)
+    deployed = model_from(files[1].read_bytes(), 1)
+    assert with_listed(deployed, store.note("arms")).deployed.frozen.offered is None
+    store.close()

@@ -119,8 +119,13 @@ def test_without_a_catalogue_ids_select_and_features_are_rejected(tmp_path):
     daband.export(policy, tmp_path / "p", arm_names=["a", "b", "c"])
     file = daband.load_deployed(tmp_path / "p")
     assert file.decide([1.0, 2.0], arms=["c"]).arm_name == "c"
-    with pytest.raises(daband.InvalidInput, match="without a catalogue"):
-        file.decide([1.0, 2.0], arms=[{"id": "c", "price": 2}])
+    for arms, message in (
+        ([{"id": "c", "price": 2}], "without a catalogue"),
+        (["c", "a", 2], "given twice"),
+        ([{"name": "c"}], "None is no arm"),
+    ):
+        with pytest.raises(daband.InvalidInput, match=message):
+            file.decide([1.0, 2.0], arms=arms)
 
 
 def test_a_table_of_arms_is_in_the_file(tmp_path):

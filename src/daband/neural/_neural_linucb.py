@@ -356,6 +356,8 @@ class NeuralLinUCB(Policy):
         """
         if not can_stack(members):
             raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
+        if members[0].arms == "shared":
+            raise InvalidInput("a mixture with one context per arm has no student")
         neural = [member for member in members if isinstance(member, NeuralLinUCB)]
         student = copy.deepcopy(neural[int(np.argmax(weights))])
         where = student.domains.first_target

@@ -40,6 +40,7 @@ from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
+from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, revealed_predictions
 from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
@@ -176,9 +177,10 @@ class Mixture(Policy):
         #: Checksums of learned contexts: errors on these are not informative about new contexts.
         self._seen: dict[int, None] = {}
         #: The index of the member that uses arm features. Predictions of the others are averaged with it (``_trust``).
-        self._joint = next((at for at, one in enumerate(self.members.values()) if one.catalogue is not None), None)
-        if self._joint is not None:
-            self.catalogue = list(self.members.values())[self._joint].catalogue
+        heads = (getattr(member, "_head", None) for member in self.members.values())
+        self._joint = next((at for at, head in enumerate(heads) if isinstance(head, JointHead)), None)
+        catalogues = (member.catalogue for member in self.members.values())
+        self.catalogue = next((one for one in catalogues if one is not None), None)
         few = math.prod(self.feature_shape) <= _FEW_NUMBERS
         self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
@@ -281,7 +283,9 @@ class Mixture(Policy):
         """
         if self._joint is None:
             return np.ones(self.n_arms)
-        counts = list(self.members.values())[self._joint].counts  # type: ignore[attr-defined]
+        member = list(self.members.values())[self._joint]
+        with member._locks.state:
+            counts = member.counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
 
     def _factors(self) -> FloatArray:
@@ -487,7 +491,7 @@ class Mixture(Policy):
             made: Policy = student_of(
                 list(self.members.values()), self._stack.weights, check_int("steps", steps, minimum=1)
             )
-        for name in ("table", "framing", "arm_names"):
+        for name in ("table", "framing", "arm_names", "catalogue"):
             setattr(made, name, getattr(self, name))
         return made
 

@@ -629,8 +629,9 @@ class Policy(ABC):
                 raise InvalidInput(f"features of a new arm: {given}")
             number, names, before = str(self.n_arms), self.arm_names or (), self._catalogue
             called = name or (f"arm {number}" if number in names else number)
-            if called in names:
-                raise InvalidInput(f"name: {called!r} is an arm already")
+            if not isinstance(called, str) or called in names:
+                wrong = "is an arm already" if isinstance(called, str) else "is not a text"
+                raise InvalidInput(f"name: {called!r} {wrong}")
             if before is not None:
                 self._catalogue = before.with_arms([called], [features])
             try:

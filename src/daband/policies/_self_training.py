@@ -170,7 +170,7 @@ class SelfTraining(LinUCB):
         self._contexts[domain] = rows[np.sort(first)][:_MAX_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
-        if not self.rounds_learned:  # a resumed run keeps its number of episodes
+        if not 0 < self._episodes_left <= episodes:  # a resumed run keeps its number of episodes
             self._episodes_left = episodes
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
@@ -184,7 +184,8 @@ class SelfTraining(LinUCB):
                 share = _OWN_SHARE if sizes[1] > 0.0 else 0.0
                 theta[domain] = (1.0 - share) * fitted + (share * sizes[0] / sizes[1] * own if share else 0.0)
             with self._locks.state:
-                self._theta, self._fitted_rounds = theta, learned
+                # A file without training data has no contexts: its regressions stay.
+                self._theta, self._fitted_rounds = self._theta | theta, learned
         return {}
 
     def _grow(self) -> None:

@@ -72,7 +72,7 @@ def list_arms(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, re
         raise InvalidInput("the policy was trained without a catalogue of arms")
     names, _, _ = catalogue.look_up(arms)  # raises an error for features that cannot be read
     known = {*catalogue.names, *(one["id"] for one in note["arms"])}
-    new = [arm for name, arm in zip(names, arms, strict=True) if name not in known]
+    new = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known]
     if len(known) + len(new) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
     offered = names if replace else None if note["offered"] is None else [*note["offered"], *(one["id"] for one in new)]

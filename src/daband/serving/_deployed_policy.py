@@ -220,7 +220,10 @@ class DeployedPolicy:
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
-            indices = [self.arm_number(arm["id"] if isinstance(arm, Mapping) else arm, "arms") for arm in arms]
+            ids = [arm.get("id") if isinstance(arm, Mapping) else arm for arm in arms]
+            indices = [self.arm_number(arm, "arms") for arm in ids]
+            if len(set(indices)) < len(indices):
+                raise InvalidInput("arms: an arm is given twice")
             return [self.arm_names[number] for number in indices], np.array(indices), None
         names, indices, vectors = catalogue.look_up(arms)
         return names, np.array(indices), vectors
@@ -265,15 +268,16 @@ class DeployedPolicy:
         mask = np.ones((n, self.n_arms), np.bool_)
         if available is not None:
             mask = check_available(available, n, self.n_arms)
-        if among is None:
-            return mask
-        if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
-            raise InvalidInput(f"among must be a list of arms, by name or number, got {among!r}")
-        listed = np.zeros(self.n_arms, np.bool_)
-        listed[[self.arm_number(arm, "among") for arm in among]] = True
-        mask = mask & listed
+        if among is not None:
+            if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
+                raise InvalidInput(f"among must be a list of arms, by name or number, got {among!r}")
+            listed = np.zeros(self.n_arms, np.bool_)
+            listed[[self.arm_number(arm, "among") for arm in among]] = True
+            mask = mask & listed
+        if self.frozen.offered is not None:
+            mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
-            raise InvalidInput("among leaves no arm to choose")
+            raise InvalidInput(f"{'available' if among is None else 'among'} leaves no arm to choose")
         return mask
 
     def arm_number(self, arm: Any, what: str) -> int:

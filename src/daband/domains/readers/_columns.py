@@ -382,7 +382,7 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         return Catalogue.fit(names or [str(at) for at in range(len(features))], features)
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
-    tables = [read_table(part) for part in (arms.values() if isinstance(arms, Mapping) else [arms])]
+    tables = [read_table(part) for part in ([arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms])]
     ids = []
     for number, frame in enumerate(tables):
         column = next((one for one in ("id", arm_column) if one in frame.columns), frame.columns[0])
