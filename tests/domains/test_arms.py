@@ -1,11 +1,14 @@
 """Catalogues of arms: tables, logs, files, and what each domain offers."""
 
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
 
 import daband
 from daband.domains import Columns, from_log, from_table
+from daband.linear._catalogue import Catalogue
 
 COLUMNS = Columns(context=["age", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p")
 
@@ -211,3 +214,29 @@ def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
     with pytest.raises(daband.InvalidInput, match="5 is not a text"):
         policy.add_arm(5)
     assert (policy.n_arms, policy.arm_names) == (2, ("a", "b"))
+
+
+def test_a_thread_decides_while_another_one_adds_an_arm():
+    pair, features = pair_of(), {"price": 3.0, "kind": "card", "tags": "new|cheap", "code": 7}
+    policy = daband.Mixture.for_pair(pair, network=False)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    contexts = pair.target.read(np.arange(3))
+    policy._catalogue = policy.catalogue.with_arms(["new"], [features])  # the steps of add_arm, one by one
+    for available in (None, np.ones((3, 12), np.bool_)):
+        assert policy.decide(contexts, "target", available=available).mean.shape == (3, 12)
+    policy._grow()
+    for available in (None, np.ones((3, 12), np.bool_)):
+        assert policy.decide(contexts, "target", available=available).mean.shape == (3, 13)
+
+
+def test_distances_of_many_arms_need_little_memory():
+    features = np.random.default_rng(0).normal(size=(800, 30))
+    catalogue = Catalogue.fit([str(at) for at in range(800)], features)
+    known = np.arange(800) < 700
+    tracemalloc.start()
+    found = catalogue.distances(known)
+    assert tracemalloc.get_traced_memory()[1] < 16e6
+    tracemalloc.stop()
+    apart = np.linalg.norm(catalogue.vectors[:, None] - catalogue.vectors[known], axis=2)
+    unit = np.median(np.sort(apart[known], axis=1)[:, 1])
+    np.testing.assert_allclose(found, apart.min(axis=1) / unit, atol=1e-6)

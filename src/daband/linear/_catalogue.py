@@ -152,9 +152,11 @@ class Catalogue:
         """
         if known.sum() < 2:
             return np.full(len(self.names), np.inf)
-        apart = np.linalg.norm(self.vectors[:, None] - self.vectors[known][None], axis=2)
-        nearest = np.sort(apart[known], axis=1)[:, 1]
-        return apart.min(axis=1) / max(float(np.median(nearest)), _SMALLEST_DEVIATION)
+        learned = self.vectors[known]
+        squares = np.square(learned).sum(axis=1)
+        both = [np.partition(squares - 2.0 * (learned @ arm), 1)[:2] + arm @ arm for arm in self.vectors]
+        nearest, second = np.sqrt(np.maximum(both, 0.0)).T
+        return nearest / max(float(np.median(second[known])), _SMALLEST_DEVIATION)
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types, for ``from_state``."""

@@ -253,10 +253,11 @@ class Mixture(Policy):
     # Deciding.
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        mean, bonus = np.zeros((2, len(contexts), self.n_arms))
+        members = list(self.members.values())  # another thread may add an arm meanwhile
+        mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
         of_joint: tuple[FloatArray, FloatArray] | None = None
-        trust, factors = self._trust(), self._factors()
-        rows = zip(self.members.values(), self._stack.weights, factors, self._exploring, strict=True)
+        trust, factors = self._trust(members), self._factors()
+        rows = zip(members, self._stack.weights, factors, self._exploring, strict=True)
         for at, (member, weight, factor, exploring) in self._joint_first(list(rows)):
             if not (weight or (factor and bonuses) or at == self._joint):
                 continue
@@ -276,16 +277,15 @@ class Mixture(Policy):
         """Return (index, part) of each member; the member that uses arm features comes first."""
         return sorted(enumerate(parts), key=lambda part: part[0] != self._joint)
 
-    def _trust(self) -> FloatArray:
+    def _trust(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight of each arm's own regressions, (K,); the regression on arm features has the rest.
 
         After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
         """
         if self._joint is None:
-            return np.ones(self.n_arms)
-        member = list(self.members.values())[self._joint]
-        with member._locks.state:
-            counts = member.counts  # type: ignore[attr-defined]
+            return np.ones(members[0].n_arms)
+        with members[self._joint]._locks.state:
+            counts = members[self._joint].counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
 
     def _factors(self) -> FloatArray:
@@ -295,7 +295,7 @@ class Mixture(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         every, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
         frozen: list[Member] = []
-        trust, factors = self._trust(), self._factors()
+        trust, factors = self._trust(list(self.members.values())), self._factors()
         for at, policy in enumerate(self.members.values()):
             parts, own = policy._freeze(domain), policy.reward_moments
             weight, factor = float(self._stack.weights[at]), float(factors[at])
@@ -342,7 +342,7 @@ class Mixture(Policy):
             both = zip(self.members.values(), every, strict=True)
             means = [score_transformed(member, given[new], domain, False)[0] for member, given in both]
             if self._joint is not None:
-                trust = self._trust()
+                trust = self._trust(list(self.members.values()))
                 means = [trust * own + (1.0 - trust) * means[self._joint] for own in means]
             self._note(np.stack(means, axis=2), arms[new], rewards[new])
         self._remember(checksums)

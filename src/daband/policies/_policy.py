@@ -719,7 +719,7 @@ def _padded(available: Mask, n_arms: int) -> Mask:
     """Mark arms as unavailable if another thread added them after ``available`` was checked."""
     if available is None or available.shape[1] == n_arms:
         return available
-    return np.pad(available, ((0, 0), (0, n_arms - available.shape[1])))
+    return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
 
 
 def _learn_rounds(
@@ -782,7 +782,7 @@ def _check_request(
     mask = None if available is None else check_available(available, len(checked), policy.n_arms)
     catalogue = policy._catalogue
     if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(where))]).all():
-        mask = np.tile(offered, (len(checked), 1)) if mask is None else mask & offered
+        mask = np.tile(offered, (len(checked), 1)) if mask is None else mask & offered[: mask.shape[1]]
         if not mask.any(axis=1).all():
             raise InvalidInput(f"available leaves no arm of those that the {policy.domains.names[where]} has")
     return checked, where, mask
