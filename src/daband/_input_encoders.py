@@ -187,7 +187,9 @@ class InputEncoder:
             features = self.program(*(tokens[name] for name, _ in self.program.inputs))
             if features.ndim == 3:  # one vector per token
                 weights = tokens["attention_mask"][:, :, None].astype(np.float64)
-                features = (features * weights).sum(axis=1) / weights.sum(axis=1)
+                features = (features * weights).sum(axis=1) / np.maximum(
+                    weights.sum(axis=1), 1.0
+                )  # a text may have no token
         return features.astype(np.float32).astype(np.float64)  # rounded, as in the cache
 
     @functools.cached_property
@@ -295,12 +297,16 @@ def input_encoder(given: Any, framing: tuple[int, int] | None = None) -> InputEn
     if isinstance(given, InputEncoder):
         return given
     path = Path(given) if isinstance(given, str | os.PathLike) else None
-    if path is not None and path.suffix == ".onnx" and path.is_file():
+    if path is not None and path.suffix == ".onnx":
+        if not path.is_file():
+            raise InvalidInput(f"encoder {given} is not there")
         program = OnnxProgram(path.read_bytes())
         side = program.inputs[0][1][-1]
         framing = framing or ((side, side) if isinstance(side, int) else (224, 224))
         return InputEncoder(path.name, program, pixels=Pixels(*framing, squash=True))
     if path is not None and (path / "model.onnx").is_file():
+        if not (path / "tokenizer.json").is_file():
+            raise InvalidInput(f"encoder {given} has no tokenizer.json next to model.onnx")
         content, tokenizer = (path / "model.onnx").read_bytes(), (path / "tokenizer.json").read_text()
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
     try:

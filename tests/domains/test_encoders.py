@@ -232,3 +232,26 @@ def test_a_column_with_an_encoder_is_a_context():
         Columns(context=["age"], label="label", encoders={"review": "sentence-transformers:x"})
     with pytest.raises(InvalidInput, match="text and encoder go together"):
         daband.domains.load("files", source=__file__, target=__file__, label="a", text=["b"])
+
+
+def test_a_text_without_tokens_has_features_of_zeros():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+
+    class Program:
+        inputs, single, content = [("input_ids", ["n", "length"])], False, b""
+
+        def __call__(self, ids):
+            return np.ones((*ids.shape, 2)) + ids[:, :, None]
+
+    encoder = InputEncoder("words", Program(), tokenizer=words.to_str())
+    assert encoder.one("").tolist() == [0.0, 0.0]
+    assert encoder.one("a ?").tolist() == [1.5, 1.5]
+
+
+def test_missing_files_of_an_encoder_are_named(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    for given, message in ((tmp_path, "no tokenizer.json"), (tmp_path / "other.onnx", "is not there")):
+        with pytest.raises(daband.InvalidInput, match=message):
+            input_encoder(str(given))
