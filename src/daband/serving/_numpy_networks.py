@@ -3,10 +3,15 @@
 A deployed policy decides on one row at a time, for which the calls of a framework take longer than its arithmetic.
 Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
 convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
+
+Convolutions use Toom and Cook's multiplication of polynomials (Winograd's minimal filtering): ``_TILE`` rows of the
+result are coefficients of a product of two polynomials. From the values of both polynomials at side + _TILE - 1 points
+they take 8 products of rows instead of 20 for a 5 x 5 kernel. The rounding error is about three times as large.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -25,6 +30,10 @@ Float32Array = npt.NDArray[np.float32]
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 #: Largest number of patches that are multiplied at a time: they and their products stay in the cache.
 _PATCHES = 1024
+#: Rows of a convolution that are computed together.
+_TILE = 4
+#: The points of the polynomials, and infinity. More or larger points have larger rounding errors.
+_POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
 
 
 class Network(Protocol):
@@ -149,7 +158,7 @@ class ConvNetwork(_DenseNetwork):
                 or not weight.size
             ):
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
-            self._kernels.append((_by_rows(weight), np.ascontiguousarray(bias)))
+            self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
         # The division of bytes by 255 is folded into the first kernel.
         kernel, bias = self._kernels[0]
         self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
@@ -159,7 +168,7 @@ class ConvNetwork(_DenseNetwork):
             raise ValueError(f"the network takes images, contexts have shape {shape}")
         channels, height, width = shape
         for kernel, _ in self._kernels:
-            side = len(kernel)
+            side = len(kernel) - _TILE + 1
             if kernel.shape[1] != side * channels or min(height, width) <= side:
                 inputs = kernel.shape[1] // side
                 raise ValueError(
@@ -293,30 +302,58 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
 
 
-def _by_rows(weight: Float32Array) -> Float32Array:
-    """Return a kernel (K, C, side, side) as (side, side * C, K): a row of a patch is (column, channel)."""
+@functools.cache
+def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return S (TILE, n), G (n, side) and B (n, n): TILE rows of x (n,) convolved with a kernel g are S (G g * B x)."""
+    n = side + _TILE - 1
+    if not 1 <= side <= len(_POINTS) - _TILE + 2:
+        raise ValueError(f"a convolution has kernels of {side} x {side}")
+
+    def powers(degree: int) -> FloatArray:
+        return np.vstack([_POINTS[: n - 1, None] ** np.arange(degree), np.eye(degree)[-1]])
+
+    return np.ascontiguousarray(powers(_TILE).T), powers(side), np.ascontiguousarray(np.linalg.inv(powers(n)).T)
+
+
+@functools.lru_cache(maxsize=64)
+def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
+    """Return the sums of rows before the products, (n * tiles, height), and after them, (TILE, n)."""
+    after, _, of_tile = _toom_cook(side)
+    tiles = -(-(height - side + 1) // _TILE)
+    before = np.zeros((len(of_tile), tiles, tiles * _TILE + side - 1), np.float32)
+    for tile in range(tiles):
+        before[:, tile, tile * _TILE : tile * _TILE + len(of_tile)] = of_tile
+    return np.ascontiguousarray(before[:, :, :height]).reshape(-1, height), after.astype(np.float32)
+
+
+def _at_points(weight: Float32Array) -> Float32Array:
+    """Return a kernel (K, C, side, side) at all points, (n, side * C, K): a row of a patch is (column, channel)."""
     kernels, _, side, _ = weight.shape
-    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(side, -1, kernels))
+    kernel = np.tensordot(_toom_cook(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
+    return np.ascontiguousarray(kernel.reshape(len(kernel), -1, kernels), np.float32)
 
 
 def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
-    """Convolve maps (H, W, C) with a kernel (side, side * C, K) and keep the largest of every 2x2: (H', W', K)."""
-    height, width, _ = maps.shape
-    side, length, kernels = kernel.shape
+    """Convolve maps (H, W, C) with a kernel at points and keep the largest of every 2x2: (H', W', K)."""
+    height, width, channels = maps.shape
+    (points, length, kernels), side = kernel.shape, len(kernel) - _TILE + 1
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
-    flat = kernel.reshape(-1, kernels)
-    down, right, _ = maps.strides
-    out = np.empty((rows, columns, kernels), np.float32)
-    at_once = max(1, _PATCHES // (4 * columns))
-    for first in range(0, rows, at_once):
-        n = min(at_once, rows - first)
+    out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
+    at_once = max(1, _PATCHES // (2 * _TILE * columns))
+    for start in range(0, len(out), at_once):
+        pooled = out[start : start + at_once]
+        tiles = len(pooled)
+        part = maps[_TILE * start : _TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
+        before, after = _row_sums(side, len(part))
+        strips: Float32Array = before @ part
         # A row of a patch is contiguous in memory: pixels of a row, with their channels, are next to each other.
-        shape = (2 * n, 2 * columns, side, length)
-        patches: Float32Array = np.ndarray(shape, np.float32, maps, 2 * first * down, (down, right, down, 4))
-        four = (patches.reshape(-1, len(flat)) @ flat).reshape(n, 2, columns, 2, kernels)
-        larger = np.maximum(four[:, :, :, 0], four[:, :, :, 1])
-        np.maximum(larger[:, 0], larger[:, 1], out=out[first : first + n])
-    return out
+        shape, down = (points, tiles, 2 * columns, length), 4 * width * channels
+        patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4))
+        products = patches.reshape(points, -1, length) @ kernel
+        four = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, kernels)
+        larger = np.maximum(four[:, 0], four[:, 1])
+        np.maximum(larger[:, :, :, 0], larger[:, :, :, 1], out=pooled.swapaxes(0, 1))
+    return out.reshape(-1, columns, kernels)[:rows]
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
