@@ -91,8 +91,8 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
         from_table(source=tmp_path / "twice.csv", target=tmp_path / "twice.csv", columns=columns)
 
 
-@pytest.mark.parametrize("framing", [None, "224", 0, True])
-def test_a_framing_that_is_none_is_refused(tmp_path, framing):
+@pytest.mark.parametrize("framing", ["224", 0, True])
+def test_a_framing_that_is_no_number_of_pixels_is_refused(tmp_path, framing):
     for name in ("day", "night"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"")
