@@ -145,7 +145,7 @@ def written(path, header, arrays):
         {"reward_unit": [0, 1e400]},
         {"largest_norm": -1},
         {"members": []},
-        {"members": [{"share": -1, "width_share": 1, "constant": False, "transform": None, "network": None}]},
+        {"members": [{"weight": -1, "bonus_weight": 1, "constant": False, "transform": None, "network": None}]},
         {"transform": {"kind": "standardise", "clip": 0, "scale": 1}},
         {"transform": {"kind": "unknown"}},
         {"images": {"layout": "channels_first", "resize": 60000, "crop": 16}},

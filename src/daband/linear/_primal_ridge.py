@@ -91,7 +91,7 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
 
 
 def mixed_scores(
-    scores: Sequence[tuple[FloatArray, FloatArray]], shares: Sequence[float], width_shares: Sequence[float]
+    scores: Sequence[tuple[FloatArray, FloatArray]], weights: Sequence[float], bonus_weights: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
     """Return the weighted mean of several predictions, each of means and bonuses (B, K).
 
@@ -99,11 +99,11 @@ def mixed_scores(
     """
     if len(scores) == 1:
         return scores[0]
-    mean, width = shares[0] * scores[0][0], width_shares[0] * scores[0][1]
-    for (one_mean, one_width), share, width_share in zip(scores[1:], shares[1:], width_shares[1:], strict=True):
-        mean += share * one_mean
-        width += width_share * one_width
-    return mean, width
+    mean, bonus = weights[0] * scores[0][0], bonus_weights[0] * scores[0][1]
+    for (own_mean, own_bonus), weight, bonus_weight in zip(scores[1:], weights[1:], bonus_weights[1:], strict=True):
+        mean += weight * own_mean
+        bonus += bonus_weight * own_bonus
+    return mean, bonus
 
 
 # Maximum size of a context, relative to the ridge, before rounding errors affect predictions.

@@ -314,13 +314,13 @@ class Mixture(Policy):
             unit = own.scale / moments.scale  # members predict in their own unit
             offset += float(weight) * (own.centre - moments.centre) / moments.scale
             for member in parts.members:
-                share, bonus = float(weight) * unit * member.share, float(factor) * unit * member.width_share
+                share, bonus = float(weight) * unit * member.weight, float(factor) * unit * member.bonus_weight
                 if share > 0.0 or bonus > 0.0:
                     frozen.append(_weighted_member(member, share, bonus, None if member.constant else step))
             every.append(parts)
         if offset.any():
             nothing = np.zeros((self.n_arms, 0, 0))
-            frozen.append(Member(offset[:, None], nothing, width_share=0.0, constant=True))
+            frozen.append(Member(offset[:, None], nothing, bonus_weight=0.0, constant=True))
         layouts = {parts.layout for parts in every if not all(member.constant for member in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
@@ -568,7 +568,7 @@ def _weighted_member(member: Member, share: float, bonus: float, step: Any) -> M
         raise InvalidInput("a mixture of mixtures that both have transforms cannot be exported")
     inverse = member.inverse if bonus > 0.0 else np.zeros((len(member.theta), 0, 0))
     transform = member.transform if step is None else step
-    return dataclasses.replace(member, share=share, width_share=bonus, inverse=inverse, transform=transform)
+    return dataclasses.replace(member, weight=share, bonus_weight=bonus, inverse=inverse, transform=transform)
 
 
 # The members for a pair of domains.

@@ -205,11 +205,11 @@ def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
     for member in members:
         large = member.inverse.nbytes > LARGE_INVERSE
         small = np.zeros((len(member.theta), 0, 0))
-        kept.append(dataclasses.replace(member, inverse=small, width_share=0.0) if large else member)
-    before, after = (sum(member.width_share for member in some) for some in (members, kept))
+        kept.append(dataclasses.replace(member, inverse=small, bonus_weight=0.0) if large else member)
+    before, after = (sum(member.bonus_weight for member in some) for some in (members, kept))
     scale = before / after if after > 0 else 1.0
-    scaled = [dataclasses.replace(member, width_share=scale * member.width_share) for member in kept]
-    return tuple(member for member in scaled if member.share > 0 or member.width_share > 0)
+    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in kept]
+    return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
 
 
 def _check_counts(frozen: FrozenPolicy, least: int) -> None:

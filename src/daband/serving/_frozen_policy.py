@@ -49,8 +49,8 @@ class Member:
     """One predictor of a policy: features, ridge regressions on them, and its weight in the policy's predictions.
 
     theta is (heads, d), and inverse (heads, d, d) is the inverse of A. There is a regression per arm, or one for all
-    arms if each arm has its own context. ``width_share`` is the weight of the member's bonus, in units of the policy's
-    alpha; if it is 0, inverse may be (heads, 0, 0).
+    arms if each arm has its own context. ``weight`` is the weight of the member's predictions. ``bonus_weight`` is
+    the weight of its bonus, in units of the policy's alpha; if it is 0, inverse may be (heads, 0, 0).
     Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
 
     With ``vectors`` (K, m) of arms there is one regression on products of features and vectors. ``pooled`` (2, K) are
@@ -60,8 +60,8 @@ class Member:
 
     theta: FloatArray
     inverse: FloatArray
-    share: float = 1.0
-    width_share: float = 1.0
+    weight: float = 1.0
+    bonus_weight: float = 1.0
     transform: TransformStep | None = None
     network: Network | None = None
     constant: bool = False
@@ -77,8 +77,8 @@ class Member:
             raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
         if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
             raise ValueError("theta or inverse has a NaN or infinite value")
-        if not all(0.0 <= share < math.inf for share in (self.share, self.width_share)):
-            raise ValueError(f"the shares of a member are {self.share} and {self.width_share}")
+        if not all(0.0 <= weight < math.inf for weight in (self.weight, self.bonus_weight)):
+            raise ValueError(f"weight and bonus_weight must be >= 0, got {self.weight} and {self.bonus_weight}")
         object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
 
     @property
@@ -89,7 +89,7 @@ class Member:
     @property
     def has_widths(self) -> bool:
         """True if the member has an inverse. Without one it predicts only rewards, no bonuses."""
-        return self.inverse.size > 0 or self.width_share > 0.0
+        return self.inverse.size > 0 or self.bonus_weight > 0.0
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
         """Raise an error if contexts of this shape do not fit, or if there are not ``n_heads`` regressions."""
@@ -222,9 +222,9 @@ class _RowScorer:
             elif member.transform is not None:
                 start, limited = limited, limited + size
                 first.append(member.transform.clipped_linear())
-            theta[start : start + size] += unit[1] * member.share * member.theta.T
-            if member.width_share:
-                roots = unit[1] * member.width_share * np.linalg.cholesky(member.inverse)
+            theta[start : start + size] += unit[1] * member.weight * member.theta.T
+            if member.bonus_weight:
+                roots = unit[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
                 root = roots.transpose(1, 2, 0).reshape(size, -1).astype(kind)
                 self._roots.append((slice(start, start + size), root))
         first += [(own[0], np.zeros(own[0].shape[1]), np.full(own[0].shape[1], np.inf)) for own in networks]
@@ -450,7 +450,7 @@ class FrozenPolicy:
                 mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
             scores.append((mean, width))
         return mixed_scores(
-            scores, [member.share for member in self.members], [member.width_share for member in self.members]
+            scores, [member.weight for member in self.members], [member.bonus_weight for member in self.members]
         )
 
     def decide_row(self, context: AnyArray, round_number: int | None) -> tuple[FloatArray, FloatArray, int, float]:
@@ -563,8 +563,8 @@ class FrozenPolicy:
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
             "members": [
                 {
-                    "share": member.share,
-                    "width_share": member.width_share,
+                    "weight": member.weight,
+                    "bonus_weight": member.bonus_weight,
                     "constant": member.constant,
                     "joint": member.vectors is not None,
                     "new_variance": member.new_variance,
@@ -605,14 +605,14 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         parts = below(f"member/{at}/", arrays)
         step = None if part["transform"] is None else step_from(part["transform"], below("transform/", parts))
         network = None if part["network"] is None else network_from(part["network"], below("network/", parts))
-        shares = float(part["share"]), float(part["width_share"])
+        weights = float(part["weight"]), float(part["bonus_weight"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
             inverse = inverse.astype(np.float64)
         vectors = catalogue.vectors if catalogue is not None and part.get("joint") else None
         own: dict[str, Any] = {"pooled": parts.get("pooled"), "new_variance": float(part.get("new_variance", 0.0))}
         constant = bool(part["constant"])
-        members.append(Member(parts["theta"], inverse, *shares, step, network, constant, vectors, **own))
+        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, vectors, **own))
     centre, scale = header["reward_unit"]
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
