@@ -206,15 +206,14 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=0, help="300 by default, or what the pair has")
     parser.add_argument("--commit", default="")
     parser.add_argument("--record", type=Path, help="update this record with the finished variants; train nothing")
-    parser.add_argument("--tiny", action="store_true", help="the tiny version of the pair, to try the script")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.record is not None:
         finished = [run for path in sorted(given.out.glob("*.json")) for run in json.loads(path.read_text() or "[]")]
         _update(given.record, finished)
         return
-    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
-    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
+    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" else {}
+    pair = daband.domains.load(given.pair, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
     machine = {
         "commit": given.commit,

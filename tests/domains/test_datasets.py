@@ -114,7 +114,7 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
 )
 def test_options_are_checked_by_the_builder(name, options, says):
     with pytest.raises(InvalidInput, match=says):
-        load(name, tiny=True, **options)
+        load(name, **options)
 
 
 def test_a_class_without_an_example_is_told(monkeypatch):
@@ -125,7 +125,7 @@ def test_a_class_without_an_example_is_told(monkeypatch):
         return Parts({"source": (x, y), "target": x, "target_test": (x, y)})
 
     monkeypatch.setitem(catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
-    declare("declared here", read=read, tiny=read)
+    declare("declared here", read=read)
     try:
         assert load("declared here", labels=3, passes=2).source.passes == 2
         assert isinstance(pairs.get("declared here"), PairEntry)

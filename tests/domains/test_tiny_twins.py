@@ -1,15 +1,30 @@
-"""Every registered pair, by being registered: its tiny twin passes the public checks without any file."""
+"""Registered pairs pass the public checks: tiny versions without any file, the others if their data are there."""
 
 import numpy as np
 import pytest
 
-from daband.checks._pairs import check_pair, check_registered_pair
+from daband.checks._pairs import check_pair
 from daband.domains._registry import load, pairs
+from daband.errors import InvalidInput
 
 
-@pytest.mark.parametrize("name", pairs.names())
-def test_every_pair_conforms(name):
-    check_registered_pair(name)
+@pytest.mark.parametrize("name", ["digit", "synthetic", "warfarin", "warfarin/asian-black"])
+def test_a_tiny_version_needs_no_file_is_repeatable_and_conforms(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("DABAND_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DABAND_CACHE", str(tmp_path))
+    first, second = load(name, tiny=True), load(name, tiny=True)
+    for part in ("source", "target"):
+        one, other = (getattr(pair, part).batch(0, 64, seed=0) for pair in (first, second))
+        np.testing.assert_array_equal(one, other)
+    one, other = (pair.target_test.read_expected(0, 64) for pair in (first, second))
+    np.testing.assert_array_equal(one, other)
+    assert len(first.source) <= 2000
+    check_pair(first)
+
+
+def test_a_pair_that_reads_files_has_no_tiny_version():
+    with pytest.raises(InvalidInput, match="'amazon' has no tiny version; `daband data check amazon`"):
+        load("amazon", tiny=True)
 
 
 @pytest.mark.parametrize("options", [{"arms": "shared"}, {"rewards": "labels", "arms": "shared"}])
@@ -29,9 +44,7 @@ def test_the_real_pairs_conform(shared_data, name):
     check_pair(load(name))
 
 
-@pytest.mark.parametrize(
-    "name", ["amazon", "digit", "handwritten", "office_caltech", "s2rda49", "signs", "visda17", "warfarin"]
-)
+@pytest.mark.parametrize("name", ["digit", "warfarin"])
 def test_passes_is_passed_on(name):
     pair = load(name, tiny=True, passes=3)
     assert pair.source.rounds_available == 3 * len(pair.source)
@@ -58,26 +71,7 @@ def test_ordered_pairs_are_those_of_the_family(family, count):
         entry = pairs.get(name)
         assert {"passes", "target_passes", "source_test"} <= set(entry.options())
         assert f"{source} to {target}" in entry.about.summary
-        named, asked = load(name, tiny=True, passes=2), load(family, tiny=True, source=source, target=target, passes=2)
-        assert named.name == asked.name == name
-        np.testing.assert_array_equal(named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0))
-
-
-@pytest.mark.parametrize("name", ["handwritten", "s2rda49", "signs", "visda17", "amazon", "office_caltech"])
-def test_tiny_twins_can_be_learned_and_shift(name):
-    """A nearest-mean rule fitted on the source does well there, worse on the target, and better than chance."""
-    pair = load(name, tiny=True)
-    n = len(pair.source)
-    contexts = pair.source.read(np.arange(n)).reshape(n, -1).astype(float)
-    labels = pair.source.read_rewards(np.arange(n))[0].argmax(axis=1)
-    means = np.stack([contexts[labels == label].mean(axis=0) for label in range(pair.n_arms)])
-
-    def accuracy(rows, truth):
-        distances = np.square(means).sum(axis=1) - 2 * rows @ means.T
-        return (distances.argmin(axis=1) == truth).mean()
-
-    test = pair.target_test.read(0, len(pair.target_test))
-    truth = pair.target_test.read_expected(0, len(pair.target_test)).argmax(axis=1)
-    on_source, on_target = accuracy(contexts, labels), accuracy(test.reshape(len(test), -1).astype(float), truth)
-    assert on_source > 0.9
-    assert 1.5 / pair.n_arms < on_target <= on_source
+        if family == "warfarin":
+            named, asked = load(name, tiny=True), load(family, tiny=True, source=source, target=target)
+            assert named.name == asked.name == name
+            np.testing.assert_array_equal(named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0))

@@ -13,7 +13,8 @@ from daband.errors import InvalidInput
 from daband.policies._registered import policies
 from tests.registries import temporarily
 
-PAIR = load("amazon", tiny=True)
+_X = np.abs(np.random.default_rng(1).normal(size=(120, 400)))
+PAIR = from_arrays(source=(_X, np.arange(120) % 2), target=_X + 0.5)
 
 
 @pytest.mark.parametrize("name", policies.names())

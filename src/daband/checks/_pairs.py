@@ -1,11 +1,10 @@
-"""Checks for every pair: ``check_pair`` for a custom pair, ``check_registered_pair`` for a named one."""
+"""Checks for every pair of domains; ``check_pair`` runs them."""
 
 from __future__ import annotations
 
 import builtins
 import gc
 import sys
-import tempfile
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray
-from daband._files import environment_variables
 from daband._registry import Checks
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
-from daband.domains._registry import load
 from daband.errors import InvalidInput
 
 # All objects that can be reached from an object, for the leak check.
@@ -186,21 +183,6 @@ def check_no_target_rewards_in_reach(pair: Pair) -> None:
 def check_pair(pair: Pair) -> None:
     """Run every check. The first failure raises an ``AssertionError`` that names the problem."""
     PAIR_CHECKS.run(pair)
-
-
-def check_registered_pair(name: str) -> None:
-    """Check the tiny version of a registered pair: built twice without any file, equal both times, and valid."""
-    with (
-        tempfile.TemporaryDirectory() as empty,
-        environment_variables({"DABAND_DATA": f"{empty}/data", "DABAND_CACHE": empty}),
-    ):
-        first, second = load(name, tiny=True), load(name, tiny=True)
-        for (what, one), (_, other) in zip(_batches(first), _batches(second), strict=True):
-            _require((one == other).all(), f"{name}: two tiny twins differ in {what}")
-        one, other = (pair.require_target_test().read_expected(0, _SAMPLE) for pair in (first, second))
-        _require((one == other).all(), f"{name}: two tiny twins differ in what the target's test pays")
-        _require(len(first.source) <= 2000, f"{name}: the tiny twin has {len(first.source)} contexts; is it tiny?")
-        check_pair(first)
 
 
 def _require(condition: bool | np.bool_, message: str) -> None:

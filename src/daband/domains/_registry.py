@@ -71,7 +71,7 @@ class PairEntry:
     def check_options(self, names: Iterable[str]) -> None:
         """Raise if one of these names is not an option of the pair."""
         options = self.options()
-        for name in sorted(set(names) - {*options, "tiny"}):  # every pair has a tiny twin
+        for name in sorted(set(names) - {*options, "tiny"}):
             hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
 
@@ -84,8 +84,8 @@ def register_pair(
 ) -> Callable[[Build], Build]:
     """Register a function that builds a pair.
 
-    The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
-    with a default.
+    The function takes keyword options, every one with a default. If it takes ``tiny: bool``, it can build a small
+    version that needs no file, for tests and first steps.
 
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
@@ -114,8 +114,8 @@ def pair_names() -> list[str]:
 def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     """Build the pair registered as ``name``.
 
-    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's options; another
-    keyword is an error that lists them.
+    ``tiny=True`` builds a small version that needs no data files; "digit", "synthetic" and "warfarin" have one. The
+    other keywords are the pair's options; another keyword is an error that lists them.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms
@@ -125,7 +125,9 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     entry.check_options(options)
     if not isinstance(tiny, bool):
         raise InvalidInput(f"tiny must be True or False, got {tiny!r}")
-    return entry.build(tiny=tiny, **options)
+    if tiny and "tiny" not in inspect.signature(entry.build).parameters:
+        raise InvalidInput(f"pair {name!r} has no tiny version; `daband data check {name}` says which files it needs")
+    return entry.build(**({"tiny": True} if tiny else {}), **options)
 
 
 # Data folders: the data directory that a user fills, and the cache that daband fills.

@@ -1,7 +1,7 @@
 """Register pairs from the declaration of a data set. Options, checks and splits are shared here.
 
-A data set declares its description, its files, its reader and its tiny twin. ``declare``
-registers a pair for it, and one for each of its variants (an ordered pair of domains, one table of many).
+A data set declares its description, its files and its reader. ``declare`` registers a pair for it, and one for each of
+its variants (an ordered pair of domains, one table of many).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _COMMON = {
 }
 
 
-def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = None) -> None:
+def declare(family: str, *, read: Read, tiny: Read | None = None, resolve: Resolve | None = None) -> None:
     """Register a data set of the catalogue as a pair, and each of its variants.
 
     Args:
         family: the pair's name, and its table in ``catalogue.toml``, which has the texts, arms, variants and files.
         read: a function of the data set's options, each with a default, that reads its files.
-        tiny: the same for the twin that needs no file; it takes the same options.
+        tiny: the same for a small version that needs no file, if there is one; it takes the same options.
         resolve: see ``register_pair``.
     """
     said = catalogue()[family]
@@ -78,7 +78,7 @@ def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = No
             options = {option: parameter.default for option, parameter in read_options.items()}
             options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
             _check_choices(family, options, choices)
-            parts = (read_tiny if tiny else read)(**options)
+            parts = (read_tiny if tiny and read_tiny is not None else read)(**options)
             called = name.format(**options)
             arguments = {**parts.arguments, "name": called}
             arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
@@ -93,8 +93,8 @@ def declare(family: str, *, read: Read, tiny: Read, resolve: Resolve | None = No
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
         own = [parameter for option, parameter in read_options.items() if option not in fixed]
-        flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False)
-        build.__signature__ = inspect.Signature([flag, *own, *common.values()])  # type: ignore[attr-defined]
+        flag = [inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False)] if read_tiny else []
+        build.__signature__ = inspect.Signature([*flag, *own, *common.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
@@ -232,61 +232,3 @@ def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str
         labels: IntArray | None = given[1] if isinstance(given, tuple) else None
         if labels is not None and labels.ndim == 1:
             require_classes(labels, class_names, where=f"{name}'s {part}")
-
-
-# Small synthetic data in the shape of the real data, so that tests and first steps need no file.
-
-
-def made_up_images(
-    *, n_arms: int, per_class: int, side: int, seed: int, channels: int = 3, n_test: int | None = None
-) -> Parts:
-    """Return source, target and target test: images (n, channels, side, side) of uint8 and labels (n,).
-
-    A class is a blotchy pattern. The source shows it in grey on black. The target shows it in colour, with another
-    contrast, over a blotchy background.
-    """
-    generator = np.random.default_rng(seed)
-    patterns = _blotches(generator, n_arms, side) > 0
-    parts = []
-    for domain in ("source", "target", "test"):
-        labels = generator.permutation(np.repeat(np.arange(n_arms), per_class))
-        ink = patterns[labels]
-        strength = generator.uniform(0.6, 1.0, size=(len(labels), 1, 1, 1))
-        images = ink[:, None] * strength * np.ones((1, 3, 1, 1))
-        if domain != "source":
-            background = _blotches(generator, len(labels) * 3, side).reshape(-1, 3, side, side)
-            colour = generator.uniform(0.4, 1.0, size=(len(labels), 3, 1, 1))
-            images = np.clip(0.35 + 0.15 * background + 0.5 * (images - 0.35) * colour, 0.0, 1.0)
-        noisy = np.clip(images + generator.normal(0.0, 0.05, size=images.shape), 0.0, 1.0)
-        parts.append((np.round(noisy * 255).astype(np.uint8)[:, :channels], labels.astype(np.int64)))
-    return _as_parts(parts, n_test)
-
-
-def made_up_vectors(
-    *, n_arms: int, dimension: int, n: int, shift: float, seed: int, n_test: int | None = None
-) -> Parts:
-    """Return source, target and target test: non-negative vectors (n, d) with sparse features, and labels (n,)."""
-    generator = np.random.default_rng(seed)
-    centres = generator.random((n_arms, dimension)) * (generator.random((n_arms, dimension)) < 0.3)
-    drift = shift * generator.random(dimension) * (generator.random(dimension) < 0.3)
-    parts = []
-    for domain in ("source", "target", "test"):
-        labels = generator.permutation(np.arange(n) % n_arms)
-        vectors = centres[labels] + generator.normal(0.0, 0.15, size=(n, dimension))
-        if domain != "source":
-            vectors = vectors + drift
-        parts.append((np.clip(vectors, 0.0, None), labels.astype(np.int64)))
-    return _as_parts(parts, n_test)
-
-
-def _as_parts(parts: list[tuple[AnyArray, IntArray]], n_test: int | None) -> Parts:
-    source, target, (x, y) = parts
-    held = (x[:n_test], y[:n_test])
-    return Parts({"source": source, "target": target[0], "target_labelled": target, "target_test": held})
-
-
-def _blotches(generator: np.random.Generator, n: int, side: int) -> FloatArray:
-    """Return smooth random fields (n, side, side) of mean 0 and standard deviation about 1."""
-    coarse = generator.standard_normal((n, 4, 4))
-    grown = np.repeat(np.repeat(coarse, -(-side // 4), axis=1), -(-side // 4), axis=2)[:, :side, :side]
-    return np.ascontiguousarray(grown)

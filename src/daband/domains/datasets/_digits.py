@@ -250,8 +250,4 @@ def _interpolate(images: AnyArray) -> AnyArray:
     return ((total + unit // 2) // unit).astype(np.uint8)
 
 
-declare(
-    "handwritten",
-    read=_read_handwritten,
-    tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=20, side=_SIDE, seed=3, channels=1, n_test=100),
-)
+declare("handwritten", read=_read_handwritten)

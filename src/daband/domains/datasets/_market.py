@@ -79,10 +79,6 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
     return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
 
 
-def _tiny(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000, data_seed: int = 0) -> Parts:
-    return _read(kind=kind, n_source=min(n_source, 300), n_target=min(n_target, 200), data_seed=data_seed)
-
-
 class _World:
     """The tastes of both markets: the segment centres among the habits, and the reward of an offer."""
 
@@ -143,4 +139,4 @@ def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, exp
     )
 
 
-declare("market", read=_read, tiny=_tiny)
+declare("market", read=_read)

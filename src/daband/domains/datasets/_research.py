@@ -37,11 +37,7 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
     return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
 
 
-declare(
-    "amazon",
-    read=_read_amazon,
-    tiny=lambda **_: builder.made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
-)
+declare("amazon", read=_read_amazon)
 
 
 # Office-31 as pretrained features: 31 kinds of office objects, photographed for a shop, by a camera, by a webcam.
@@ -66,16 +62,12 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
     return Parts({"source": of_source, "target": seen[0], "target_labelled": seen, "target_test": held})
 
 
-def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
-    return builder.made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
-
-
 def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     halves = builder.load_halves(file_of("office31_features", domain), shape=(_WIDTH,), n_classes=31, dtype=None)
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
-declare("office31_features", read=_read_office31, tiny=_tiny_office31)
+declare("office31_features", read=_read_office31)
 
 
 # Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words.
@@ -98,18 +90,12 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
     return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
 
 
-def _tiny_office_caltech(**_: str) -> Parts:
-    made = builder.made_up_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2, n_test=100).arguments
-    rooted = {part: _root_shares(*made[part]) for part in ("source", "target_labelled", "target_test")}
-    return Parts({**rooted, "target": rooted["target_labelled"][0]})
-
-
 def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
     total = counts.sum(axis=1, keepdims=True)
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
 
-declare("office_caltech", read=_read_office_caltech, tiny=_tiny_office_caltech)
+declare("office_caltech", read=_read_office_caltech)
 
 
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
@@ -139,9 +125,7 @@ def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -
     return Parts(arguments, reader=pair_of_images)
 
 
-declare(
-    "visda17", read=_read_visda17, tiny=lambda **_: builder.made_up_images(n_arms=12, per_class=10, side=32, seed=5)
-)
+declare("visda17", read=_read_visda17)
 
 
 # S2RDA-49: rendered objects to photographs; the ten kinds that VisDA-2017 has too.
@@ -189,9 +173,7 @@ def _read_split_list(path: Path, root: Path) -> ImageList:
     return ImageList(tuple(root / name for name in names), labels)
 
 
-declare(
-    "s2rda49", read=_read_s2rda49, tiny=lambda **_: builder.made_up_images(n_arms=10, per_class=10, side=32, seed=6)
-)
+declare("s2rda49", read=_read_s2rda49)
 
 
 # Traffic signs: rendered to photographed, 43 kinds.
@@ -222,7 +204,7 @@ def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
     return contexts.read(np.arange(len(contexts))), images.labels
 
 
-declare("signs", read=_read_signs, tiny=lambda **_: builder.made_up_images(n_arms=43, per_class=8, side=16, seed=4))
+declare("signs", read=_read_signs)
 
 
 # Emoji: one vendor's drawings to another's, nine Unicode groups.
@@ -271,7 +253,7 @@ def _motif(codes: str) -> str:
     return "-".join(parts) or codes
 
 
-declare("emoji", read=_read_emoji, tiny=lambda **_: builder.made_up_images(n_arms=9, per_class=12, side=16, seed=7))
+declare("emoji", read=_read_emoji)
 
 
 # Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex, year, store).
@@ -305,20 +287,7 @@ def _parts_natural(frame: pl.DataFrame) -> Parts:
     return Parts({"source": source, "target": target, "columns": columns}, reader=from_table)
 
 
-def _tiny_natural(*, table: str = "wages-region") -> Parts:
-    generator = np.random.default_rng(len(table))
-    n = 320
-    target = np.arange(n) >= n // 2
-    age = generator.uniform(18.0, 70.0, n) + 5.0 * target
-    town = generator.choice(["north", "south", "west"], size=n)
-    income = np.where(generator.random(n) < 0.1, np.nan, generator.normal(30.0, 8.0, n))
-    score = 0.1 * (age - 45.0) + (town == "south") + generator.normal(0.0, 0.5, n)
-    arm = np.digitize(score, np.quantile(score, [0.33, 0.67]))
-    columns = {"domain": np.where(target, "target", "source"), "arm": arm, "age": age, "town": town, "income": income}
-    return _parts_natural(pl.DataFrame(columns).with_columns(pl.col("income").fill_nan(None)))
-
-
-declare("natural_tables", read=_read_natural, tiny=_tiny_natural)
+declare("natural_tables", read=_read_natural)
 
 
 # Warfarin: which of three doses does a patient need? Trained on one population, applied to another.
@@ -428,18 +397,6 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
     return _parts_sat12(*(_domain(domain) for domain in (source, target)))
 
 
-def _tiny_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
-    generator = np.random.default_rng([len(source), len(target)])
-    effects = generator.normal(size=(6, 31))
-    made = []
-    for centre in (0.0, 0.4):
-        x = generator.normal(centre, 1.0, size=(124, 6))
-        seconds = np.clip(np.exp(3.0 + x @ effects + generator.normal(0.0, 0.3, (124, 31))), 0.0, 1200.0)
-        x[generator.random(124) < 0.1, 3:] = np.nan
-        made.append((np.exp(2 * x), seconds, 1200.0, [f"feature {n}" for n in range(6)], [f"a{n}" for n in range(31)]))
-    return _parts_sat12(*made)
-
-
 def _domain(domain: str) -> tuple[Any, ...]:
     path = file_of("sat12", domain)
     x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
@@ -466,4 +423,4 @@ def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
     return Parts({"source": frames[0], "target": frames[1], "columns": meaning}, reader=from_table)
 
 
-declare("sat12", read=_read_sat12, tiny=_tiny_sat12)
+declare("sat12", read=_read_sat12)

@@ -79,7 +79,7 @@ def _targets(target: str) -> list[str]:
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with absolute paths and a file digest, so that runs on different data are never mixed."""
-    if options.get("tiny") or "source" not in options or "target" not in options:
+    if "source" not in options or "target" not in options:
         return options
     sides = ("source",) if options.get("domain") else ("source", "target")
     paths = {side: _existing(options[side], side).resolve() for side in sides}
@@ -99,7 +99,6 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
 )
 def _files(
     *,
-    tiny: bool = False,
     source: str = "",
     target: str = "",
     domain: str = "",
@@ -154,10 +153,6 @@ def _files(
         digest: the digest of the files when the settings were resolved; other files are rejected.
     """
     common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
-    if tiny:
-        old, new = _made_up()
-        columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
-        return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
     paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
     if digest and digest != _digest(*paths, *(_existing(path, "arms") for path in _arm_paths(arms))):
         raise DataError(
@@ -247,14 +242,3 @@ def _digest(*paths: Path) -> str:
             elif path.is_file():
                 marks.update(str(file.stat().st_mtime_ns).encode())
     return marks.hexdigest()[:16]
-
-
-def _made_up() -> tuple[pl.DataFrame, pl.DataFrame]:
-    generator = np.random.default_rng(5)
-    tables = []
-    for offset in (0.0, 4.0):
-        age = generator.normal(40.0 + offset, 9.0, 300)
-        offer = np.digitize(age + generator.normal(0.0, 2.0, 300), [35.0, 45.0])
-        city = generator.choice(["Oslo", "Rome"], size=300)
-        tables.append(pl.DataFrame({"age": age, "city": city, "offer": offer}))
-    return tables[0], tables[1]
