@@ -125,5 +125,4 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %%
 # A network with a name (``encoder="waves"``, for the command line and TOML files) is one file with a ``Features``:
-# :doc:`add_your_own` shows how such things are registered, and ``daband.checks.check_encoder`` holds it to the
-# contract.
+# :doc:`add_your_own` shows how such things are registered.

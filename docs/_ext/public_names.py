@@ -25,7 +25,7 @@ FIRST = {
     "serving": ["export", "load_deployed", "DeployedPolicy"],
     "bench": ["bench", "load_experiment", "Experiment"],
     "neural": ["DABand", "NeuralLinUCB", "Recipe"],
-    "checks": ["check_policy", "check_pair", "check_term", "check_encoder"],
+    "checks": ["check_policy", "check_pair", "check_term"],
 }  # fmt: skip
 """What stands first on its page; the rest follows by name."""
 ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "sklearn", "neural",

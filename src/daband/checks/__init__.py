@@ -1,6 +1,6 @@
-"""Conformance checks that every policy, term, encoder or pair must pass, including custom ones.
+"""Conformance checks that every policy, term or pair must pass, including custom ones.
 
-``check_encoder`` and ``check_term`` need torch, and are imported when they are first used.
+``check_term`` needs torch, and is imported when it is first used.
 """
 
 import importlib
@@ -10,14 +10,12 @@ from daband.checks._pairs import check_pair
 from daband.checks._policies import POLICY_CHECKS, check_policy
 
 if TYPE_CHECKING:
-    from daband.neural._checks import check_encoder, check_term
+    from daband.neural._checks import check_term
 
-__all__ = ["POLICY_CHECKS", "check_encoder", "check_pair", "check_policy", "check_term"]
-
-_NEURAL = ("ENCODER_CHECKS", "TERM_CHECKS", "check_encoder", "check_term")
+__all__ = ["POLICY_CHECKS", "check_pair", "check_policy", "check_term"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEURAL:
+    if name != "check_term":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("daband.neural._checks"), name)

@@ -1,10 +1,9 @@
-"""Checks for every encoder and every term of the objective.
+"""Checks for every term of the objective.
 
-    from daband.checks import check_encoder, check_term
-    check_encoder("mine", context_shape=(3, 32, 32))  # a context shape that the network accepts
+    from daband.checks import check_term
     check_term(MyTerm)  # or its registered name
 
-A check raises ``AssertionError`` with its finding. daband's tests run all of them over its networks and terms.
+A check raises ``AssertionError`` with its finding. daband's tests run all of them over its terms.
 """
 
 from __future__ import annotations
@@ -16,105 +15,8 @@ from torch import nn
 from torch.func import functional_call
 
 from daband._registry import Checks
-from daband.neural.encoders._encoder import Encoder, build_encoder, domain_rows
-from daband.neural.learning._flat_parameters import FlatStatistics
 from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Batch, Term, TermShape, terms
-
-ENCODER_CHECKS = Checks()
-
-_ROWS, _SOURCE = 7, 4
-_DOMAIN_ROWS = (_SOURCE, _ROWS - _SOURCE)
-
-
-def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return torch.allclose(left, right, atol=1e-9, rtol=1e-6)
-
-
-def _encoder(name: str, context_shape: tuple[int, ...], seed: int = 0) -> Encoder:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build_encoder(name, context_shape=context_shape).double().train()
-
-
-def _contexts(context_shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    contexts = torch.rand(_ROWS, *context_shape, generator=generator, dtype=torch.float64)
-    contexts[_SOURCE:] += 0.5  # the target is brighter
-    return contexts
-
-
-@ENCODER_CHECKS.add
-def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> None:
-    """Check that latents (B, d) have norm 1 and alignments (B, w) the stated width, in training and after it."""
-    encoder = _encoder(name, context_shape)
-    for mode in (True, False):
-        latent, alignment = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
-        assert latent.shape == (_ROWS, encoder.dimension), f"latents have shape {tuple(latent.shape)}"
-        assert alignment.shape == (_ROWS, encoder.alignment_width), f"alignments have shape {tuple(alignment.shape)}"
-        norms = latent.norm(dim=1)
-        assert torch.allclose(norms, torch.ones_like(norms)), f"latents have norms {norms.tolist()}"
-
-
-@ENCODER_CHECKS.add
-def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) -> None:
-    """Check that after training a context's latent does not depend on the rest of its batch."""
-    encoder = _encoder(name, context_shape)
-    contexts = _contexts(context_shape)
-    with torch.no_grad():
-        encoder(contexts, domain_rows=_DOMAIN_ROWS)
-        encoder.eval()
-        mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).latent
-        for row in range(_ROWS):
-            alone = encoder(contexts[row : row + 1], domain_rows=domain_rows(int(row >= _SOURCE), 1)).latent[0]
-            assert _close(alone, mixed[row]), f"row {row} has another latent alone"
-
-
-@ENCODER_CHECKS.add
-def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -> None:
-    """Check that a ``stackable`` encoder gives stacked runs the outputs, gradients and statistics of single runs."""
-    if not _encoder(name, context_shape).features.stackable:
-        return
-    batches = [_contexts(context_shape, seed) for seed in (0, 1)]
-    stacked = [_encoder(name, context_shape, seed) for seed in (0, 1)]
-    layout = FlatStatistics(stacked[0], runs=2)
-    buffers = layout.buffers(layout.pack(stacked))
-    named = [dict(encoder.named_parameters()) for encoder in stacked]
-    both = {key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_() for key in named[0]}
-    for mode in (True, False):
-        alone = [_encoder(name, context_shape, seed).train(mode) for seed in (0, 1)]
-        for encoder, other in zip(alone, stacked, strict=True):
-            encoder.load_state_dict(other.state_dict())
-        stacked[0].train(mode)
-        options = {"domain_rows": _DOMAIN_ROWS, "runs": 2}
-        output = functional_call(stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options)
-        gradients = torch.autograd.grad(_score(output.latent, output.alignment), list(both.values()), allow_unused=True)
-        for run, encoder in enumerate(alone):
-            latent, alignment = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
-            assert _close(output.latent[:, run], latent), f"run {run} has other latents than alone"
-            assert _close(output.alignment[:, run], alignment), f"run {run} has other alignments than alone"
-            expected = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)
-            for key, gradient, wanted in zip(both, gradients, expected, strict=True):
-                if wanted is not None:
-                    assert gradient is not None, f"{key} gets no gradient"
-                    part = gradient.view(2, *wanted.shape)[run]
-                    assert _close(part, wanted), f"run {run} has another gradient of {key}"
-            state = dict(encoder.named_buffers())
-            for key, buffer in stacked[run].named_buffers():
-                assert _close(buffer, state[key]), f"run {run} has another {key} than alone"
-
-
-def _score(latent: torch.Tensor, alignment: torch.Tensor) -> torch.Tensor:
-    """Return a number that depends on every latent and alignment in a different way."""
-    weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
-    rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
-    return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()
-
-
-def check_encoder(name: str, context_shape: tuple[int, ...]) -> None:
-    """Run every check. The first failure raises an error, mostly ``AssertionError``, with its rule as a note."""
-    ENCODER_CHECKS.run(name, context_shape)
-
 
 TERM_CHECKS = Checks()
 

@@ -44,7 +44,7 @@ class Features(nn.Module):
     width: int
     #: True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
     #: are adjacent along the first dimension, and features are (B, runs * width). All parameters must be trained,
-    #: and all buffers must belong to ``DomainNorm``; ``daband.checks.check_encoder`` checks that runs are independent.
+    #: and all buffers must belong to ``DomainNorm``; runs must be independent.
     stackable: ClassVar[bool] = False
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
