@@ -171,9 +171,69 @@ def test_an_assessment_names_the_arms_without_rewards():
 @pytest.mark.slow
 def test_choose_compares_policies_that_know_the_features():
     choice = daband.choose(pair_of(), episodes=4, episode_length=32)
-    assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
+    assert [row["candidate"] for row in choice.table] == ["best arm", "log", "linucb", "mixture"]
     assert choice.policy.catalogue is not None
-    assert np.argmax(choice.table[2]["target_fractions"]) >= 3
+    assert np.argmax(choice.table[3]["target_fractions"]) >= 3
+
+
+def feature_log(effect, new=0, n=3000):
+    """Rewards depend on the product of a context and an arm feature, by ``effect``; the last ``new`` arms are new."""
+    draw = np.random.default_rng(7)
+    features, x = np.linspace(-1.0, 1.0, 15)[:, None], draw.normal(size=(n, 2))
+    arms = draw.integers(0, 15 - new, n)
+    rewards = effect * x[:, 0] * features[arms, 0] + 0.2 * (arms == 4) + draw.normal(size=n)
+    offered = np.arange(15) < 15 - new
+    tables = [pl.DataFrame({"id": np.arange(15).astype(str), "size": features[:, 0]}).filter(pl.Series(offered | every))
+              for every in (False, True)]  # fmt: skip
+    return from_log(
+        source=(x, arms, rewards, np.full(n, 1 / (15 - new))),
+        target=draw.normal(size=(300, 2)),
+        arms={"source": tables[0], "target": tables[1]},
+    )
+
+
+def test_choose_on_a_log_personalises_only_if_the_log_proves_it_with_a_catalogue_too():
+    choice = daband.choose(feature_log(0.0), quick=True)
+    assert choice.candidate == "log"  # before: LinUCB or a mixture, which chose by context without proof
+    assert choice.rule.endswith("is chosen")
+    assert len(set(choice.policy.select(np.random.default_rng(0).normal(size=(50, 2))).arm)) == 1
+    assert daband.choose(feature_log(1.5), quick=True).candidate == "log"  # proven, and all arms have rewards
+
+
+def test_new_arms_are_chosen_if_the_log_proves_that_features_predict_arms_left_out():
+    choice = daband.choose(feature_log(1.5, new=3), quick=True)
+    assert choice.candidate == "linucb"
+    assert choice.rule.startswith("target arms without any reward are chosen by their features: ")
+    assert sum(choice.table[1]["target_fractions"][12:]) > 0.05
+    assert not any("without any reward" in doubt for doubt in choice.assessment.doubts)
+
+
+def test_new_arms_are_not_chosen_without_proof_and_an_assessment_doubts_them():
+    pair = feature_log(0.0, new=3)
+    choice = daband.choose(pair, quick=True)
+    assert choice.candidate == "log"
+    assert "; target arms without any reward are not chosen by their features: " in choice.rule
+    assert choice.rule.endswith(", which is not proven")
+    assert sum(choice.assessment.target_arms[12:]) == 0.0
+    assert set(choice.assessment.new_arms) == {"12", "13", "14"}
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=10)
+    doubts = daband.assess(policy, source=pair.source_test, target=pair.target).doubts
+    assert any("arms without any reward are chosen" in doubt for doubt in doubts)
+
+
+def test_a_log_policy_compares_with_the_best_arm_that_both_domains_have():
+    draw = np.random.default_rng(2)
+    x, arms = draw.normal(size=(900, 2)), draw.integers(0, 3, 900)
+    table = pl.DataFrame({"id": ["a", "b", "c"], "size": [1.0, 2.0, 4.0]})
+    pair = from_log(
+        source=(x, arms, 1.0 * arms + draw.normal(size=900), np.full(900, 1 / 3)), target=x,
+        arms={"source": table, "target": table[:2]},
+    )  # fmt: skip
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assert policy.evidence.arm == 1  # c is better, and is not offered in the target
+    assert set(policy.select(x[:20], "target").arm) == {1}
 
 
 def test_the_order_of_the_two_tables_of_arms_does_not_matter():

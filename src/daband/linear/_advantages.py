@@ -27,7 +27,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from daband._arrays import BoolArray, FloatArray, IntArray
+from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.linear._doubly_robust import RewardSums, RidgePath, doubly_robust_scores, fold_numbers
 from daband.linear._mean_estimates import MeanEstimate, mean_estimate
 from daband.linear._piecewise import PiecewiseStep, ramps_step
@@ -94,18 +94,22 @@ def learn_advantages(
     n_arms: int,
     *,
     by_context: bool = True,
+    offered: Mask = None,
     seed: int = 0,
 ) -> Advantages:
     """Learn from a log: contexts (n, d), and arms, rewards and propensities (n,).
 
-    Without ``by_context`` the best arm is always chosen, and there is no estimated gain.
+    Without ``by_context`` the best arm is always chosen, and there is no estimated gain. ``offered`` (K,) are the arms
+    that may be chosen; if the log has none of them, all arms may be.
     """
-    n = len(arms)
+    n, counts = len(arms), np.bincount(arms, minlength=n_arms)
+    usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     if n < _MIN_LOG:
-        return _best_mean(contexts.shape[1], arms, rewards, propensities, n_arms)
+        return _best_mean(contexts.shape[1], arms, rewards, propensities, usable)
     steps = [ramps_step(contexts, 1, trim=_TRIM), ramps_step(contexts, _PIECES)]
     designs = [step(contexts) for step in steps]
-    supported = np.bincount(arms, minlength=n_arms) >= min(_MIN_ROUNDS, max(1, n // (2 * n_arms)))
+    supported = usable & (counts >= min(_MIN_ROUNDS, max(1, n // (2 * n_arms))))
+    supported = supported if supported.any() else usable & (counts > 0)
     splits = [
         _NestedScores(designs[1][:, 1:], arms, rewards, propensities, fold_numbers(0, n, _FOLDS, key), n_arms)
         for key in range(_SPLITS * seed, _SPLITS * (seed + 1))
@@ -130,6 +134,14 @@ def learn_advantages(
     return Advantages(steps[used], theta, evidence)
 
 
+def prove_choices(scores: FloatArray, chosen: IntArray, best: int) -> LogEvidence:
+    """Return the gain of choices (n,) over the best arm, by doubly robust scores (n, K) that did not determine them."""
+    gains = scores[np.arange(len(chosen)), chosen] - scores[:, best]
+    gain = mean_estimate(gains)
+    low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
+    return _evidence(gain, low, scores[:, best], best, float((chosen != best).mean()))
+
+
 def _cross_fitted_gains(
     nested: _NestedScores, designs: Sequence[FloatArray], supported: BoolArray, best: int
 ) -> FloatArray:
@@ -147,14 +159,16 @@ def _cross_fitted_gains(
     return gains
 
 
-def _best_mean(dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, n_arms: int) -> Advantages:
+def _best_mean(
+    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, usable: BoolArray
+) -> Advantages:
     """Return the arms' means, weighted by inverse propensities and shrunk towards the mean over all arms."""
-    weights = 1.0 / propensities
+    weights, n_arms = 1.0 / propensities, len(usable)
     counts = np.bincount(arms, weights, minlength=n_arms)
     middle = float(weights @ rewards / weights.sum())
     one = float(weights.mean())
     means = (np.bincount(arms, weights * rewards, minlength=n_arms) + one * middle) / (counts + one)
-    best = int(np.where(counts > 0, means, -np.inf).argmax())
+    best = int(np.where(usable & (counts > 0), means, -np.inf).argmax())
     none = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), none, none, none, none, dim)
     evidence = LogEvidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)

@@ -240,6 +240,28 @@ class JointHead:
         self.vectors = np.concatenate([self.vectors, vectors])
         self.statistics.add_dimensions(n_effects(len(self.vectors)) - before)
 
+    def predict_left_out(
+        self,
+        features: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        weights: FloatArray,
+        folds: tuple[IntArray, IntArray],
+    ) -> FloatArray:
+        """Return predicted rewards (n, K) of logged rounds, by regressions that have not seen them.
+
+        ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f has seen neither its
+        rounds nor a round of its arms, which are thus new arms for it.
+        """
+        predicted = np.zeros((len(arms), len(self.vectors)))
+        for fold in np.unique(folds[0]):
+            held, seen = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
+            head, sums = self.without_rounds(), self.empty_sums()
+            sums.add(*self.of_chosen(features[seen], arms[seen]), rewards[seen], weights[seen])
+            head.statistics = head.with_sums(sums)
+            predicted[held], _ = head.score(features[held], centre=sums.rewards.centre, bonuses=False)
+        return predicted
+
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
         return {f"primal.{name}": array for name, array in self.statistics.state(rounds=rounds).items()}

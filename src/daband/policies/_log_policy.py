@@ -114,6 +114,11 @@ class LogPolicy(Policy):
         return {**super().settings(), **exploration, "by_context": self.by_context}
 
     @property
+    def counts(self) -> IntArray:
+        """The number of rounds of each arm, (K,)."""
+        return self._plays
+
+    @property
     def evidence(self) -> LogEvidence:
         """The best arm, and the cross-fitted gain over it of choosing by context."""
         with self._locks.write, self._locks.state:
@@ -178,9 +183,17 @@ class LogPolicy(Policy):
             if unknown.any():
                 estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(unknown, estimated, propensities)
+            offered = None if self._catalogue is None else self._catalogue.offered.all(axis=0)
             with one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
-                    contexts, arms, rows[:, -2], propensities, self.n_arms, by_context=self.by_context, seed=self.seed
+                    contexts,
+                    arms,
+                    rows[:, -2],
+                    propensities,
+                    self.n_arms,
+                    by_context=self.by_context,
+                    offered=offered,
+                    seed=self.seed,
                 )
             self._fitted_rounds = rounds
         return self._advantages

@@ -225,6 +225,11 @@ class Mixture(Policy):
         return dict(zip(self.members, self._stack.weights.tolist(), strict=True))
 
     @property
+    def joint_member(self) -> Policy | None:
+        """The member that uses arm features, or None."""
+        return None if self._joint is None else list(self.members.values())[self._joint]
+
+    @property
     def counts(self) -> IntArray:
         """The number of rounds that each arm has learned from."""
         return next(member.counts for member in self.members.values() if hasattr(member, "counts"))

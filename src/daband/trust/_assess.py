@@ -17,8 +17,12 @@ from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._source_rounds import in_domains, positions_of, rewarded_rounds
 from daband.evaluation._weighted_log import score_rounds
+from daband.linear._advantages import LogEvidence, prove_choices
 from daband.linear._catalogue import Catalogue
+from daband.linear._joint_ridge import JointHead
+from daband.policies._incoming_rounds import log_weights
 from daband.policies._log_policy import LogPolicy
+from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
@@ -41,6 +45,10 @@ _TOP_FRACTION = 0.95
 _LOST_DEVIATION = 0.1
 #: A policy also collapsed if it no longer uses this fraction of its arms.
 _UNUSED = 0.5
+#: Fraction of target contexts that may go to arms without rewards if nothing proves that their features predict.
+_NEW_ARMS = 0.05
+#: Parts of the rounds and of the arms that are left out in turn.
+_FOLDS = 5
 #: Longer contexts are projected to this many numbers.
 _DIMENSION = 48
 #: Contexts of each domain, at most.
@@ -112,6 +120,42 @@ def assess(
         arm_names=names,
         unit=unit,
     )
+
+
+def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
+    """Return the gain over the best arm of choices by arm features, with arms that the regression has no reward of.
+
+    Each regression leaves out a fifth of the arms and a fifth of the rounds; it is evaluated on these rounds, where it
+    may choose all arms with rewards. None if the policy does not use arm features, or there are fewer than 5 arms.
+    """
+    joint = policy.joint_member if isinstance(policy, Mixture) else policy
+    head, catalogue = getattr(joint, "_head", None), policy.catalogue
+    draw, n = np.random.default_rng(0), len(rounds.contexts)
+    if (
+        joint is None
+        or not isinstance(head, JointHead)
+        or catalogue is None
+        or min(catalogue.offered[0].sum(), n) < _FOLDS
+    ):
+        return None
+
+    def seen(contexts: AnyArray, domain: str) -> list[AnyArray]:
+        contexts = transformed_contexts(policy, contexts, domain)
+        return [contexts if joint is policy else transformed_contexts(joint, contexts, domain)]
+
+    (features,) = in_domains(seen, rounds.contexts, rounds.origin)
+    if rounds.logged is None:  # as if a random arm of the source had been logged
+        arms = draw.choice(np.flatnonzero(catalogue.offered[0]), n)
+        rewards, weights = rounds.rewards(arms), np.ones(n)
+    else:
+        arms, rewards = rounds.logged.arms, rounds.logged.rewards
+        weights = log_weights(policy, rounds.logged.propensities)
+    folds = draw.permutation(n) % _FOLDS, draw.permutation(policy.n_arms) % _FOLDS
+    predicted = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
+    rewarded = np.bincount(arms, minlength=policy.n_arms) > 0
+    chosen = np.where(rewarded, predicted, -np.inf).argmax(axis=1)
+    best = int(np.where(rewarded, rounds.table.mean(axis=0), -np.inf).argmax())
+    return prove_choices(rounds.table, chosen, best)
 
 
 @dataclass(frozen=True)
@@ -194,8 +238,12 @@ def build_assessment(
     *,
     arm_names: Sequence[str],
     unit: str,
+    new_arms_proven: bool | None = None,
 ) -> Assessment:
-    """Return the assessment of a policy by its choices in both domains."""
+    """Return the assessment of a policy by its choices in both domains.
+
+    Without ``new_arms_proven``, ``prove_new_arms`` finds out whether the policy's choices of new arms are.
+    """
     rewards = rounds.rewards(choices.source_arms)
     gains = rewards - rounds.incumbent_rewards(incumbent)
     n = len(gains)
@@ -209,6 +257,13 @@ def build_assessment(
     doubts = collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
     if outside > _FAR_OUTSIDE:
         doubts.append(f"{outside:.0%} of target contexts are far from every source context")
+    target_arms, new_arms = arm_fractions(choices.target_arms, policy.n_arms), _new_arms(policy)
+    chosen = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
+    if chosen > _NEW_ARMS and new_arms_proven is None:
+        evidence = prove_new_arms(policy, rounds)
+        new_arms_proven = evidence is not None and evidence.personalises
+    if chosen > _NEW_ARMS and not new_arms_proven:
+        doubts.append(f"arms without any reward are chosen for {chosen:.0%} of target contexts, which nothing proves")
     assessment = Assessment(
         advantage=forecast.advantage if differs else 0.0,
         low=forecast.low if differs else 0.0,
@@ -232,11 +287,11 @@ def build_assessment(
         outside_support=outside,
         doubts=doubts,
         source_arms=arm_fractions(choices.source_arms, policy.n_arms),
-        target_arms=arm_fractions(choices.target_arms, policy.n_arms),
+        target_arms=target_arms,
         needed=rewards_needed(forecast.advantage, scale, differs, len(shown.contexts)),
         unit=unit,
         arm_names=list(arm_names),
-        new_arms=_new_arms(policy),
+        new_arms=new_arms,
     )
     return assessment.judged()
 

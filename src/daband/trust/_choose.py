@@ -30,6 +30,7 @@ from daband.trust._assess import (
     TargetContexts,
     arm_fractions,
     build_assessment,
+    prove_new_arms,
     reward_scale,
 )
 from daband.trust._assessment import Assessment
@@ -86,6 +87,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves that this gains.
+      With a catalogue also LinUCB and the mixture. If target arms have no reward in the log, the mixture is preferred
+      to ``LogPolicy`` if the log proves that choosing by arm features gains with a fifth of the arms left out.
 
     With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
     """
@@ -95,12 +98,17 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         others = [one for one in every if one is not default]
         return [*others[:2], default]
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
-    if pair.catalogue is not None and not image:
-        mixture = Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True)
-        return [Candidate("constant", "constant"), Candidate("linucb", "linucb"), mixture]
-    if not image and isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint"):
+    logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
+    by_features = [
+        Candidate("linucb", "linucb"),
+        Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not logged),
+    ]
+    if logged and not image:
         method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
-        return [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
+        of_log = [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
+        return of_log if pair.catalogue is None else [*of_log, *by_features]
+    if pair.catalogue is not None and not image:
+        return [Candidate("constant", "constant"), *by_features]
     candidates = [Candidate("constant", "constant")]
     if image:
         candidates += [
@@ -272,8 +280,8 @@ def choose(
         chosen = compared.best(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
     policy = compared.policies[chosen]
-    if isinstance(policy, LogPolicy) and policy.by_context and not (evidence and evidence.answered):
-        rule = _log_sentence(policy.evidence, pair.class_names, unit)
+    if not (evidence and evidence.answered):
+        rule = _log_rule(policy, compared.new_arms if chosen == compared.preferred else None, pair, unit) or rule
     assessment = compared.assessment(chosen, unit)
     if survey is not None and evidence is not None and evidence.answered:
         advantage = evidence.intervals(len(options), budget=budget)[chosen]
@@ -305,6 +313,8 @@ class _Comparison:
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred: int
+    #: A log's evidence for choosing arms without rewards by their features; None if the target has no such arm.
+    new_arms: LogEvidence | None = None
 
     @classmethod
     def of(
@@ -338,7 +348,8 @@ class _Comparison:
         preferred = next((index for index, option in enumerate(options) if option.preferred), None)
         if preferred is None:
             preferred = max(uses, key=values.__getitem__)
-        return cls(pair, trained, rounds, shown, choices, incumbent, preferred)
+        preferred, evidence = _prefer_features(pair, trained, preferred, seed)
+        return cls(pair, trained, rounds, shown, choices, incumbent, preferred, evidence)
 
     def survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
         """Return questions that distinguish the candidates and the incumbent."""
@@ -380,6 +391,7 @@ class _Comparison:
             self.incumbent,
             arm_names=self.pair.class_names,
             unit=unit,
+            new_arms_proven=None if self.new_arms is None else self.new_arms.personalises,
         )
 
     def table(
@@ -429,8 +441,48 @@ def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
 
 
+def _prefer_features(
+    pair: Pair, trained: Sequence[Policy], preferred: int, seed: int
+) -> tuple[int, LogEvidence | None]:
+    """Return the candidate to choose if target arms have no reward in a log, and the evidence for it.
+
+    Instead of a ``LogPolicy``, which never chooses such arms, this is the last candidate that uses arm features. The
+    log has to prove that it gains, unless the log has no target arm at all.
+    """
+    log_policy, catalogue = trained[preferred], pair.catalogue
+    if not isinstance(log_policy, LogPolicy) or catalogue is None:
+        return preferred, None
+    rewarded = catalogue.offered[1] & (log_policy.counts > 0)
+    rounds = None if (rewarded == catalogue.offered[1]).all() else SourceRounds.read(pair.source, _CONTEXTS, seed=seed)
+    for index in reversed(range(len(trained))):
+        evidence = None if rounds is None else prove_new_arms(trained[index], rounds)
+        if evidence is not None:
+            return (index if evidence.personalises or not rewarded.any() else preferred), evidence
+    return preferred, None
+
+
 def _is_constant(option: Candidate) -> bool:
     return not option.uses_contexts and option.method != "random"
+
+
+def _log_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
+    """Return a log's evidence for the chosen policy; empty if there is none."""
+    by_context = isinstance(policy, LogPolicy) and policy.by_context
+    rule = _log_sentence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
+    if new_arms is None:
+        return rule
+    gain = _gain(new_arms, pair.class_names, unit)
+    verb = "; target arms without any reward are not" if rule else "target arms without any reward are"
+    return (
+        f"{rule}{verb} chosen by their features: with a fifth of the arms left out, choosing by "
+        f"arm features gains {gain}{'' if new_arms.personalises else ', which is not proven'}"
+    )
+
+
+def _gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+    digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
+    gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
+    return f"{gain} over {constant_arm(evidence.arm, arm_names).name}"
 
 
 def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
@@ -440,10 +492,8 @@ def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) ->
         return f"the log has too few rounds to choose by context: {always} is chosen"
     if evidence.error == 0.0:
         return f"choosing by context differs nowhere from {always}: {always} is chosen"
-    digits = max(0, 1 - math.floor(math.log10(evidence.error)))
-    gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
     chosen = "arms are chosen by context" if evidence.personalises else f"{always} is chosen"
-    return f"personalising gains {gain} over {always}: {chosen}"
+    return f"personalising gains {_gain(evidence, arm_names, unit)}: {chosen}"
 
 
 def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
