@@ -183,7 +183,7 @@ def _default_image() -> Recipe:
             "pseudo_labels": Weight(0.5, start=_RAMP),
         },
         encoder=EncoderSettings(name="conv"),
-        learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4), gate_exponent=8.0),
+        learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2), gate_exponent=8.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Augmentations of images that do not change the right arm: a shift, a change of contrast and of brightness.
+"""Augmentations of images that do not change the right arm: affine maps, changes of contrast and brightness.
 
 They make the encoder invariant to differences that are common between source and target domains. Pseudo-labels need
 them: the teacher sees the original image, the student the augmented one.
@@ -9,37 +9,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import unit_range
+
+#: Random numbers of an affine map: two for the displacement, four for the matrix.
+_MOVE_DRAWS = 6
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """The strength of the augmentation of images in training; vectors are not augmented.
 
-    ``shift`` is the largest displacement in pixels, with the border repeated. ``contrast`` 0.4 multiplies an image's
-    distance from its mean by 0.6 to 1.4 (each channel by a further half of that), and moves its brightness by up to
-    0.2 of the full range (each channel by a further half of that).
+    ``shift`` is the largest displacement in pixels. ``affine`` 0.2 adds a number between -0.2 and 0.2 to each entry of
+    the 2 x 2 identity matrix, by which an image is mapped around its centre: its size, aspect ratio, angle and slant
+    change. ``contrast`` 0.4 multiplies an image's distance from its mean by 0.6 to 1.4 (each channel by a further half
+    of that), and moves its brightness by up to 0.2 of the full range (each channel by a further half of that).
     """
 
     shift: int = 0
     contrast: float = 0.0
+    affine: float = 0.0
 
     def __post_init__(self) -> None:
         if self.shift < 0:
             raise InvalidInput(f"shift must be >= 0 pixels, got {self.shift}")
         if not 0.0 <= self.contrast <= 1.0:
             raise InvalidInput(f"contrast must lie in [0, 1], got {self.contrast}")
+        if not 0.0 <= self.affine < 0.5:  # at 0.5 a map may be singular
+            raise InvalidInput(f"affine must lie in [0, 0.5), got {self.affine}")
 
     def __bool__(self) -> bool:
-        return self.shift > 0 or self.contrast > 0
+        return self.moves or self.contrast > 0
 
     def draws(self, context_shape: tuple[int, ...]) -> int:
         """Return the number of random numbers for one context."""
         if len(context_shape) != 3:
             return 0
-        return (2 if self.shift else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
+        return (_MOVE_DRAWS if self.moves else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
+
+    @property
+    def moves(self) -> bool:
+        """True if pixels change their positions."""
+        return self.shift > 0 or self.affine > 0
 
 
 def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
@@ -51,23 +64,28 @@ def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor)
     if draws.shape[1] == 0:
         return contexts
     images = unit_range(contexts)
-    if settings.shift:
-        images = _shifted(images, settings.shift, draws[:, :2])
-        draws = draws[:, 2:]
+    if settings.moves:
+        images = _moved(images, settings, draws[:, :_MOVE_DRAWS])
+        draws = draws[:, _MOVE_DRAWS:]
     if settings.contrast:
         images = _recoloured(images, settings.contrast, draws)
     return images
 
 
-def _shifted(images: torch.Tensor, reach: int, draws: torch.Tensor) -> torch.Tensor:
-    batch, channels, height, width = images.shape
-    offset = (draws * (2 * reach + 1)).long()
-    rows = torch.arange(-reach, height - reach, device=images.device) + offset[:, :1]
-    columns = torch.arange(-reach, width - reach, device=images.device) + offset[:, 1:]
-    rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
-    pixels = torch.add(columns[:, None, :], rows[:, :, None], alpha=width)
-    pixels = pixels.view(batch, 1, height * width).expand(batch, channels, height * width)
-    return images.flatten(2).gather(2, pixels).view(batch, channels, height, width)
+def _moved(images: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
+    """Return each image under its own affine map. Pixels outside an image repeat its border.
+
+    Pixels are copied, not interpolated: interpolation blurs the images of training, and costs 0.03 on DIGIT.
+    """
+    height, width = images.shape[2:]
+    drawn = 2 * draws - 1
+    matrices = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)
+    matrices[:, :, :2] += settings.affine * drawn[:, 2:].view(-1, 2, 2)
+    for axis, side in enumerate((width, height)):
+        # Coordinates run from -1 to 1. A displacement is rounded, so that all numbers of pixels are equally likely.
+        matrices[:, axis, 2] += (2 * settings.shift + 1) / side * drawn[:, axis]
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, mode="nearest", padding_mode="border", align_corners=False)
 
 
 def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
