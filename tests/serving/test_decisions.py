@@ -167,18 +167,6 @@ class TestRefused:
         with pytest.raises(daband.InvalidInput, match="must be a daband policy"):
             daband.export("policy", tmp_path / "p")
 
-    def test_a_transform_of_another_library(self, tmp_path):
-        class Scaler:
-            def fit(self, contexts):
-                self.fitted_ = True
-
-            def transform(self, contexts):
-                return contexts
-
-        policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=Scaler())
-        with pytest.raises(daband.InvalidInput, match="another library"):
-            daband.export(policy, tmp_path / "p")
-
     def test_an_unfitted_transform(self, tmp_path):
         with pytest.raises(daband.NotFitted, match="prepare"):
             daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.PCA(1)), tmp_path / "p")

@@ -5,13 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import numpy as np
 import pytest
 
 import daband
-from daband.errors import InvalidInput
 
 SCRIPT = """
 import sys, time
@@ -178,31 +176,6 @@ def test_a_damaged_folder_says_what_to_do(damage, tmp_path):
     run()
     (tmp_path / damage).write_bytes(b"garbage")
     with pytest.raises(daband.CheckpointError, match="remove the folder to start anew"):
-        run()
-
-
-def test_a_transform_that_no_file_holds_is_not_fitted_again(tmp_path):
-    from sklearn.preprocessing import StandardScaler
-
-    x = np.random.default_rng(0).normal(size=(200, 4))
-    pair = daband.domains.from_arrays(source=(x, (x[:, 0] > 0).astype(int)), target=x)
-
-    def run(progress=None):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # saving tells that the file cannot hold it
-            policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=StandardScaler())
-            settings = {
-                "source": pair.source,
-                "target": pair.target,
-                "episode_length": 16,
-                "directory": tmp_path / "run",
-                "save_every": 0,
-            }
-            return daband.train(policy, episodes=4, **settings, progress=progress)
-
-    with pytest.raises(ZeroDivisionError):
-        run(lambda record: 1 / (2 - record["episode"]))
-    with pytest.raises(InvalidInput, match="pass the fitted transform"):
         run()
 
 

@@ -40,22 +40,17 @@ def inverted_pair(n=1500):
     )
 
 
-class Blind:
-    """A transform that drops the number that moved."""
-
-    def fit(self, *contexts):
-        return self
-
-    def transform(self, contexts):
-        rest = np.array(contexts, np.float64)
-        rest[:, 0] = 0.0
-        return rest
+def without_the_first(pair):
+    """Return a fitted transform that drops the number that moved."""
+    rows = pair.source.read(np.arange(len(pair.source)))
+    rows[:, 0] = 0.0
+    return daband.PCA(rows.shape[1] - 1).fit(rows)
 
 
 def test_a_few_target_rewards_decide_and_then_train():
     """The candidate that assumes right wins over the preferred one, and the verdict uses the rewards."""
     pair = inverted_pair()
-    blind = Candidate("without the first number", "linucb", {"transform": Blind()})
+    blind = Candidate("without the first number", "linucb", {"transform": without_the_first(pair)})
     candidates = [LINEAR[0], blind, LINEAR[1]]
     before = daband.choose(pair, candidates=candidates, episodes=15)
     assert before.candidate == "linucb"
@@ -188,7 +183,11 @@ def test_asking_stops_once_the_advantage_is_clear():
 
 def test_without_rewards_the_preferred_one_is_chosen_and_else_the_best_in_the_source():
     pair = inverted_pair(600)
-    both = [LINEAR[0], Candidate("linucb", "linucb"), Candidate("blind", "linucb", {"transform": Blind()})]
+    both = [
+        LINEAR[0],
+        Candidate("linucb", "linucb"),
+        Candidate("blind", "linucb", {"transform": without_the_first(pair)}),
+    ]
     assert daband.choose(pair, candidates=both, episodes=6).candidate == "linucb"
     marked = [*both[:2], replace(both[2], preferred=True)]
     assert daband.choose(pair, candidates=marked, episodes=6).candidate == "blind"

@@ -119,17 +119,10 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     policy._restore(below("policy/", arrays))
 
 
-def build(
-    settings: dict[str, Any],
-    *,
-    encoder: Any = None,
-    transform: Any = None,
-    arrays: Mapping[str, AnyArray] | None = None,
-) -> Any:
+def build(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
     """Return a policy from the result of ``settings()``, with "policy" (its registered name), "table" and "arm_names".
 
-    ``encoder`` is the module of a policy with a custom encoder; ``transform`` is the object of another library.
-    ``arrays`` has the encoders of the table.
+    ``encoder`` is the module of a policy with a custom encoder. ``arrays`` has the encoders of the table.
     """
     arguments = dict(settings)
     if "members" in arguments:  # a mixture; the member with a custom encoder gets the module
@@ -147,7 +140,7 @@ def build(
         arguments["catalogue"] = catalogue
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
-        arguments["transform"] = build_transform(arguments["transform"], transform)
+        arguments["transform"] = build_transform(arguments["transform"])
     if "domains" in arguments:
         arguments["domains"] = DomainNames(**arguments["domains"])
     policy = kind(**arguments)
@@ -158,14 +151,12 @@ def build(
     return policy
 
 
-def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Any:
+def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = None) -> Any:
     """Return the policy that was saved at ``path``; it continues bit for bit where it stopped.
 
     A file that is damaged, truncated, in another format or not a policy raises a ``CheckpointError`` that names it. A
-    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. A
-    policy whose transform is an object of another library needs that object, as ``transform``: fitted, unless it has
-    ``state`` and ``restore``. ``device`` is the device on which the policy computes from now on, by default the saved
-    one.
+    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
+    ``device`` is the device on which the policy computes from now on, by default the saved one.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> policy.save("policy.safetensors")
@@ -184,7 +175,7 @@ def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None,
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build(settings, encoder=encoder, transform=transform, arrays=below("table/", saved.arrays))
+        policy = build(settings, encoder=encoder, arrays=below("table/", saved.arrays))
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:
         mine = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"

@@ -755,7 +755,7 @@ def _transformed(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
         return contexts
     lead = contexts.shape[: -len(policy.context_shape)]
     flat = contexts.reshape(-1, *policy.context_shape)
-    features = transform(flat, domain) if transform.by_domain else transform(flat)
+    features = transform(flat, domain)
     return features.reshape(*lead, features.shape[-1])
 
 

@@ -187,8 +187,8 @@ class LinUCB(RidgePolicy):
         standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in standard deviations of
             rewards, so that the unit of rewards changes no decision. Otherwise predictions shrink towards 0 and bonuses
             have the unit 1.
-        transform: applied to contexts before the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or any
-            object with ``fit`` and ``transform``; fitted by ``prepare``.
+        transform: applied to contexts before the regression: a ``daband.Standardise()`` or a ``daband.PCA(64)``; fitted
+            by ``prepare``.
         shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
         catalogue: arms with features (``pair.catalogue``): one regression on products of context and arm features
             serves all arms, with an effect of each arm that has rounds; without it, a regression per arm.

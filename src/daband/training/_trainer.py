@@ -301,11 +301,6 @@ class Trainer:
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
-        if history.episodes and policy.transform is not None and not policy.transform.fitted:
-            raise InvalidInput(
-                f"{folder.path} holds a run whose transform the file cannot hold; pass the fitted transform, as what "
-                "was learned rests on it"
-            )
         return history
 
     def stop(self) -> None:
