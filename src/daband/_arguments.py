@@ -27,10 +27,12 @@ def finite(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_fraction(name: str, value: Any) -> float:
-    """Return the value as a float; raise an error unless it is a fraction: at least 0 and below 1."""
+def check_fraction(name: str, value: Any, *, one: bool = False) -> float:
+    """Return the value as a float; raise an error unless it is a fraction: in [0, 1), or in [0, 1] with ``one``."""
     number = finite(name, value)
-    if not 0.0 <= number < 1.0:
+    if one and not 0.0 <= number <= 1.0:
+        raise InvalidInput(f"{name} must lie in [0, 1], got {value!r}")
+    if not one and not 0.0 <= number < 1.0:
         raise InvalidInput(f"{name} must be a fraction, at least 0 and below 1, got {value!r}")
     return number
 

@@ -96,3 +96,10 @@ def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
     deployed = model_from(files[1].read_bytes(), 1)
     assert with_listed(deployed, store.note("arms")).deployed.frozen.offered is None
     store.close()
+
+
+def test_new_arms_of_a_service_are_limited(files, sqlite_log):
+    with served(files[1], sqlite_log, settings=Settings(new_arms=0.0)) as client:
+        body = {"context": {"age": 50}, "arms": ["a", {**NEW, "price": 99.0}]}
+        assert {client.post("/decide", json=body).json()["arm_name"] for _ in range(20)} == {"a"}
+        assert client.post("/decide", json={**body, "arms": ["new"]}).json()["arm_name"] == "new"

@@ -142,3 +142,45 @@ def test_a_table_of_arms_is_in_the_file(tmp_path):
     assert set(decision.ranking) == {"a", "new"}
     with pytest.raises(daband.InvalidInput, match="no 'kind'"):
         file.decide({"age": 41}, arms=[{"id": "new", "price": 9}])
+
+
+@pytest.mark.parametrize("control", [0.0, 0.3])
+def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_propensities(tmp_path, control):
+    policy, _ = trained("linucb")  # the last five arms have no rewards
+    wanted = np.where(np.arange(N_ARMS) < N_ARMS - 5, 0.0, 9.0)  # and seem to be the best ones
+    daband.export(policy, tmp_path / "p", epsilon=0.2, new_arms=0.1, incumbent="a2")
+    file = daband.load_deployed(tmp_path / "p")
+    assert file.frozen.unrewarded.nonzero()[0].tolist() == list(range(N_ARMS - 5, N_ARMS))
+    mean = np.tile(wanted + np.arange(N_ARMS), (4000, 1))
+    limit, numbers = file.limit_new_arms(), np.full(4000, 2)
+    chosen, *_ = file.frozen.choose_with_control(mean, 0.0 * mean, None, 0, control, numbers, limit)
+    arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+    chances = (1 - control) * file.frozen.probabilities(mean[:1], 0.0 * mean[:1], None, new=limit)[0]
+    chances[2] += control
+    assert chances.sum() == pytest.approx(1.0)
+    assert chances[-5:].sum() <= 0.1
+    np.testing.assert_allclose(propensities, chances[arms])
+    np.testing.assert_allclose(np.bincount(arms, minlength=N_ARMS) / 4000, chances, atol=0.03)
+
+
+def test_a_limit_on_new_arms_holds_for_requests_and_in_evaluations_of_the_log(tmp_path):
+    policy, contexts = trained("linucb")
+    daband.export(policy, tmp_path / "p")
+    file = daband.load_deployed(tmp_path / "p")
+    new = {"id": "new", "features": [9.0, 9.0, 9.0]}
+    for row in contexts:
+        assert file.decide(row, arms=["a1", "a19", new], new_arms=0.0).arm_name == "a1"
+        assert file.decide(row, arms=["a19", new], new_arms=0.0).arm_name in ("a19", "new")  # there is no other arm
+        assert file.with_arms(["a1", new]).decide(row, new_arms=0.0).arm_name == "a1"
+    with pytest.raises(daband.InvalidInput, match=r"new_arms must lie in \[0, 1\]"):
+        file.decide(contexts[0], new_arms=1.5)
+    daband.export(policy, tmp_path / "q", new_arms=0.0)
+    log = daband.domains.from_log(
+        source=(contexts, np.full(30, 19), np.ones(30), np.full(30, 0.5)), target=contexts, n_arms=N_ARMS,
+        source_test=None,
+    ).source  # fmt: skip
+    value = daband.evaluate_log(daband.load_deployed(tmp_path / "q"), log, estimator="ips")
+    assert value.value == 0.0  # arm 19 has no reward in training, so the file never chooses it
+    shared = daband.LinUCB(context_shape=(4,), n_arms=2, arms="shared")
+    with pytest.raises(daband.InvalidInput, match="does not count the rewards of each arm"):
+        daband.export(shared, tmp_path / "t", new_arms=0.1)

@@ -30,6 +30,7 @@ def export_command(
     incumbent: Annotated[
         str | None, typer.Option(help="The arm that is always played today; default: the assessment's.")
     ] = None,
+    new_arms: Annotated[float, typer.Option(help="Largest fraction of decisions for arms without any reward.")] = 1.0,
     least_rounds: Annotated[
         int, typer.Option(min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds.")
     ] = 0,
@@ -77,6 +78,7 @@ def export_command(
         epsilon=epsilon,
         explore=explore,
         least_rounds=least_rounds,
+        new_arms=new_arms,
     )
     deployed = load_deployed(file)
     say(f"{deployed!r}")
@@ -235,6 +237,9 @@ def serve_command(
     widen: Annotated[
         float | None, typer.Option(help="The fraction that keeps it once the policy is proven to be better.")
     ] = None,
+    new_arms: Annotated[
+        float | None, typer.Option(help="Largest fraction of events for arms without any reward; default: the file's.")
+    ] = None,
     contexts: Annotated[Literal["keep", "drop"], typer.Option(help="Store contexts in the log, or not.")] = "keep",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
@@ -282,6 +287,7 @@ def serve_command(
         incumbent=incumbent,
         control=control,
         widen=widen,
+        new_arms=new_arms,
         hosts=tuple(allow_host or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes),

@@ -103,7 +103,9 @@ def probabilities(
         elif isinstance(policy, DeployedPolicy):
             if part.shape[1:] != policy.frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
-            parts.append(policy.frozen.exploration.probabilities(*policy.frozen.score(part)))
+            frozen = policy.frozen
+            mask = None if frozen.offered is None else np.tile(frozen.offered, (len(part), 1))
+            parts.append(frozen.probabilities(*frozen.score(part), mask, new=policy.limit_new_arms()))
         else:
             parts.append(as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False))
     if isinstance(policy, Policy):

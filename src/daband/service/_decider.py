@@ -164,14 +164,15 @@ class Decider:
     ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return arm, propensity, probability of the control group and group for each request, warnings, rankings."""
         incumbents = np.array([-1 if one.incumbent is None else one.incumbent for one in requests])
+        common: dict[str, Any] = {"control": control, "incumbents": incumbents, "new_arms": self._settings.new_arms}
         if len(requests) > 1 and any(one.arms is not None or one.top is not None for one in requests):
             each = [self._choose(deployed, [one], control) for one in requests]
             return [one[0][0] for one in each], [one[1][0] for one in each], [one[2][0] for one in each]
         if len(requests) == 1:
             one = requests[0]
             among = one.eligible if one.arms is None else None
-            more: dict[str, Any] = {"incumbents": incumbents, "arms": one.arms, "top": one.top}
-            decision = deployed.decide_with(one.row, None, among, control=control, **more)[0]
+            more: dict[str, Any] = {"arms": one.arms, "top": one.top, **common}
+            decision = deployed.decide_with(one.row, None, among, **more)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
             if one.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
@@ -185,7 +186,7 @@ class Decider:
             available = np.zeros((len(requests), deployed.n_arms), np.bool_)
             for row, one in zip(available, requests, strict=True):
                 row[slice(None) if one.eligible is None else one.eligible] = True
-        decision = deployed.decide_with(batch, available, control=control, incumbents=incumbents)[0]
+        decision = deployed.decide_with(batch, available, **common)[0]
         parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import between_0_and_1, check_int, finite, one_of
+from daband._arguments import between_0_and_1, check_fraction, check_int, finite, one_of
 from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice"]
@@ -75,6 +75,7 @@ class Settings:
         control: the fraction of events that keep the incumbent, drawn at random. If the policy is proven to be worse,
             all events keep it.
         widen: the fraction that keeps the incumbent once the policy is proven to be better; None for ``control``.
+        new_arms: the largest fraction of events that choose an arm without any reward; None for the file's.
         false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
         hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
         tokens: the tokens of each role.
@@ -88,6 +89,7 @@ class Settings:
     incumbent: str | None = None
     control: float = 0.0
     widen: float | None = None
+    new_arms: float | None = None
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
@@ -100,6 +102,8 @@ class Settings:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)
         between_0_and_1("false_alarms", self.false_alarms)
+        if self.new_arms is not None:
+            check_fraction("new_arms", self.new_arms, one=True)
         for name in ("control", "widen"):
             if not 0.0 <= finite(name, getattr(self, name) or 0.0) < 1.0:
                 raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")

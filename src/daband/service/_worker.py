@@ -160,6 +160,7 @@ def export_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
             incumbent=deployed.incumbent,
             epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
+            new_arms=deployed.frozen.new_arms,
         )
     )
 

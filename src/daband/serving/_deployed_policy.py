@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arguments import check_available, check_int, finite
+from daband._arguments import check_available, check_fraction, check_int
 from daband._arrays import BoolArray, FloatArray, IntArray, below
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
-from daband.serving._frozen_policy import FrozenPolicy, frozen_from
+from daband.serving._frozen_policy import FrozenPolicy, NewArms, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
@@ -125,6 +125,7 @@ class DeployedPolicy:
         round_number: int | None = None,
         strict: bool = False,
         control: float = 0.0,
+        new_arms: float | None = None,
     ) -> DeployedDecision:
         """Choose an arm for one row, or for each row of a batch.
 
@@ -141,11 +142,13 @@ class DeployedPolicy:
             strict: True to raise an error for a row with warnings.
             control: the fraction of rows in the control group, for which the file's incumbent is chosen. Propensities
                 take it into account.
+            new_arms: the largest fraction of rows that choose an arm without any reward, unless a row has no other arm;
+                by default the file's (``daband.export(new_arms=)``). Propensities take it into account.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
         images always raise an error.
         """
-        return self.decide_with(row, available, among, round_number, strict, control, None, arms, top)[0]
+        return self.decide_with(row, available, among, round_number, strict, control, None, arms, top, new_arms)[0]
 
     def decide_with(
         self,
@@ -158,6 +161,7 @@ class DeployedPolicy:
         incumbents: IntArray | None = None,
         arms: Any = None,
         top: int | None = None,
+        new_arms: float | None = None,
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
@@ -169,33 +173,34 @@ class DeployedPolicy:
         if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
         frozen, indices, mask = self.frozen, None, None
+        new = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
         if arms is not None:
             if available is not None or among is not None:
                 raise InvalidInput("arms lists the arms of this request: leave available and among out")
             names, indices, vectors = self.request_arms(arms)
             mean, width = frozen.score(read.contexts, indices, vectors)
+            new = None if new is None else new._replace(arms=(indices < 0) | new.arms[indices])
         else:
             if available is not None or among is not None:
                 mask = self.arm_mask(available, among, len(read.contexts))
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read.contexts), 1))
-            if read.single and mask is None and not control and top is None:
+            if read.single and mask is None and new is None and not control and top is None:
                 mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
                 return DeployedDecision(arm, names[arm], propensity, mean, width, read.warnings[0]), read
             mean, width = frozen.score(read.contexts)
         groups: list[Any] = []
         if control:
-            if not 0.0 < finite("control", control) <= 1.0:
-                raise InvalidInput(f"control must lie in [0, 1], got {control!r}")
+            check_fraction("control", control, one=True)
             if incumbents is None:
                 incumbents = np.full(len(mean), self._known_incumbent())
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
                 within = {int(number): at for at, number in enumerate(indices) if number >= 0}
                 incumbents = np.array([within.get(int(arm), -1) for arm in incumbents])
-            chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents)
+            chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents, new)
         else:
-            chosen = frozen.choose(mean, width, mask, round_number)
+            chosen = frozen.choose(mean, width, mask, round_number, new=new)
         ranks = _rankings(frozen.exploration.optimism, mean, width, mask, chosen, names, top)
         if not read.single:
             called = tuple(names[arm] for arm, _ in chosen)
@@ -248,8 +253,20 @@ class DeployedPolicy:
         offered = np.tile(np.isin(called, names), (2, 1))
         catalogue = replace(frozen.catalogue, names=called, vectors=every, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members)
+        new = None if frozen.unrewarded is None else np.ones(len(called), np.bool_)
+        if new is not None:
+            new[: frozen.n_arms] = frozen.unrewarded
+        grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members, unrewarded=new)
         return replace(self, frozen=grown, arm_names=catalogue.names)
+
+    def limit_new_arms(self, fraction: float | None = None) -> NewArms | None:
+        """Return the limit on decisions for arms without any reward, by default the file's; None without a limit."""
+        fraction = self.frozen.new_arms if fraction is None else check_fraction("new_arms", fraction, one=True)
+        if fraction == 1.0:
+            return None
+        if self.frozen.unrewarded is None:
+            raise InvalidInput(f"new_arms: a {self.policy!r} policy does not count the rewards of each arm")
+        return NewArms(self.frozen.unrewarded, fraction)
 
     def _known_incumbent(self) -> int:
         if self.incumbent is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, checked_class_names, finite
+from daband._arguments import check_fraction, check_int, checked_class_names, finite
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband._files import check_writable, write_bytes
 from daband._image_layout import image_layout
@@ -51,6 +51,7 @@ def export(
     epsilon: float | None = None,
     explore: str | None = None,
     least_rounds: int = 0,
+    new_arms: float = 1.0,
 ) -> None:
     """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
 
@@ -82,6 +83,8 @@ def export(
             own. A file does not learn while it decides, so "ucb" tries the same uncertain arm in every
             round until the next file. With "greedy", matrices above 8 MiB that only bonuses need are dropped.
         least_rounds: raise an error if an arm was learned from fewer rounds than this.
+        new_arms: the largest fraction of decisions that choose an arm without any reward, such as 0.05. Other decisions
+            choose among arms with rewards, if there are any; propensities take it into account.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -91,6 +94,11 @@ def export(
     """
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
     _check_counts(frozen, check_int("least_rounds", least_rounds, minimum=0))
+    counts = frozen.counts
+    unrewarded = None if counts is None or len(counts) != frozen.n_arms else counts == 0
+    frozen = dataclasses.replace(frozen, new_arms=check_fraction("new_arms", new_arms, one=True), unrewarded=unrewarded)
+    if frozen.new_arms < 1.0 and unrewarded is None:
+        raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
     if pair is not None:

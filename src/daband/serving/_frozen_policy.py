@@ -348,6 +348,21 @@ class FrozenParts(NamedTuple):
 
 
 #: Fields that a file's header holds as they are.
+class NewArms(NamedTuple):
+    """A limit on the decisions that choose arms without any reward."""
+
+    #: The arms without any reward, (K,).
+    arms: BoolArray
+    #: The largest fraction of decisions that choose one of them.
+    fraction: float
+
+    def others(self, mean: FloatArray, available: Mask) -> BoolArray:
+        """Return the arms that the other decisions choose among, (n, K): all that are available if all are new."""
+        every = np.ones(mean.shape, np.bool_) if available is None else available
+        known = every & ~self.arms
+        return np.where(known.any(axis=1, keepdims=True), known, every)
+
+
 _NUMBERS_AND_TEXTS: dict[str, Any] = {
     "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip
@@ -379,6 +394,10 @@ class FrozenPolicy:
     table: TableTransform | None = None
     #: The arms with their features, if the policy has a catalogue; ``offered`` are those of the policy's domain.
     catalogue: Catalogue | None = None
+    #: The largest fraction of decisions that choose an arm without any reward.
+    new_arms: float = 1.0
+    #: The arms without any reward, (K,); None if they are not known.
+    unrewarded: Mask = None
     #: The number of rounds that each regression has learned, (heads,); not written to the file.
     counts: IntArray | None = None
     #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none of them.
@@ -504,6 +523,7 @@ class FrozenPolicy:
         available: Mask,
         round_number: int | None,
         unit: Unit = (0.0, 1.0),
+        new: NewArms | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K), in this unit.
 
@@ -511,7 +531,23 @@ class FrozenPolicy:
         operating system, so that several processes which serve one file explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
-        return self.exploration.choose_rows(mean, width, draws, available=available, unit=unit)
+        if new is None:
+            return self.exploration.choose_rows(mean, width, draws, available=available, unit=unit)
+        closed = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
+        mask = np.where(closed[:, None], new.others(mean, available), True if available is None else available)
+        chosen = self.exploration.choose_rows(mean, width, draws, available=mask, unit=unit)
+        chances = self.probabilities(mean, width, available, unit, new).tolist()
+        return [(arm, row[arm]) for (arm, _), row in zip(chosen, chances, strict=True)]
+
+    def probabilities(
+        self, mean: FloatArray, width: FloatArray, available: Mask, unit: Unit = (0.0, 1.0), new: NewArms | None = None
+    ) -> FloatArray:
+        """Return the probability with which ``choose`` chooses each arm, (n, K)."""
+        free = self.exploration.probabilities(mean, width, available=available, unit=unit)
+        if new is None:
+            return free
+        known = self.exploration.probabilities(mean, width, available=new.others(mean, available), unit=unit)
+        return new.fraction * free + (1.0 - new.fraction) * known
 
     def choose_with_control(
         self,
@@ -521,13 +557,14 @@ class FrozenPolicy:
         round_number: int | None,
         control: float,
         incumbents: IntArray,
+        new: NewArms | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
         """Choose as ``choose`` does, but play the row's incumbent with probability ``control``.
 
         Propensities are for both groups together. Also return the probability of the control group for each row, (n,),
         which is 0 if its incumbent is -1 or not available, and a mask of the rows that are in the group, (n,).
         """
-        chosen = self.choose(mean, width, available, round_number)
+        chosen = self.choose(mean, width, available, round_number, new=new)
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
@@ -535,7 +572,7 @@ class FrozenPolicy:
         chances = control * allowed.astype(np.float64)
         in_control = draws(n, 3 + 2 * n_arms)[:, -1] < chances
         arms = np.where(in_control, incumbents, [arm for arm, _ in chosen])
-        own = self.exploration.probabilities(mean, width, available=available)[rows, arms]
+        own = self.probabilities(mean, width, available, new=new)[rows, arms]
         propensities = (1.0 - chances) * own + chances * (arms == incumbents)
         return list(zip(arms.tolist(), propensities.tolist(), strict=True)), chances, in_control
 
@@ -558,6 +595,8 @@ class FrozenPolicy:
             "reward_unit": list(self.reward_unit),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
+            "new_arms": self.new_arms,
+            "unrewarded": None if self.unrewarded is None else self.unrewarded.nonzero()[0].tolist(),
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
@@ -614,6 +653,8 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         constant = bool(part["constant"])
         members.append(Member(parts["theta"], inverse, *weights, step, network, constant, vectors, **own))
     centre, scale = header["reward_unit"]
+    listed = header["unrewarded"]
+    unrewarded = None if listed is None else np.isin(np.arange(int(header["n_arms"])), listed)
     return FrozenPolicy(
         **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
@@ -622,6 +663,8 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],
+        new_arms=float(header["new_arms"]),
+        unrewarded=unrewarded,
         table=None if header["table"] is None else TableTransform.from_state(header["table"], below("table/", arrays)),
         catalogue=catalogue,
     )
