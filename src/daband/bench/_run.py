@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daband._files import finish_folder, locked, read_json, write_json
-from daband.bench._artifacts import gather
+from daband.bench._environment import environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
 from daband.bench._settings import RunSpec
@@ -23,7 +23,7 @@ from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 
 #: The files with a digest in ``done``; the policy's file has its own digest.
-_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
+_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"
 Progress = Callable[[dict[str, float]], None]
@@ -136,15 +136,16 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     }  # fmt: skip
     if run.note:
         record["note"] = run.note
-    return _finish(folder, record, lambda: gather(pair, policy, folder, spec.rule))
+    return _finish(folder, record, environment(policy))
 
 
-def _finish(folder: Path, record: Record, write_more: Callable[[], object] = bool) -> Record:
+def _finish(folder: Path, record: Record, about: Record | None = None) -> Record:
     """Write the record and mark the folder as done; if another process was faster, use its record."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
-        write_more()
+        if about is not None:
+            write_json(folder / "environment.json", about)
         write_json(folder / "result.json", record)
         finish_folder(folder, _FILES)
     return record

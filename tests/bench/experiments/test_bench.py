@@ -46,7 +46,7 @@ def test_records_have_all_fields_and_stay_on_disk(small, tmp_path):
     assert read_results(tmp_path) == records
     folder = tmp_path / records[0]["folder"]
     names = {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
-    assert {path.name for path in folder.iterdir()} == names | {"artifacts.npz", "environment.json"}
+    assert {path.name for path in folder.iterdir()} == names | {"environment.json"}
     assert json.loads((folder / "result.json").read_text()) == records[0]
 
 

@@ -1,4 +1,4 @@
-"""Draw the figures of a report: scores, regret, confusion matrices and feature maps."""
+"""Draw the figures of a report: scores and regret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import FloatArray
 from daband.bench._records import Metric
 from daband.bench.report._method_summaries import Key, label
 from daband.bench.report._run_files import Curve
@@ -25,18 +25,13 @@ _WIDTH = 4.5
 COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
 )  # fmt: skip
-_SOURCE = COLOURS[0]
-_TARGET = COLOURS[1]
 _INK = "#1b1f24"
-_MUTED = "#5c6470"
 #: Colour and line style by method.
 _STYLES = {
     "daband": ("#d55e00", "-"), "mixture": ("#e69f00", "-"), "nlinucb": ("#0072b2", "-"), "linucb": ("#009e73", "-"),
     "trees": ("#8c510a", "-"), "nlinucb-p": ("#56b4e9", "--"), "linucb-p": ("#cc79a7", "--"),
     "random": ("#7a7f87", ":"), "constant": ("#b3a100", ":"),
 }  # fmt: skip
-#: Arms whose names and fractions fit into a figure.
-_MAX_ARMS_WITH_NUMBERS = 14
 
 
 def style_of(method: str, variant: str = "default") -> tuple[str, str]:
@@ -107,47 +102,6 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.set_major_locator(MaxNLocator(5, integer=True))
-    return figure
-
-
-def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
-    """Draw the fraction of contexts by right arm and chosen arm; every row sums to 1."""
-    n = len(classes)
-    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure, axes = _figure(_WIDTH)
-    axes.imshow(fractions, cmap="Blues", vmin=0.0, vmax=1.0)
-    for row, column in np.argwhere(fractions >= 0.005) if n <= _MAX_ARMS_WITH_NUMBERS else ():
-        fraction = float(fractions[row, column])
-        colour = "white" if fraction > 0.55 else _INK
-        axes.text(column, row, f"{fraction:.2f}", ha="center", va="center", fontsize=6.2, color=colour)
-    names, size = [figure_text(name, 16) for name in classes], min(8.0, max(4.0, 110 / n))
-    axes.set_xticks(range(n), names, fontsize=size, rotation=55, ha="right")
-    axes.set_yticks(range(n), names, fontsize=size)
-    axes.tick_params(length=0)
-    axes.set_xlabel("chosen arm")
-    axes.set_ylabel("right arm")
-    return figure
-
-
-def map_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
-    """Draw features after training in a plane: by domain on the left, by right arm on the right."""
-    points, domain, arm = (artifacts[name] for name in ("latent", "latent_domain", "latent_arm"))
-    if points.shape[1] == 1:
-        points = np.hstack([points, np.zeros_like(points)])
-    by_domain = np.array([_SOURCE, _TARGET])[domain]
-    by_arm = np.array([COLOURS[int(a) % len(COLOURS)] if a >= 0 else _MUTED for a in arm])
-    figure = Figure(figsize=(_WIDTH, 2.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, colours in ((left, by_domain), (right, by_arm)):
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for side, mark in ((0, "o"), (1, "^")):
-            inside = domain == side
-            axes.scatter(*points[inside].T, c=colours[inside], marker=mark, s=7, linewidths=0, alpha=0.75)
-    for number in np.unique(arm[arm >= 0]) if len(classes) <= _MAX_ARMS_WITH_NUMBERS else ():
-        middle = np.median(points[arm == number], axis=0)
-        right.text(*middle, figure_text(classes[int(number)], 10), ha="center", va="center", fontsize=8)
-    figure.suptitle("● source   ▲ target", fontsize=8.5, color=_MUTED)
     return figure
 
 

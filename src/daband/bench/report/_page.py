@@ -102,7 +102,7 @@ def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
 
 def _data_set(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Section]:
     pairs = group_by(runs, lambda run: run.record["pair"])
-    details = _details(detailed, pairs[detailed])
+    details = sections.detail_sections(detailed, _runs_to_show(pairs[detailed]))
     if len(pairs) == 1:
         return [*sections.result_sections(detailed, runs), *details]
     compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
@@ -112,17 +112,6 @@ def _data_set(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Sect
         for section in sections.result_sections(name, of_pair):
             parts.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
     return [*parts, *(replace(section, title=f"{section.title}: {detailed}") for section in details)]
-
-
-def _details(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
-    """Return continued training, the policy and learning curves of one pair."""
-    compared = _runs_to_show(runs)
-    records = [run.record for run in compared]
-    result = summaries.verdict(records)
-    best = None if result is None else result.best
-    if result is None and compared and not summaries.labelled(records):
-        best = compared[-1].key  # the best is unknown; presets list the simplest method first
-    return sections.detail_sections(pair, compared, best)
 
 
 def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:

@@ -93,11 +93,6 @@ class RunFiles:
         path = self._existing("assessment.json")
         return None if path is None else read_assessment(path)
 
-    def artifacts(self, *names: str) -> dict[str, AnyArray]:
-        """Return the named arrays of ``artifacts.npz``; empty if there is no such file."""
-        path = self._existing("artifacts.npz")
-        return {} if path is None else read_npz(path, names)
-
     def _existing(self, name: str) -> Path | None:
         path = None if self.path is None else self.path / name
         return path if path is not None and path.exists() else None

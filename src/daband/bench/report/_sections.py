@@ -25,8 +25,6 @@ from daband.evaluation._collapse_watch import CollapseWatch
 
 #: With more classes, the table of classes is folded.
 _MAX_OPEN_CLASSES = 16
-#: With more classes, no confusion matrix is drawn.
-_MAX_CLASSES = 60
 #: Curves in a figure; more cannot be distinguished.
 _MAX_CURVES = 8
 _MAX_WARNINGS = 12
@@ -315,17 +313,15 @@ def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
     return [Section("Advantage over the incumbent", texts, level=2)] if texts else []
 
 
-def detail_sections(pair: str, runs: Sequence[RunFiles], best: Key | None) -> list[Section]:
-    """Return continued training, the best policy and learning curves of one pair, if there are any."""
+def detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
+    """Return continued training and learning curves of one pair, if there are any."""
     records = [record for run in runs if (record := run.continued())]
-    of_best = sorted((run for run in runs if run.key == best), key=lambda run: int(run.record["seed"]))
     sections = (
         Section(
             "Continued in the target",
             drawings=_regret_drawings(pair, runs, "target"),
             tables=[continued_table(pair, records)] if records else [],
         ),
-        Section("The best policy", drawings=_policy_drawings(pair, of_best) if of_best else []),
         Section(
             "Learning in the source",
             drawings=_regret_drawings(pair, runs, "source"),
@@ -384,28 +380,6 @@ def _bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
     return [Table.of_columns(f"{slug(pair)}-bound", caption("bound", pair=pair), columns)]
 
 
-def _policy_drawings(pair: str, runs: Sequence[RunFiles]) -> list[Drawing]:
-    """Return a feature map and the confusion matrix of one method."""
-    first, classes = runs[0], _class_names([run.record for run in runs])
-    method = label(*first.key)
-    kept = first.artifacts("latent", "latent_domain", "latent_arm")
-    drawings = []
-    if "latent" in kept:
-        figure, alt = figures.map_figure(kept, classes), f"Latent features of {method} after training."
-        text = caption("map", pair=pair, method=method, seed=first.record["seed"])
-        drawings.append(Drawing(f"{slug(pair)}-map", figure, text, alt))
-    tables = [kept["confusion"] for kept in (run.artifacts("confusion") for run in runs) if kept]
-    if tables and len(classes) <= _MAX_CLASSES and all(len(table) == len(classes) for table in tables):
-        counts = np.sum(tables, axis=0)
-        mistakes = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
-        right, chosen = np.unravel_index(int(mistakes.argmax()), mistakes.shape)
-        mistake = f"{classes[chosen]} chosen, {classes[right]} right" if mistakes.max() > 0 else "none"
-        text = caption("confusion", pair=pair, method=method, seeds=len(tables), mistake=mistake)
-        alt = f"Confusion matrix of {method} on the target; the most frequent mistake: {mistake}."
-        drawings.append(Drawing(f"{slug(pair)}-confusion", figures.confusion_figure(counts, classes), text, alt))
-    return drawings
-
-
 def setup_section(runs: Sequence[RunFiles]) -> Section:
     """Return versions and hardware, and the location of each run's settings."""
     about = [run.json("environment.json") for run in runs]
@@ -436,9 +410,6 @@ def warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
         for message in (message for record in run.episodes() for message in watch.observe(record)):
             sign = f"Training showed a sign of collapse: {message.partition(':')[0]}."
             messages.setdefault(sign, []).append(run.name)
-        error = run.json("environment.json").get("artifacts_error")
-        if error:
-            messages.setdefault(f"Its artifacts could not be kept: {error}.", []).append(run.name)
     texts = []
     for message, names in messages.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -1,0 +1,72 @@
+"""Describe the versions and the hardware of a run, for ``environment.json`` in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import daband
+from daband.policies._policy import Policy
+
+
+def environment(policy: Policy) -> dict[str, Any]:
+    """Return versions and hardware as JSON values, without names of machines or people."""
+    wanted = policy.settings().get("device")
+    device, accelerator = "cpu", None  # a linear policy; torch is not imported for it
+    if wanted is not None:
+        from daband.neural.learning._torch_settings import device_named, gpu_name
+
+        device, accelerator = str(device_named(wanted)), gpu_name(wanted)
+    return {
+        "daband": daband.__version__, "commit": _commit(), "python": platform.python_version(),
+        **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
+        "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "cpus": os.cpu_count(),
+        "device": device, "accelerator": accelerator,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """Return the commit of the source tree that daband is imported from ("-dirty" if changed).
+
+    Without a git directory (an installed package, a copy of the tree), return ``DABAND_COMMIT``, or None.
+    """
+    tree = Path(__file__).resolve().parents[3]
+    if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
+        # Git is not asked here: it would report a repository that only contains the installed package.
+        return os.environ.get("DABAND_COMMIT") or None
+    try:
+        answer = subprocess.run(  # noqa: S603
+            ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
