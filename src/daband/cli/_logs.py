@@ -205,7 +205,6 @@ def evaluate_log_command(
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
-    from daband.evaluation._learned_logs import LearnedLog
     from daband.evaluation._off_policy import compare_estimators
 
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
@@ -231,17 +230,9 @@ def evaluate_log_command(
         skip_unrewarded=True,
     )
     with rows_bar("pass 1") as show:
-        given: dict[str, Any] = {
-            "confidence": confidence, "rule": rule, "progress": show, "id": id_column,
-            "on_damaged": "skip" if skip_damaged else "refuse",
-        }  # fmt: skip
-        try:
-            estimates = compare_estimators(valued, opened, names, **given)
-        except LearnedLog as error:
-            if folder is None or isinstance(valued, DeployedPolicy):
-                raise
-            before = _version_before(folder, opened, error, id_column)
-            estimates = compare_estimators(valued, opened, names, before=before, **given)
+        given: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show, "id": id_column}
+        given["on_damaged"] = "skip" if skip_damaged else "refuse"
+        estimates = compare_estimators(valued, opened, names, **given)
     for estimate in estimates.values():
         value, low, high = (
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
@@ -257,21 +248,6 @@ def evaluate_log_command(
         records = [estimate.as_dict() for estimate in estimates.values()]
         write_json(path, {"log": log, "estimates": records})
         say(f"Written: {path}")
-
-
-def _version_before(folder: PolicyFolder, log: ParquetLog, error: InvalidInput, id_column: str | None) -> Policy:
-    """Return the version before the latest. If it has learned the log too, name one that has not in ``error``."""
-    from daband.evaluation._learned_logs import count_learned
-
-    _, *earlier = [*sorted(folder.versions().items(), reverse=True), (0, folder.path / "policy.safetensors")]
-    for index, (number, path) in enumerate(earlier):
-        version = daband.load(path, device="cpu")
-        if count_learned(version, log, id_column):
-            continue
-        if index == 0:
-            return version
-        raise InvalidInput(f"{error}; version {number} has not: {path}")
-    raise error
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:

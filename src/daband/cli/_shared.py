@@ -73,7 +73,6 @@ _REMEDIES = {
     "on_damaged": "--skip-damaged leaves it out",
     "columns": "name the context columns with --context",
     "arm": "if it has another name, give --arm, --reward or --propensity",
-    "before": "",
 }
 
 

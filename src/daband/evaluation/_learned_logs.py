@@ -1,34 +1,21 @@
-"""Logs that a policy has learned: its estimated value on them is too high, unless it is cross-fitted.
+"""Logs that a policy has learned: its estimated value on them is too high, so ``evaluate_log`` rejects them.
 
 A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate from these rounds is
-therefore biased upwards. ``evaluate_log`` rejects such a log, or evaluates policies that have learned the other
-folds of it.
+therefore biased upwards.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
 
-from daband._arrays import FloatArray
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import part_digests
 from daband.errors import InvalidInput
-from daband.evaluation._off_policy_inputs import CheckedLog
-from daband.evaluation._weighted_log import FOLDS
-from daband.linear._doubly_robust import fold_numbers
 from daband.policies._policy import Policy
-from daband.weights import importance
 
-#: Rounds between two calls of ``adapt``, as in ``learn_log``.
-_ADAPT_EVERY = 1024
 _OF_TARGET = "target/"
-
-
-class LearnedLog(InvalidInput):
-    """The policy has learned the log on which it should be evaluated."""
 
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
@@ -72,53 +59,7 @@ def _refuse_learned(learned: int, rounds: int) -> None:
     if not learned:
         return
     some = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"
-    raise LearnedLog(
+    raise InvalidInput(
         f"the policy has learned {some}: an estimate from the same rounds would be too high; evaluate the version "
-        "that had not learned them, or give a later log",
-        remedies={"before": "or give the earlier version as before="},
+        "that had not learned them, or give a later log"
     )
-
-
-def check_before(policy: Any, before: Policy, log: ParquetLog, id_column: str | None) -> None:
-    """Raise an error unless the policy is ``before`` after it has learned the log and nothing else."""
-    if count_learned(before, log, id_column):
-        raise LearnedLog("before has learned rounds of the log, too; give the version that had not")
-    if count_learned(policy, log, id_column) < len(log):
-        raise InvalidInput("before is for a log that the policy has learned, and it has not learned all of this one")
-    digests = {digest.partition(":")[0] for digest in part_digests(log.parts()).values()}
-    more = {key for key in policy.log_parts - before.log_parts if not key.startswith("version/")}
-    ids = set(policy._ids) - set(before._ids) if id_column is not None else set()
-    for part in log.parts() if ids else ():
-        ids -= set(log.values(part, id_column))
-    if ids or any(key.removeprefix(_OF_TARGET).partition(":")[0] not in digests for key in more):
-        raise InvalidInput("the policy has learned other rounds since before; evaluate it on a later log")
-
-
-def refitted_probabilities(
-    before: Policy, rounds: CheckedLog, *, domain: str, rule: str | None, seed: int
-) -> FloatArray:
-    """Return the probability of every arm (n, K) by policies that have learned the other folds of the log.
-
-    Args:
-        before: the policy as it was before it learned the log.
-        rounds: the log.
-        domain: the domain in which the rounds were played.
-        rule: "ucb" or "greedy" instead of the policy's exploration.
-        seed: fixes the folds.
-    """
-    numbers = fold_numbers(0, len(rounds.arms), FOLDS, seed)
-    probabilities = np.empty((len(rounds.arms), before.n_arms))
-    for fold in range(FOLDS):
-        policy = copy.deepcopy(before)
-        learned, held = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
-        if not policy.prepared:
-            policy.prepare(rounds.contexts[learned])
-        for start in range(0, len(learned), _ADAPT_EVERY):
-            rows = learned[start : start + _ADAPT_EVERY]
-            weights = None
-            if rounds.propensities is not None:
-                weights = importance(rounds.propensities[rows], policy.n_arms, power=policy.propensity_power)
-            policy.update(rounds.contexts[rows], rounds.arms[rows], rounds.rewards[rows], domain, weights)
-            policy.adapt()
-        probabilities[held] = policy.probabilities(rounds.contexts[held], domain, rule=rule)
-    return probabilities

@@ -17,14 +17,11 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import (
-    check_before,
     check_unlearned,
     check_unlearned_ids,
-    refitted_probabilities,
 )
 from daband.evaluation._off_policy_inputs import Log, Probabilities, policy_of, probabilities, read_log, read_target
 from daband.evaluation._weighted_log import (
-    FOLDS,
     FoldModels,
     MemoryRounds,
     StreamedRounds,
@@ -110,7 +107,6 @@ def evaluate_log(
     columns: Columns | None = None,
     on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
-    before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from rounds that another policy played.
@@ -138,9 +134,6 @@ def evaluate_log(
         on_damaged: "refuse" raises an error that names Parquet files that cannot be read; "skip" ignores them, lists
             them in the estimate's warnings, and takes one more pass.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
-        before: the policy as it was before it learned this log, if it has learned it. The estimate is then
-            cross-fitted: five copies of ``before`` learn four fifths of the log each and are evaluated on the rest.
-            All rounds are needed in memory.
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
@@ -150,7 +143,7 @@ def evaluate_log(
     """
     return compare_estimators(
         policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
-        on_damaged=on_damaged, id=id, before=before, progress=progress,
+        on_damaged=on_damaged, id=id, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -166,7 +159,6 @@ def compare_estimators(
     columns: Columns | None = None,
     on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
-    before: Policy | None = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
     """Return the estimates of several estimators, which use the same models; arguments as in ``evaluate_log``."""
@@ -177,22 +169,15 @@ def compare_estimators(
     known = policy_of(policy)
     if known is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    if before is not None and not (isinstance(policy, Policy) and isinstance(before, Policy)):
-        raise InvalidInput("before must be the daband policy that policy was before it learned the log")
     where = "target" if target is not None else "source" if known is None else known.domain
-    if before is not None and target is not None:
-        raise InvalidInput("before is for the domain of the log; leave target out")
     with_models = "dr" in estimators
     notes = []
     if _is_files(log):
         opened = _open_files(policy, log, columns, on_damaged, id)
         missing = opened.unrewarded.items()
         notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in missing]
-        if before is None:
-            check_unlearned(policy, opened, id)
-        else:
-            check_before(known, before, opened, id)
-        if target is None and before is None:
+        check_unlearned(policy, opened, id)
+        if target is None:
             stream = StreamedRounds(opened, skip_damaged=on_damaged == "skip", progress=progress)
 
             def of_batch(first: int, contexts: AnyArray) -> FloatArray:
@@ -202,21 +187,15 @@ def compare_estimators(
                 models = FoldModels(stream, seed) if with_models else None
                 weighted = weigh_log(stream, of_batch, models, seed)
             return _estimate_each(weighted, estimators, where, confidence, [*notes, *stream.left_out])
-        _check_fits(opened, "target" if target is not None else "before")
+        _check_fits(opened)
         log = opened
     elif columns is not None:
         raise InvalidInput("columns is for a log in files; this one is in memory")
     checked = read_log(log, None if known is None else known.n_arms)
-    if id is not None and before is None and not isinstance(log, ParquetLog):
+    if id is not None and not isinstance(log, ParquetLog):
         check_unlearned_ids(policy, id, len(checked.arms))
     other = None if target is None else read_target(target, checked.contexts)
-    if before is None:
-        chances = probabilities(policy, checked.contexts, where, rule, "log")
-    else:
-        chances = refitted_probabilities(before, checked, domain=where, rule=rule, seed=seed)
-        notes.append(
-            f"the policy has learned this log: policies that learned {FOLDS - 1} of {FOLDS} folds are evaluated"
-        )
+    chances = probabilities(policy, checked.contexts, where, rule, "log")
     n_arms = chances.shape[1]
     check_arms(checked.arms, len(checked.arms), n_arms)
     propensities = checked.propensities
@@ -255,11 +234,11 @@ def _open_files(
     return open_log(log, policy, columns=columns, on_damaged=on_damaged, roles=roles, skip_unrewarded=True)
 
 
-def _check_fits(log: ParquetLog, argument: str) -> None:
+def _check_fits(log: ParquetLog) -> None:
     numbers = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
     if 8 * numbers > _IN_MEMORY_BYTES:
         raise InvalidInput(
-            f"{argument} cannot be had of a log that is streamed: it needs all contexts at once, and those of "
+            "target cannot be had of a log that is streamed: it needs all contexts at once, and those of "
             f"{len(log):,} rounds take {8 * numbers / 2**30:.1f} GiB; leave it out, or give some of the files"
         )
 
