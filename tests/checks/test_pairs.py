@@ -9,15 +9,15 @@ import pytest
 from daband.checks._pairs import (
     check_finite_contexts,
     check_names,
-    check_no_target_rewards_in_reach,
     check_order,
     check_pair,
     check_reward_values,
     check_shapes,
-    reachable,
+    check_the_target_pays_nothing,
 )
 from daband.domains._registry import load
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
+from tests.leaks import check_no_target_rewards_in_reach, reachable
 
 N = 40
 GENERATOR = np.random.default_rng(0)
@@ -112,6 +112,12 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
         check_no_target_rewards_in_reach(fresh)
     with pytest.raises(AssertionError, match="which pays for the target"):
         check_no_target_rewards_in_reach(replace(load("synthetic", tiny=True), target=pair.target_labelled))
+
+
+def test_a_target_with_rewards_is_found(pair):
+    check_the_target_pays_nothing(pair)
+    with pytest.raises(AssertionError, match=r"pair\.target is a ArraySource"):
+        check_the_target_pays_nothing(replace(pair, target=pair.target_labelled))
 
 
 def test_reaching_stops_at_modules_and_globals():

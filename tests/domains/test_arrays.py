@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from daband.checks._pairs import check_pair, reachable
 from daband.domains.readers._arrays import ArrayContexts, from_arrays
 from daband.errors import InvalidInput
+from tests.leaks import check_pair, reachable
 
 GENERATOR = np.random.default_rng(0)
 X, Y = GENERATOR.random((30, 4)), GENERATOR.integers(0, 3, 30)

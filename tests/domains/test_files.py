@@ -8,11 +8,11 @@ from PIL import Image
 
 import daband
 from daband._table_transform import TableTransform
-from daband.checks._pairs import check_pair
 from daband.domains._registry import load, pairs
 from daband.domains.readers._columns import ColumnRoles, Columns, column_notices, infer_columns
 from daband.domains.readers._reading import _SAMPLE, read_table
 from daband.domains.readers._tables import from_table
+from tests.leaks import check_pair
 
 N = 120
 

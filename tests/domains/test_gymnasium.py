@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks._pairs import check_pair
 from daband.errors import InvalidInput
+from tests.leaks import check_pair
 
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from daband.checks._pairs import check_pair
 from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
+from tests.leaks import check_pair
 
 N = 30
 CONTEXTS = np.random.default_rng(0).random((N, 4))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from daband.checks._pairs import check_pair
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
+from tests.leaks import check_pair
 
 
 @pytest.mark.parametrize("name", ["digit", "synthetic", "warfarin", "warfarin/asian-black"])

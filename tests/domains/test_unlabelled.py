@@ -5,13 +5,13 @@ import polars as pl
 import pytest
 
 import daband
-from daband.checks._pairs import check_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
+from tests.leaks import check_pair
 
 N = 200
 GENERATOR = np.random.default_rng(0)
