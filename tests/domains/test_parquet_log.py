@@ -117,12 +117,9 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
     }
     for number, (message, table) in enumerate(wrong.items()):
         folder = write(tmp_path / str(number), good, table, good)
-        with pytest.raises(DataError, match=r"1\.parquet has .*on_damaged='skip'") as caught:
+        with pytest.raises(DataError, match=r"1\.parquet has ") as caught:
             ParquetLog(folder, n_arms=3)
         assert message in str(caught.value)
-        log = ParquetLog(folder, n_arms=3, on_damaged="skip")
-        assert len(log) == 40
-        assert list(log.damaged) == [str(folder / "1.parquet")]
     write(tmp_path / "widths", good, good.with_columns(pl.col("x0").cast(pl.Float64), pl.col("arm").cast(pl.Int8)))
     assert len(ParquetLog(tmp_path / "widths", n_arms=3)) == 40
     (tmp_path / "0" / "1.parquet").write_bytes((tmp_path / "0" / "0.parquet").read_bytes()[:-100])
@@ -166,8 +163,6 @@ def test_logs_that_are_none(tmp_path):
         ParquetLog(write(tmp_path / "empty", frame(0)), n_arms=3)
     with pytest.raises(InvalidInput, match="4 numbers of context"):
         ParquetLog(write(tmp_path / "log", frame(5)), n_arms=3, context_shape=(5,))
-    with pytest.raises(InvalidInput, match="on_damaged"):
-        ParquetLog(tmp_path / "log", n_arms=3, on_damaged="ignore")
 
 
 def test_a_log_in_csv_is_read_as_one_in_parquet(tmp_path):

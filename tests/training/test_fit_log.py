@@ -180,13 +180,9 @@ def test_a_damaged_file_is_named_and_the_others_are_not_lost(log, tmp_path):
     intact = (log / "2.parquet").read_bytes()
     damage(log / "2.parquet")
     policy = linucb()
-    with pytest.raises(DataError, match=r"2\.parquet .*kept in .*on_damaged='skip'"):
+    with pytest.raises(DataError, match=r"2\.parquet .*kept in "):
         daband.fit_log(policy, log, directory=tmp_path / "state")
     assert policy.rounds_learned == 0
-    with pytest.warns(LogWarning, match=r"2\.parquet"):
-        daband.fit_log(policy, log, on_damaged="skip")
-    others = [log / f"{n}.parquet" for n in (0, 1, 3, 4)]
-    np.testing.assert_array_equal(theta(policy), theta(daband.fit_log(linucb(), others)))
     (log / "2.parquet").write_bytes(intact)  # once it is repaired, the fit goes on
     mended = daband.fit_log(linucb(), log, directory=tmp_path / "state")
     np.testing.assert_array_equal(theta(mended), theta(daband.fit_log(linucb(), log)))
@@ -219,9 +215,10 @@ def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp
     assert resumed.learner.step_number == policy.learner.step_number
 
     damage(log / "2.parquet")
-    with pytest.warns(LogWarning, match=r"2\.parquet"):
-        partly = daband.fit_log(daband.DABand(**arguments), log, **options, on_damaged="skip")
-    assert partly.rounds_learned == len(whole[0]) - 202
+    partly = daband.DABand(**arguments)
+    with pytest.raises(DataError, match=r"2\.parquet"):
+        daband.fit_log(partly, log, **options)
+    assert partly.rounds_learned == 200 + 201
     with pytest.raises(InvalidInput, match="engine='local'"):
         daband.fit_log(daband.DABand(**arguments), log, engine="ray")
 
@@ -233,7 +230,6 @@ def test_arguments_are_checked(log, tmp_path):
         ({"workers": 0}, "workers"),
         ({"domain": "elsewhere"}, "domain"),
         ({"target": np.zeros((3, 4))}, "target must be"),
-        ({"on_damaged": "ignore"}, "on_damaged"),
     ):
         with pytest.raises(InvalidInput, match=message):
             daband.fit_log(linucb(), log, **wrong)

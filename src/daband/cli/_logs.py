@@ -44,7 +44,6 @@ def fit_log_command(
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     weights: options.WeightColumn = None,
-    skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -53,7 +52,6 @@ def fit_log_command(
     Example: daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
-    on_damaged = "skip" if skip_damaged else "refuse"
     if arm is not None:
         if (policy, context, weights) != (None, None, None):
             raise InvalidInput("--arm makes a new policy of a table: leave --policy, --context and --weights out")
@@ -61,7 +59,7 @@ def fit_log_command(
         _save(_fit_table(log, method, named), out)
         return
     columns = options.log_columns(context)
-    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns)
     with rows_bar(fitted.name) as show:
         daband.fit_log(
             fitted,
@@ -70,7 +68,6 @@ def fit_log_command(
             engine=engine,
             ray_address=address,
             workers=workers,
-            on_damaged=on_damaged,
             directory=state,
             weights=weights,
             progress=show,
@@ -97,7 +94,6 @@ def learn_command(
     out: Annotated[
         Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
     ] = None,
-    skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """Learn from a log of the target that the exported policy wrote: every round once, then export again.
 
@@ -129,7 +125,6 @@ def learn_command(
             propensity=propensity,
             id=id_column,
             weights=weights,
-            on_damaged="skip" if skip_damaged else "refuse",
             progress=count,
         )
     learned = learner.rounds_learned - before
@@ -157,11 +152,11 @@ def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
     return fitted
 
 
-def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:
+def _new(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never chosen")
     checked_method(method)
-    rounds = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
+    rounds = ParquetLog(log, n_arms=arms, columns=columns)
     settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms}
     kind = policy_class(method)
     if method.endswith("-p"):
@@ -199,7 +194,6 @@ def evaluate_log_command(
     out: Annotated[
         Path | None, typer.Option(help=f"Where the estimates go as JSON; by default {_FILE} in the run's folder.")
     ] = None,
-    skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """Estimate the mean reward of a policy from rounds that another policy played and logged.
 
@@ -225,13 +219,11 @@ def evaluate_log_command(
         log,
         valued,
         columns=columns,
-        on_damaged="skip" if skip_damaged else "refuse",
         roles=named if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **named},
         skip_unrewarded=True,
     )
     with rows_bar("pass 1") as show:
         given: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show, "id": id_column}
-        given["on_damaged"] = "skip" if skip_damaged else "refuse"
         estimates = compare_estimators(valued, opened, names, **given)
     for estimate in estimates.values():
         value, low, high = (

@@ -60,7 +60,6 @@ ContextColumns = Annotated[
 WeightColumn = Annotated[
     str | None, typer.Option(help="The column with the weight of a round; by default weights follow from propensities.")
 ]
-SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
 SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
 SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
 SomePolicyOrExport = Annotated[
@@ -70,7 +69,6 @@ SomePolicyOrExport = Annotated[
 _MOST = 100_000
 # The remedies that commands offer, by the argument of the function.
 _REMEDIES = {
-    "on_damaged": "--skip-damaged leaves it out",
     "columns": "name the context columns with --context",
     "arm": "if it has another name, give --arm, --reward or --propensity",
 }

@@ -105,7 +105,6 @@ def evaluate_log(
     rule: str | None = None,
     seed: int = 0,
     columns: Columns | None = None,
-    on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
@@ -131,8 +130,6 @@ def evaluate_log(
         seed: fixes the folds of cross-fitting.
         columns: the roles of columns of Parquet files; by default "arm", "reward" and "propensity", and all others
             are the context. A policy for tables reads the columns of ``policy.table``.
-        on_damaged: "refuse" raises an error that names Parquet files that cannot be read; "skip" ignores them, lists
-            them in the estimate's warnings, and takes one more pass.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
 
@@ -143,7 +140,7 @@ def evaluate_log(
     """
     return compare_estimators(
         policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
-        on_damaged=on_damaged, id=id, progress=progress,
+        id=id, progress=progress,
     )[estimator]  # fmt: skip
 
 
@@ -157,7 +154,6 @@ def compare_estimators(
     rule: str | None = None,
     seed: int = 0,
     columns: Columns | None = None,
-    on_damaged: str = "refuse",
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
@@ -173,12 +169,12 @@ def compare_estimators(
     with_models = "dr" in estimators
     notes = []
     if _is_files(log):
-        opened = _open_files(policy, log, columns, on_damaged, id)
+        opened = _open_files(policy, log, columns, id)
         missing = opened.unrewarded.items()
         notes += [f"{path}: {rounds:,} rounds have no reward and are left out" for path, rounds in missing]
         check_unlearned(policy, opened, id)
         if target is None:
-            stream = StreamedRounds(opened, skip_damaged=on_damaged == "skip", progress=progress)
+            stream = StreamedRounds(opened, progress=progress)
 
             def of_batch(first: int, contexts: AnyArray) -> FloatArray:
                 return probabilities(policy, contexts, where, rule, "log", first=first)
@@ -186,7 +182,7 @@ def compare_estimators(
             with one_blas_thread():
                 models = FoldModels(stream, seed) if with_models else None
                 weighted = weigh_log(stream, of_batch, models, seed)
-            return _estimate_each(weighted, estimators, where, confidence, [*notes, *stream.left_out])
+            return _estimate_each(weighted, estimators, where, confidence, notes)
         _check_fits(opened)
         log = opened
     elif columns is not None:
@@ -220,9 +216,7 @@ def _is_files(log: Any) -> bool:
     return isinstance(log, str | Path | ParquetLog)
 
 
-def _open_files(
-    policy: Probabilities, log: Any, columns: Columns | None, on_damaged: str, id_column: str | None
-) -> ParquetLog:
+def _open_files(policy: Probabilities, log: Any, columns: Columns | None, id_column: str | None) -> ParquetLog:
     if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None:
             return log
@@ -231,7 +225,7 @@ def _open_files(
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
     roles = {} if id_column is None else {"id": id_column}
-    return open_log(log, policy, columns=columns, on_damaged=on_damaged, roles=roles, skip_unrewarded=True)
+    return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
 
 
 def _check_fits(log: ParquetLog) -> None:

@@ -17,8 +17,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedRounds
 from daband.domains._registry import allocate
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import LogPart
-from daband.errors import DataError, InvalidInput
+from daband.errors import InvalidInput
 from daband.linear._doubly_robust import (
     RewardModel,
     RewardSums,
@@ -94,38 +93,21 @@ class MemoryRounds:
 
 
 class StreamedRounds:
-    """The rounds of a log in Parquet files.
+    """The rounds of a log in Parquet files."""
 
-    With ``skip_damaged``, an additional pass finds parts that cannot be read and drops them: ``left_out`` lists
-    them with the reason.
-    """
-
-    def __init__(self, log: ParquetLog, *, skip_damaged: bool, progress: Progress | None = None) -> None:
-        self.log, self.n_arms, self.shared = log, log.n_arms, log.shared
-        self.left_out = [f"{reason}; the file was left out" for reason in log.damaged.values()]
+    def __init__(self, log: ParquetLog, *, progress: Progress | None = None) -> None:
+        self.log, self.n, self.n_arms, self.shared = log, len(log), log.n_arms, log.shared
         self._progress = progress
         self._rows, self._pass = 0, 1
-        self._skip = skip_damaged
-        self.parts = log.parts()
-        if skip_damaged:
-            self.parts = [part for part in self.parts if self._can_be_read(part)]
-            if not self.parts:
-                raise DataError(f"log: none of its parts can be read ({self.left_out[0]})")
-            self._rows, self._pass = 0, 2
-        self.n = sum(map(len, self.parts))
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         """Yield every batch with the number of its first row."""
         at = 0
-        for part in self.parts:
-            try:
-                for batch in self.log.batches(part):
-                    yield at, batch
-                    at += len(batch.arms)
-                    self._report(len(batch.arms))
-            except DataError as error:
-                remedy = {} if self._skip else {"on_damaged": "on_damaged='skip' leaves it out"}
-                raise error.reworded(error.message, **remedy) from None
+        for part in self.log.parts():
+            for batch in self.log.batches(part):
+                yield at, batch
+                at += len(batch.arms)
+                self._report(len(batch.arms))
         self._rows, self._pass = 0, self._pass + 1
 
     def sample(self, indices: IntArray) -> AnyArray:
@@ -135,15 +117,6 @@ class StreamedRounds:
             inside = indices[(indices >= first) & (indices < first + len(batch.arms))] - first
             rows.append(batch.contexts[inside])
         return np.concatenate(rows)
-
-    def _can_be_read(self, part: LogPart) -> bool:
-        try:
-            for batch in self.log.batches(part):
-                self._report(len(batch.arms))
-        except DataError as error:
-            self.left_out.append(f"{error}; rows {part.start:,} to {part.stop - 1:,} of it were left out")
-            return False
-        return True
 
     def _report(self, rows: int) -> None:
         self._rows += rows

@@ -69,7 +69,6 @@ def fit_log(
     workers: int | None = None,
     ray_address: str = "local",
     weights: str | None = None,
-    on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
     progress: Progress | None = None,
@@ -90,8 +89,6 @@ def fit_log(
             must see the files under the same names.
         weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By default weights
             follow from propensities (``daband.weights.importance``).
-        on_damaged: "refuse" raises an error that names a file that cannot be read or learned; "skip" ignores such a
-            file with a warning, and learns from the others.
         adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
         directory: folder for saved progress. Called again with the same settings, an interrupted run resumes at the
             first part that is not learned; files that were added to the log since are learned as well.
@@ -114,7 +111,6 @@ def fit_log(
         workers=workers,
         ray_address=ray_address,
         weights=weights,
-        on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
         progress=progress,
@@ -132,7 +128,6 @@ def learn_log(
     propensity: str = "propensity",
     id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
     weights: str | None = None,
-    on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
     progress: Progress | None = None,
@@ -156,7 +151,6 @@ def learn_log(
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is ignored, so
             a file may come again with late rewards.
         weights: as in ``fit_log``.
-        on_damaged: "refuse" raises an error for a file that cannot be read or learned; "skip" ignores it and warns.
         adapt_every: rounds between two calls of ``adapt``.
         directory: folder for saved progress, as in ``fit_log``.
         progress: as in ``fit_log``.
@@ -173,7 +167,6 @@ def learn_log(
     settings = _FitSettings(
         domain="target",
         columns=columns,
-        on_damaged=on_damaged,
         adapt_every=adapt_every,
         directory=directory,
         progress=progress,
@@ -198,7 +191,6 @@ class _FitSettings:
     engine: str = "local"
     workers: int | None = None
     ray_address: str = "local"
-    on_damaged: str
     adapt_every: int
     directory: str | Path | None
     progress: Progress | None
@@ -227,7 +219,6 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         log,
         policy,
         columns=columns,
-        on_damaged=settings.on_damaged,
         roles={**settings.names, **roles} if columns is None else roles,
         skip_unrewarded=settings.domain == "target",
     )
@@ -237,8 +228,6 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
     }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
-    for path, reason in opened.damaged.items():
-        _warn(f"{reason}; {path} is left out", stacklevel=3)
     for path, rounds in opened.unrewarded.items():
         again = "" if settings.id is not None else " with ids, so that the others are not counted again"
         _warn(f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}", stacklevel=3)
@@ -337,7 +326,7 @@ class _LogRun:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Learn every part with its result; for an error, raise or skip the part. Save at intervals."""
+        """Learn every part with its result, and save at intervals and before an error of the log is raised."""
 
         def save() -> None:
             begun = time.perf_counter()
@@ -347,28 +336,26 @@ class _LogRun:
 
         # Closed at once if something is raised: it holds threads, or a cluster.
         with stop_signals_deferred(wanted=self.folder is not None) as request, closing(outcomes):
-            for part, outcome in outcomes:
-                if isinstance(outcome, DataError):
-                    self._refuse_or_skip(outcome, save)
-                else:
+            try:
+                for part, outcome in outcomes:
                     learn(part, outcome)
                     self._done[part.name] = self._digests[part]
-                self._tell(part, parts)
-                if self.folder is not None and self.folder.due():
-                    save()
-                request.obey(save)
+                    self._tell(part, parts)
+                    if self.folder is not None and self.folder.due():
+                        save()
+                    request.obey(save)
+            except DataError as error:
+                save()
+                kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
+                raise error.reworded(f"{error.message}{kept}") from None
             save()
 
-    def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, DataError | None]]:
-        """Yield every part with the error of its rows or None: a damaged part must not be learned in part."""
+    def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
+        """Yield every part after reading it once: a part with a damaged row must not be learned in part."""
         for part in parts:
-            try:
-                for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
-                    pass
-                outcome = None
-            except DataError as error:
-                outcome = error
-            yield part, outcome
+            for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
+                pass
+            yield part, None
 
     def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
@@ -420,14 +407,6 @@ class _LogRun:
         self._parts = len(parts) - len(todo)
         self._started = time.perf_counter()
         return todo
-
-    def _refuse_or_skip(self, error: DataError, save: Callable[[], None]) -> None:
-        if self.settings.on_damaged == "refuse":
-            save()
-            kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
-            remedy = "on_damaged='skip' learns from the other parts"
-            raise error.reworded(f"{error.message}{kept}", on_damaged=remedy) from None
-        _warn(f"{error}; this part is left out", stacklevel=6)
 
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         self._rows += len(part)

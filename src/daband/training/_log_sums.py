@@ -99,18 +99,15 @@ def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) 
 
 def sums_in_turn(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], column: str | None
-) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
-    """Yield every part with its sums or the error of its rows, in order; threads work on the next parts."""
+) -> Generator[tuple[LogPart, RidgeSums]]:
+    """Yield every part with its sums, in order; threads work on the next parts."""
     inside = -(-_THREADS // max(len(parts), 1))  # few parts are distributed batch by batch
 
-    def outcome(part: LogPart) -> RidgeSums | DataError:
-        try:
-            return sums_of_part(policy, log, part, column, threads=inside)
-        except DataError as error:
-            return error
+    def summed(part: LogPart) -> RidgeSums:
+        return sums_of_part(policy, log, part, column, threads=inside)
 
     with one_blas_thread():  # threads work on separate parts, not on the products of one batch
-        yield from _in_order(outcome, parts, threads=min(_THREADS, max(len(parts), 1)))
+        yield from _in_order(summed, parts, threads=min(_THREADS, max(len(parts), 1)))
 
 
 def sums_on_ray(
@@ -121,8 +118,8 @@ def sums_on_ray(
     *,
     address: str,
     workers: int | None,
-) -> Generator[tuple[LogPart, RidgeSums | DataError]]:
-    """Yield every part with its sums or the error of its rows, in the order of ``parts``."""
+) -> Generator[tuple[LogPart, RidgeSums]]:
+    """Yield every part with its sums, in the order of ``parts``."""
     ray = _import_ray()
     if not parts:
         return
@@ -135,14 +132,12 @@ def sums_on_ray(
         def submit(number: int) -> None:
             waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
 
-        def outcome(number: int, part: LogPart) -> RidgeSums | DataError:
+        def outcome(number: int, part: LogPart) -> RidgeSums:
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     submit(number)
                 try:
                     return _task_result(ray, waiting[number])
-                except DataError as error:  # of the rows themselves
-                    return error
                 except WorkerDied:
                     continue
             raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")

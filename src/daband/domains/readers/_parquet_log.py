@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_fraction, check_int, one_of
+from daband._arguments import check_fraction, check_int
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._image_layout import image_layout
 from daband._lazy_polars import pl
@@ -27,7 +27,6 @@ from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
-    UnusableFile,
     arm_numbers,
     log_files,
     polars_errors,
@@ -79,8 +78,6 @@ class ParquetLog(LoggedDomain):
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not flat; with ``shared`` arms a row has one per arm.
         shared: True if a row has one context per arm, one after the other.
-        on_damaged: "refuse" raises an error for a log with a file that cannot be read or does not fit; "skip" ignores
-            such files, and ``damaged`` lists them with the reason.
         passes: how many times ``train`` may show each round.
         roles: names of columns that are not contexts, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
         arm_names: the names of the arms.
@@ -99,46 +96,35 @@ class ParquetLog(LoggedDomain):
         transform: TableTransform | ImagePaths | None = None,
         context_shape: Sequence[int] | None = None,
         shared: bool = False,
-        on_damaged: str = "refuse",
         passes: int = 1,
         roles: Mapping[str, str] | None = None,
         arm_names: Sequence[str] | None = None,
         skip_unrewarded: bool = False,
     ) -> None:
-        one_of("on_damaged", on_damaged, ("refuse", "skip"))
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         self.passes = check_int("passes", passes, minimum=1)
         self.shared = shared
         self._transform, self._arm_names, self._skip_unrewarded = transform, arm_names, skip_unrewarded
         self.files: list[LogFile] = []
-        #: The files that were skipped, with the reason.
-        self.damaged: dict[str, str] = {}
         #: By file, the number of rounds that were ignored because they have no reward.
         self.unrewarded: dict[str, int] = {}
         #: The types of the columns of the first file.
         self.schema: dict[str, Any] = {}
         self.columns: Columns
         for path in log_files(log):
-            try:
-                rows = scan_log_file(path)
-                with polars_errors(UnusableFile, f"{path} cannot be read"):
-                    schema = dict(rows.collect_schema())
-                    if not self.schema:
-                        resolved = _resolve_columns(columns, schema, path, transform, roles or {})
-                    self._check_schema(path, schema, resolved, implied=columns is None)
-                    if not self.schema:
-                        self.schema, self.columns = schema, resolved
-                        self._logged = [str(getattr(resolved, role)) for role in _ROLES]
-                        numbers_per_row = self._numbers_per_row(rows, path)
-                    self.files.append(self._as_rounds(rows, path))
-            except UnusableFile as error:
-                if on_damaged == "refuse":
-                    remedies = {**error.remedies, "on_damaged": "on_damaged='skip' leaves it out"}
-                    raise DataError(error.message, remedies=remedies) from None
-                self.damaged[str(path)] = str(error)
+            rows = scan_log_file(path)
+            with polars_errors(f"{path} cannot be read"):
+                schema = dict(rows.collect_schema())
+                if not self.schema:
+                    resolved = _resolve_columns(columns, schema, path, transform, roles or {})
+                self._check_schema(path, schema, resolved, implied=columns is None)
+                if not self.schema:
+                    self.schema, self.columns = schema, resolved
+                    self._logged = [str(getattr(resolved, role)) for role in _ROLES]
+                    numbers_per_row = self._numbers_per_row(rows, path)
+                self.files.append(self._as_rounds(rows, path))
         if not sum(file.rows for file in self.files):
-            why = f" (e.g. {next(iter(self.damaged.values()))})" if self.damaged else ""
-            raise DataError(f"log: none of its files has a row that can be read{why}")
+            raise DataError("log: none of its files has a row")
         per_context, left = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
         self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
         if left or math.prod(self.context_shape) != per_context:
@@ -224,7 +210,7 @@ class ParquetLog(LoggedDomain):
         """Yield columns of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
         numbered = [ROW] if ROW in query.collect_schema() else []
-        with polars_errors(DataError, f"{part.path} is damaged"):
+        with polars_errors(f"{part.path} is damaged"):
             at = part.start
             query = query.select(list(dict.fromkeys([*numbered, *names]))).slice(part.start, len(part))
             for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
@@ -294,21 +280,19 @@ class ParquetLog(LoggedDomain):
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles):
             if name not in schema:
-                raise UnusableFile(_lacks(path, name, schema), remedies=_RENAME if implied and name in roles else {})
+                raise DataError(_lacks(path, name, schema), remedies=_RENAME if implied and name in roles else {})
             if name in roles or self._transform is not None:
                 continue  # values of any type are read
             kind, before = _kind(schema[name]), _kind(first[name])
             if kind != before and not {kind, before} <= {"integer", "float"}:
-                raise UnusableFile(
-                    f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}"
-                )
+                raise DataError(f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}")
             if implied and kind not in ("integer", "float", "list"):
-                raise UnusableFile(
+                raise DataError(
                     f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_NAME_COLUMNS
                 )
         extra = [name for name in schema if name not in first]
         if implied and extra and self._transform is None:
-            raise UnusableFile(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
+            raise DataError(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
 
     def _numbers_per_row(self, rows: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
@@ -319,7 +303,7 @@ class ParquetLog(LoggedDomain):
             return len(context)
         first = rows.select(context[0]).head(1).collect()[context[0]].to_list()
         if not first:
-            raise UnusableFile(f"{path} has no row that tells the length of its lists")
+            raise DataError(f"{path} has no row that tells the length of its lists")
         return len(first[0] or ())
 
     def _rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
@@ -393,11 +377,11 @@ def _resolve_columns(
     named = {role: roles.get(role, role) for role in _ROLES}
     missing = next((name for name in named.values() if name not in schema), None)
     if missing is not None:
-        raise UnusableFile(_lacks(path, missing, schema), remedies=_RENAME)
+        raise DataError(_lacks(path, missing, schema), remedies=_RENAME)
     others = {*_ROLES, *named.values(), *roles.values()}
     context = transform.names if transform is not None else tuple(name for name in schema if name not in others)
     if not context:
-        raise UnusableFile(f"{path} has no column besides {', '.join(named.values())}: what was the context?")
+        raise DataError(f"{path} has no column besides {', '.join(named.values())}: what was the context?")
     return Columns(context, arm=named["arm"], reward=named["reward"], propensity=named["propensity"])
 
 
@@ -449,7 +433,6 @@ def open_log(
     policy: Any,
     *,
     columns: Columns | None = None,
-    on_damaged: str = "refuse",
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
@@ -470,7 +453,6 @@ def open_log(
             transform=transform,
             context_shape=policy.context_shape,
             shared=shared,
-            on_damaged=on_damaged,
             roles=roles,
             arm_names=policy.arm_names,
             skip_unrewarded=skip_unrewarded,
@@ -526,7 +508,7 @@ def _image_paths(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePa
     try:
         if scan_log_file(log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
             return None
-    except UnusableFile:  # the caller that opens the log reports it
+    except DataError:  # the caller that opens the log reports it
         return None
     if isinstance(policy, DeployedPolicy):
         return ImagePaths(policy.context_shape, policy.reader.images or ImageRule(layout))

@@ -41,7 +41,7 @@ def read_table(table: Any) -> pl.DataFrame:
     """Return a file, or a table of pandas, polars or arrow, as a polars frame with tidy columns."""
     if isinstance(table, str | Path):
         path = Path(table)
-        with polars_errors(DataError, f"{path} cannot be read as a table", path):
+        with polars_errors(f"{path} cannot be read as a table", path):
             return scan_file(path).collect()
     kind = type(table).__module__.partition(".")[0]
     try:
@@ -172,7 +172,7 @@ def _long_row(path: Path) -> str:
 
 
 @contextmanager
-def polars_errors(kind: type[DataError], message: str, path: Path | None = None) -> Iterator[None]:
+def polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
     """Raise polars and disk errors as ``kind``: the message, and the first line of the error."""
     try:
         yield
@@ -184,14 +184,10 @@ def polars_errors(kind: type[DataError], message: str, path: Path | None = None)
         reason = (str(error) or type(error).__name__).splitlines()[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
         reason = _long_row(path) if path is not None and "more fields" in reason else reason
-        raise kind(f"{message}: {reason}") from None
+        raise DataError(f"{message}: {reason}") from None
 
 
 # Files of a log.
-
-
-class UnusableFile(DataError):
-    """A file that cannot be part of the log; other files are not affected."""
 
 
 @dataclass(frozen=True)
@@ -261,11 +257,11 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
 def scan_log_file(path: Path) -> pl.LazyFrame:
     """Return the rows of a Parquet file, read when they are needed, or of a CSV file, which is read at once."""
     if not path.is_file():
-        raise UnusableFile(f"{path} is not a file")
+        raise DataError(f"{path} is not a file")
     if _suffix(path) in _CSV:
-        with polars_errors(UnusableFile, f"{path} cannot be read as CSV", path):
+        with polars_errors(f"{path} cannot be read as CSV", path):
             return scan_file(path).collect().lazy()
-    with polars_errors(UnusableFile, f"{path} cannot be read as Parquet"):
+    with polars_errors(f"{path} cannot be read as Parquet"):
         rows = pl.scan_parquet(path)
         rows.collect_schema()
     return rows
