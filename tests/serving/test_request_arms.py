@@ -51,6 +51,31 @@ def test_a_request_by_id_scores_as_the_whole_catalogue(deployed):
     np.testing.assert_allclose(some.mean, every.mean[:, [7, 19, 2]])
     assert set(some.arm_name) <= {"a7", "a19", "a2"}
     assert [("a7", "a19", "a2")[arm] for arm in some.arm] == list(some.arm_name)
+    for row in range(5):
+        one = file.decide(contexts[row], arms=["a7", "a19", "a2"], round_number=row)
+        batch = file.decide(contexts[row : row + 1], arms=["a7", "a19", "a2"], round_number=row)
+        assert (one.arm, one.arm_name, one.propensity) == (batch.arm[0], batch.arm_name[0], batch.propensity[0])
+        np.testing.assert_allclose(one.mean, batch.mean[0], rtol=1e-6)
+        np.testing.assert_allclose(one.bonus, batch.bonus[0], rtol=1e-6)
+    assert file.decide(contexts[0], arms=["a3"]).arm_name == "a3"
+
+
+def test_a_regression_on_standardised_contexts_and_arm_features_is_folded_for_single_rows(tmp_path):
+    draw = np.random.default_rng(1)
+    catalogue = Catalogue.fit([f"a{at}" for at in range(N_ARMS)], draw.normal(size=(N_ARMS, 3)))
+    policy = daband.LinUCB(
+        context_shape=(4,), n_arms=N_ARMS, catalogue=catalogue, transform=daband.Standardise(), seed=1
+    )
+    contexts = draw.normal(5.0, 3.0, size=(300, 4))
+    policy.prepare(contexts)
+    policy.update(contexts, draw.integers(0, N_ARMS, 300), 7.0 + draw.normal(size=300))
+    daband.export(policy, tmp_path / "p")
+    file = daband.load_deployed(tmp_path / "p")
+    assert file.frozen._row_scorer is not None
+    for row in (*contexts[:20], np.full(4, 99.0)):
+        one, batch = file.decide(row), file.decide(row[None])
+        np.testing.assert_allclose(one.mean, batch.mean[0], rtol=1e-9)
+        np.testing.assert_allclose(one.bonus, batch.bonus[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 12])

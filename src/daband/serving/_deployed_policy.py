@@ -179,6 +179,9 @@ class DeployedPolicy:
             if available is not None or among is not None:
                 raise InvalidInput("arms lists the arms of this request: leave available and among out")
             names, indices, vectors = self.request_arms(arms)
+            if read.single and vectors is None and new is None and not control and top is None:
+                mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number, indices)
+                return DeployedDecision(arm, names[arm], propensity, mean, width, read.warnings[0]), read
             mean, width = frozen.score(read.contexts, indices, vectors)
             new = None if new is None else new._replace(arms=(indices < 0) | new.arms[indices])
         else:

@@ -31,6 +31,8 @@ from daband.serving._numpy_networks import MlpNetwork, Network, network_from
 LARGE_INVERSE = 8 << 20
 #: The largest number of weights for which single rows are scored by folded products; beyond, memory takes the time.
 _MOST_FOLDED = 1 << 20
+#: The same for the regressions of all arms of a catalogue: beyond, the batch is quicker (measured: 100 and 1,000 arms).
+_MOST_FOLDED_ARMS = 1 << 17
 #: Scores whose difference is below this fraction of their size may be tied but for rounding in single precision.
 _CLOSE = 1e-5
 #: Largest bias of a feature: a difference of larger numbers loses too much, even in double precision.
@@ -147,6 +149,24 @@ class Member:
             theta *= self.pooled[0][:, None]
             matrices = None if matrices is None else matrices * self.pooled[1][:, None, None] ** 2
         return theta, matrices
+
+    def per_arm(self, step: TransformStep | None) -> Member | None:
+        """Return the member with a regression per arm instead of one on products; None if it has none.
+
+        ``step`` makes the contexts of the member, unless it has a transform. Its last feature has to be a 1.
+        """
+        if self.vectors is None:
+            return self
+        size, before = self._context_size, self.transform or step
+        if len(self.vectors) * size**2 > _MOST_FOLDED_ARMS or self._heads is None:
+            return None
+        if self.network is not None or not isinstance(before, StandardiseStep):
+            return None
+        constant = np.eye(size)[-1:]
+        scaled = np.concatenate([np.eye(size) / math.sqrt(size), constant])  # the matrix of ``with_constant``
+        theta, matrices = self._heads
+        inverse = np.zeros((len(theta), 0, 0)) if matrices is None else scaled.T @ matrices @ scaled
+        return replace(self, theta=theta @ scaled, inverse=inverse, vectors=None, pooled=None)
 
     @property
     def _context_size(self) -> int:
@@ -472,21 +492,26 @@ class FrozenPolicy:
             scores, [member.weight for member in self.members], [member.bonus_weight for member in self.members]
         )
 
-    def decide_row(self, context: AnyArray, round_number: int | None) -> tuple[FloatArray, FloatArray, int, float]:
+    def decide_row(
+        self, context: AnyArray, round_number: int | None, indices: IntArray | None = None
+    ) -> tuple[FloatArray, FloatArray, int, float]:
         """Return means and bonuses (K,) in the user's units, the arm and its propensity for one context (*row_shape).
 
-        Two arms that are closer to each other than rounding errors of single precision are scored as in a batch.
+        ``indices`` (k,) selects some arms. Two arms that are closer to each other than rounding errors of single
+        precision are scored as in a batch.
         """
         if self._row_scorer is not None and context.dtype is _FLOAT64:
             scored = self._row_scorer(context if context.ndim == 1 else context.reshape(-1))
+            if indices is not None:
+                scored = scored[:, indices]
             scores = scored[2].tolist()
-            second, best = sorted(scores)[-2:]
+            second, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
             if best - second > _CLOSE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
                 if self._is_certain:
                     return scored[0], scored[1], scores.index(best), 1.0
                 chosen = self.choose(scored[:1], scored[1:2], None, round_number, self.reward_unit)[0]
                 return scored[0], scored[1], *chosen
-        means, widths = self.score(context[None])
+        means, widths = self.score(context[None], indices)
         chosen = self.choose(means, widths, None, round_number)[0]
         return *self.in_units(means[0], widths[0]), *chosen
 
@@ -499,15 +524,16 @@ class FrozenPolicy:
     def _row_scorer(self) -> _RowScorer | None:
         """The scorer of single rows; None for a policy that it cannot fold."""
         step, n_inputs = self.transform, math.prod(self.context_shape)
-        size = sum(n_inputs * member.dimension + member.inverse.size for member in self.members)
+        members = [folded for member in self.members if (folded := member.per_arm(step)) is not None]
+        size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
         if self.arms == "shared" or self.layout is not None or self.n_arms < 2 or size > _MOST_FOLDED:
             return None
-        if any(member.vectors is not None for member in self.members):
+        if len(members) < len(self.members):
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
         try:
-            return _RowScorer(self.members, step, n_inputs, self.reward_unit, self.exploration.optimism)
+            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism)
         except (ValueError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 
