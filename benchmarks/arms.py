@@ -153,6 +153,7 @@ def learned(kind: str, catalogue: Any, x: Any, target: Any, arms: Any, rewards: 
     for start in range(0, len(x), 100):
         part = slice(start, start + 100)
         policy.update(x[part], arms[part], rewards[part])
+        policy.adapt()
     return policy
 
 
@@ -266,6 +267,7 @@ class Ours:
 
     def learn(self, context: Any, arm: Any, reward: float) -> None:
         self.policy.update(context[None], [arm], [reward])
+        self.policy.adapt()
 
 
 class VowpalWabbit:

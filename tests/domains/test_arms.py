@@ -106,6 +106,7 @@ def test_a_log_is_learned_by_sums_as_round_by_round(tmp_path):
     arms = [int(name[1:]) for name in rounds["offer"]]
     weights = daband.weights.importance(np.full(500, 1 / 9), 12, power=streamed.propensity_power)
     streamed.update(pair.table.contexts(rounds), arms, rounds["euros"].to_numpy(), weights=weights)
+    streamed.adapt()  # fits penalties, as learning a log does
     contexts = pair.target.read(np.arange(20))
     np.testing.assert_allclose(summed.decide(contexts).mean, streamed.decide(contexts).mean, rtol=1e-6)
 
@@ -216,8 +217,9 @@ def test_new_arms_are_not_chosen_without_proof_and_an_assessment_doubts_them():
     assert choice.rule.endswith(", which is not proven")
     assert sum(choice.assessment.target_arms[12:]) == 0.0
     assert set(choice.assessment.new_arms) == {"12", "13", "14"}
-    policy = daband.LinUCB.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, target=pair.target, episodes=10)
+    other = feature_log(1.5, new=3)  # the features predict there, so the policy chooses new arms
+    policy = daband.LinUCB.for_pair(other, seed=0)
+    daband.train(policy, source=other.source, target=other.target, episodes=10)
     doubts = daband.assess(policy, source=pair.source_test, target=pair.target).doubts
     assert any("arms without any reward are chosen" in doubt for doubt in doubts)
 

@@ -6,6 +6,7 @@ import pytest
 from daband.errors import InvalidInput
 from daband.linear._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
+from daband.linear._reward_moments import RewardMoments
 
 K, D, N, RIDGE, CENTRE = 5, 3, 60, 0.7, 0.3
 
@@ -87,3 +88,70 @@ def test_distances_are_in_units_of_the_usual_neighbour():
     catalogue = Catalogue.fit(list("abcd"), np.array([[0.0], [1.0], [2.0], [6.0]]))
     distances = catalogue.distances(np.array([True, True, True, False]))
     np.testing.assert_allclose(distances, [0, 0, 0, 4])
+
+
+def informative(effect, noise, seed=1):
+    """Rewards that depend on arm features by ``effect`` and on effects of each arm that no feature has."""
+    draw = np.random.default_rng(seed)
+    vectors = Catalogue.fit([f"a{at}" for at in range(20)], draw.normal(size=(20, 2))).vectors
+    contexts, arms = draw.normal(size=(1500, D)), draw.integers(0, 20, 1500)
+    rewards = effect * contexts[:, 0] * vectors[arms, 0] + draw.normal(size=20)[arms] + noise * draw.normal(size=1500)
+    moments = RewardMoments(standardise=True)
+    moments.add(rewards)
+    head = JointHead(vectors=vectors, dim=D, ridge=RIDGE)
+    head.learn(contexts, arms, rewards)
+    return head, moments, (vectors, contexts, arms, rewards)
+
+
+def log_evidence(z, targets, penalties, noise):
+    """The log density of the targets, by the covariance of all rounds."""
+    covariance = noise * (np.eye(len(z)) + z / penalties @ z.T)
+    return -0.5 * (np.linalg.slogdet(covariance)[1] + targets @ np.linalg.solve(covariance, targets))
+
+
+def test_fitted_penalties_maximise_the_marginal_likelihood():
+    head, moments, (vectors, contexts, arms, rewards) = informative(2.0, 0.5)
+    for _ in range(5):
+        head.fit_penalties(moments)
+        head._fitted_rounds = 0.0
+    z = features(vectors, contexts, arms)
+    blocks = np.concatenate([np.tile([1, 1, 0], D + 1), np.full(20, 2)])
+    targets = (rewards - moments.centre) / moments.scale
+    best = log_evidence(z, targets, head.penalties[blocks], head.noise)
+    for block in (1, 2):  # the data say nothing about the first, which has a coefficient per context number
+        for factor in (0.5, 2.0):
+            other = np.where(np.arange(3) == block, factor, 1.0) * head.penalties
+            assert log_evidence(z, targets, other[blocks], head.noise) < best
+    assert head.noise == pytest.approx(0.25 / moments.scale**2, rel=0.2)
+
+
+def test_penalties_shrink_features_that_do_not_predict_and_change_nothing_else():
+    useful, useless = (informative(effect, 0.5) for effect in (2.0, 0.0))
+    for head, moments, _ in (useful, useless):
+        counts = head.counts.tolist()
+        head.fit_penalties(moments)
+        assert head.counts.tolist() == counts
+    assert useless[0].penalties[1] > 30 * useful[0].penalties[1]
+    head, moments, (vectors, contexts, arms, rewards) = useful
+    a = np.diag(head.penalties[head._blocks()]) + (z := features(vectors, contexts, arms)).T @ z
+    theta = np.linalg.solve(a, z.T @ (rewards - CENTRE))
+    own = features(vectors, contexts[:9], np.full(9, 3))
+    mean, bonus = head.score(contexts[:9], centre=CENTRE, scale=2.0)
+    np.testing.assert_allclose(mean[:, 3], CENTRE + own @ theta)
+    variance = head.noise * np.einsum("nd,nd->n", own @ np.linalg.inv(a), own)
+    np.testing.assert_allclose(bonus[:, 3], 2.0 * np.sqrt(variance))
+    head.learn(contexts[:70], arms[:70], rewards[:70])  # rank-one updates continue from the fitted penalties
+    a += features(vectors, contexts[:70], arms[:70]).T @ features(vectors, contexts[:70], arms[:70])
+    np.testing.assert_allclose(head.statistics.inverse[0], np.linalg.inv(a), rtol=1e-6, atol=1e-12)
+    again = JointHead(vectors=vectors, dim=D, ridge=RIDGE)
+    again.restore(head.state())
+    head.add_vectors(vectors[:1])
+    again.add_vectors(vectors[:1])
+    np.testing.assert_array_equal(head.score(contexts[:9])[1], again.score(contexts[:9])[1])
+    blank = again.without_rounds()
+    prior = (
+        blank.noise
+        * np.square(features(head.vectors, contexts[:9], np.full(9, 20)))
+        @ (1 / blank.penalties[blank._blocks()])
+    )
+    np.testing.assert_allclose(np.square(blank.score(contexts[:9])[1][:, 20]), prior)

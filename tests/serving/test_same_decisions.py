@@ -73,7 +73,8 @@ def random_policy(draw):
         policy.prepare(contexts)
         if draw.random() < 0.7:
             policy.observe_target(contexts)
-        policy.update(contexts, draw.integers(0, n_arms, 40), low + 5.0 * draw.integers(0, 2, 40))
+        for _ in range(1 if policy.catalogue is None else 3):  # enough to fit penalties
+            policy.update(contexts, draw.integers(0, n_arms, 40), low + 5.0 * draw.integers(0, 2, 40))
         policy.adapt()
     return policy, row
 

@@ -8,6 +8,11 @@ rounds, and the mean reward of a new arm is predicted from its features. Context
 contribute equally to the prior variance of a prediction. Full products with this scale were better than low-rank and
 hashed products on the development half of the data sets (benchmarks/records/split.json).
 
+Penalties are first equal for all coefficients. ``fit_penalties`` then estimates a penalty for the coefficients of
+contexts, of arm features and products, and of effects, and the variance of the noise, by maximising the marginal
+likelihood of the rewards (MacKay: "Bayesian interpolation", 1992). If arm features do not predict rewards, their
+coefficients shrink to 0, and the arms' effects do not.
+
 For a given arm the regression is linear in the context. It is therefore equivalent to one regression per arm
 (``arm_heads``), which decides quickly. A log can be learned from sums over the rounds of each arm (``joint_sums``).
 """
@@ -15,17 +20,22 @@ For a given arm the regression is linear in the context. It is therefore equival
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, restored_array, unit_scale
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, ridge_scores
 from daband.linear._reward_moments import RewardMoments
 
-#: The prior standard deviation of an arm's own effect, in standard deviations of rewards.
+#: The prior standard deviation of an arm's own effect, in standard deviations of rewards, before penalties are fitted.
 _EFFECT = 0.3
+#: Steps of one fit, which starts from the previous penalties.
+_STEPS = 10
+#: Fitted penalties lie between these multiples of the ridge: beyond them, nothing or everything is shrunk.
+_PENALTIES = (1e-3, 1e6)
 #: Maximum number of effects. With more arms, several arms have a common effect, so that the regression stays small.
 _MAX_EFFECTS = 1024
 #: Up to this many contexts are scored one by one, without a regression per arm.
@@ -139,6 +149,49 @@ class JointHead:
         features = joint_dimension(dim, vectors)
         check_memory(24.0 * features * features, f"{features:,} products of contexts and arm features")
         self.statistics = PrimalRidge(1, features, ridge)
+        #: Penalties of coefficients of contexts, of arm features and products, and of effects.
+        self.penalties: FloatArray = np.full(3, ridge)
+        #: The variance of rewards around predictions, in units of the rewards' variance.
+        self.noise = 1.0
+        self._fitted_rounds = 0.0
+
+    @property
+    def new_variance(self) -> float:
+        """The prior variance of the coefficient of an arm's effect."""
+        return self.noise / float(self.penalties[2])
+
+    def fit_penalties(self, moments: RewardMoments) -> None:
+        """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their rewards.
+
+        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since the last fit.
+        """
+        s, blocks, rounds = self.statistics, self._blocks(), moments.count
+        if rounds < max(s.dim, 2.0 * self._fitted_rounds):
+            return
+        gram, moment = s.gram(0), (s._moment[0, 0] - moments.centre * s._moment[0, 1]) / moments.scale
+        gram[np.diag_indices(s.dim)] -= self.penalties[blocks]
+        total = (moments.squares + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
+        sizes = np.bincount(blocks, minlength=3)
+        for _ in range(_STEPS):
+            inverse = np.linalg.inv(gram + np.diag(self.penalties[blocks]))
+            theta = inverse @ moment
+            used = sizes - self.penalties * np.bincount(blocks, inverse.diagonal(), minlength=3)
+            squares = np.bincount(blocks, theta * theta, minlength=3)
+            residual = max(total - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * total, 1e-12)
+            self.noise = float(residual / max(rounds - used.sum(), 1.0))
+            wanted = self.noise * np.maximum(used, 1e-9) / np.maximum(squares, 1e-12)
+            before, self.penalties = self.penalties, self.ridge * np.clip(wanted / self.ridge, *_PENALTIES)
+            if np.abs(np.log(self.penalties / before)).max() < 0.05:
+                break
+        s._gram[0], s._n_pending[0] = gram + np.diag(self.penalties[blocks]), 0
+        s._invert(0)
+        self._fitted_rounds = rounds
+
+    def _blocks(self) -> IntArray:
+        """Return the index of each coefficient's penalty, (p,)."""
+        size, blocks = self.vectors.shape[1], np.full(self.statistics.dim, 2)
+        blocks[: self._count] = np.arange(self._count) % size < size - 1
+        return blocks
 
     @property
     def _count(self) -> int:
@@ -149,7 +202,7 @@ class JointHead:
         """The sum of the weights of each arm's rounds (K,), rounded."""
         s, first = self.statistics, self._count
         pending = s._pending[0, : s._n_pending[0], first:]
-        squares = s._gram[0].diagonal()[first:] - self.ridge + np.einsum("nk,nk->k", pending, pending)
+        squares = s._gram[0].diagonal()[first:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
         own = _effects(np.arange(len(self.vectors)), 0)
         return np.rint(squares / _EFFECT**2).astype(np.int64)[own]
 
@@ -159,6 +212,7 @@ class JointHead:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
         contexts, indices = with_constant(unit_scale(features)), np.arange(len(self.vectors))
         theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
+        scale *= math.sqrt(self.noise)
         if len(contexts) <= _FEW:
             rows = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(part) for part in zip(*rows, strict=True))
@@ -215,7 +269,13 @@ class JointHead:
         """Return the same head without any rounds."""
         other = copy.copy(self)
         other.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
+        other._set_prior(slice(None), self.penalties[self._blocks()])
         return other
+
+    def _set_prior(self, which: slice, penalties: FloatArray) -> None:
+        """Set the penalties of coefficients without rounds."""
+        own = np.arange(self.statistics.dim)[which]
+        self.statistics._gram[0, own, own], self.statistics.inverse[0, own, own] = penalties, 1.0 / penalties
 
     def check_primal_fits(self) -> None:
         """Do nothing: sums over the rounds of each arm fit in memory."""
@@ -238,7 +298,9 @@ class JointHead:
         """Add arms without rounds."""
         before = n_effects(len(self.vectors))
         self.vectors = np.concatenate([self.vectors, vectors])
-        self.statistics.add_dimensions(n_effects(len(self.vectors)) - before)
+        more = n_effects(len(self.vectors)) - before
+        self.statistics.add_dimensions(more)
+        self._set_prior(slice(self.statistics.dim - more, None), np.full(more, self.penalties[2]))
 
     def predict_left_out(
         self,
@@ -264,14 +326,20 @@ class JointHead:
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        return {f"primal.{name}": array for name, array in self.statistics.state(rounds=rounds).items()}
+        fitted = np.array([*self.penalties, self.noise, self._fitted_rounds])
+        statistics = {f"primal.{name}": array for name, array in self.statistics.state(rounds=rounds).items()}
+        return {**statistics, "fitted": fitted}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the state."""
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
-        self.statistics = statistics
+        fitted = restored_array(state, "fitted", np.empty(5))
+        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if name != "fitted"})
+        if not (np.isfinite(fitted).all() and (fitted[:4] > 0).all()):
+            raise ValueError(f"penalties and noise must be positive, got {fitted[:4]}")
+        self.statistics, self.penalties = statistics, fitted[:3]
+        self.noise, self._fitted_rounds = float(fitted[3]), float(fitted[4])
 
     def frozen(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (1, p) and of the inverse (1, p, p) in ``statistics``, in the unit of ``moments``."""
-        return self.statistics.coefficients(moments.centre) / moments.scale, self.statistics.inverse.copy()
+        """Return copies of theta (1, p) and of its covariance (1, p, p), in the unit of ``moments``."""
+        return self.statistics.coefficients(moments.centre) / moments.scale, self.noise * self.statistics.inverse

@@ -46,6 +46,11 @@ class RewardMoments:
         self.scale = 1.0
 
     @property
+    def squares(self) -> float:
+        """The weighted sum of squared differences from the mean."""
+        return self._squares
+
+    @property
     def observed(self) -> tuple[float, float]:
         """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not differ."""
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)

@@ -183,7 +183,7 @@ class LogPolicy(Policy):
             if unknown.any():
                 estimated, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(unknown, estimated, propensities)
-            offered = None if self._catalogue is None else self._catalogue.offered.all(axis=0)
+            offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
             with one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
                     contexts,

@@ -99,10 +99,19 @@ class RidgePolicy(Policy):
             weights=weights,
         )
 
+    def _adapt(self, steps: int | None) -> dict[str, float]:
+        with self._locks.state:
+            self._fit_penalties()
+        return {}
+
+    def _fit_penalties(self) -> None:
+        if isinstance(self._head, JointHead):
+            self._head.fit_penalties(self.reward_moments)
+
     def _freeze(self, domain: int) -> FrozenParts:
         member = Member(*self._head.frozen(self.reward_moments), constant=self._ignores_contexts)
         if isinstance(self._head, JointHead):
-            member = replace(member, vectors=self._head.vectors, new_variance=1.0 / self._head.ridge)
+            member = replace(member, vectors=self._head.vectors, new_variance=self._head.new_variance)
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
@@ -168,6 +177,7 @@ class RidgePolicy(Policy):
                 self.reward_moments.merge(sums.rewards)
                 self.rounds_learned += int(sums.counts.sum())
                 self.log_parts |= frozenset(log_parts)
+                self._fit_penalties()
 
 
 @policies.register("linucb")

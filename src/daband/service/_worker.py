@@ -143,7 +143,7 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: DeployedPolicy
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
-    if rows and policy.learns_by_gradients:
+    if rows and (policy.learns_by_gradients or policy.catalogue is not None):
         policy.adapt()
 
 
