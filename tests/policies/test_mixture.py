@@ -179,6 +179,7 @@ def test_threads_select_while_others_learn_and_add_an_arm():
         ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
         ({"prior": {"linucb": 1.0}}, "prior"), ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
         ({"exploring": {"linucb": 0.0, "constant": 0.0}}, "exploring"), ({"feedback": "all"}, "feedback"),
+        ({"learn_weights": "no"}, "learn_weights must be True or False"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_rejected_by_name(settings, message):

@@ -169,7 +169,7 @@ class Mixture(Policy):
         self._prior = _checked_weights("prior", prior, self.members)
         self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
         self._stack = MixtureWeights(self._prior)
-        self.learn_weights = learn_weights
+        self.learn_weights: bool = one_of("learn_weights", learn_weights, (True, False))
         #: How often each member would choose each arm in the target, with exponential decay over batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
         #: Batches of target contexts in a row in which a member used too few arms, (M,).
