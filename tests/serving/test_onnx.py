@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -306,6 +307,10 @@ def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
     while worker.run_once():
         pass
     worker.write_snapshot()
+    with sqlite3.connect(tmp_path / "events.db") as log:
+        shared = log.execute("SELECT content_shared, state_shared FROM models WHERE number = 1").fetchone()
+    encoder = sum(array.nbytes for array in policy.table.arrays().values())
+    assert min(shared) >= encoder  # it is stored once, with the file
     (tmp_path / "q.daband").write_bytes(store.model_content(1))
     learned = daband.load_deployed(tmp_path / "q.daband")
     assert learned.rounds_learned == policy.rounds_learned + 6

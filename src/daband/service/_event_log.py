@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
 
-_VERSION = "2"
+_VERSION = "3"
 _WRITERS, _WORKER = 720_911, 720_912  # advisory locks in Postgres
 _ATTEMPTS = 3
 _MAX_IDS = 500  # event ids in one query
@@ -167,6 +168,10 @@ _models = sa.Table(
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
+    # The last bytes of content and state are equal to those of this file, and not stored again: an encoder.
+    sa.Column("file", sa.Integer),
+    sa.Column("content_shared", _Number),
+    sa.Column("state_shared", _Number),
 )
 _notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
@@ -328,6 +333,9 @@ class Store:
             number = connection.execute(sa.select(newest)).scalar()
             if file is not None and connection.execute(sa.select(newest).where(_FROM_FILE)).scalar() != file:
                 raise InvalidInput("another file was published, which this model does not belong to")
+            stored = sa.select(_models.c.content).where(_models.c.number == file)
+            start = b"" if file is None else bytes(connection.execute(stored).scalar_one())
+            shared = [_common_end(part or b"", start) for part in (content, state)]
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
             row = ModelRow(
@@ -342,7 +350,9 @@ class Store:
             )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            connection.execute(sa.insert(_models).values(**asdict(row), content=content, state=state))
+            kept, kept_state = content[: len(content) - shared[0]], state and state[: len(state) - shared[1]]
+            more = {"file": file, "content_shared": shared[0], "state_shared": shared[1]}
+            connection.execute(sa.insert(_models).values(**asdict(row), content=kept, state=kept_state, **more))
             old = _models.c.number < row.number - _MAX_LEARNED
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
@@ -371,15 +381,23 @@ class Store:
 
     def model_content(self, number: int) -> bytes:
         """Return the exported file of a model."""
-        content = self._scalar(sa.select(_models.c.content).where(_models.c.number == number))
+        content = self._blob(number, "content")
         if content is None:
             raise InvalidInput(f"there is no model {number}: GET /models lists those that are kept")
-        return bytes(content)
+        return content
 
     def model_state(self, number: int) -> bytes | None:
         """Return the learner's state when it published this model; None if it is not kept."""
-        state = self._scalar(sa.select(_models.c.state).where(_models.c.number == number))
-        return None if state is None else bytes(state)
+        return self._blob(number, "state")
+
+    def _blob(self, number: int, name: str) -> bytes | None:
+        """Return the content or state of a model, with the bytes that it shares with its file."""
+        columns = _models.c[name], _models.c.file, _models.c[f"{name}_shared"]
+        with self._reading() as connection:
+            row = connection.execute(sa.select(*columns).where(_models.c.number == number)).one_or_none()
+        if row is None or row[0] is None:
+            return None
+        return bytes(row[0]) + (self.model_content(row[1])[-row[2] :] if row[2] else b"")
 
     def pin(self, number: int | None) -> None:
         """Let one model decide until further notice; None returns to the newest."""
@@ -604,3 +622,11 @@ class Writer:
         self.written += sum(map(len, groups))
         self.seconds += time.perf_counter() - started
         return outcomes
+
+
+def _common_end(one: bytes, other: bytes) -> int:
+    """Return the number of bytes at the end that are equal."""
+    size = min(len(one), len(other))
+    ends = (np.frombuffer(part, np.uint8, size, len(part) - size) for part in (one, other))
+    differ = np.flatnonzero(np.not_equal(*ends))
+    return size if not len(differ) else size - 1 - int(differ[-1])
