@@ -55,6 +55,13 @@ def test_rare_features_are_clipped_without_a_warning():
     assert np.abs(Standardise().fit(rare)(rare)).max() <= 5.0
 
 
+def test_numbers_that_were_almost_always_zero_are_clipped_without_a_warning():
+    features = np.concatenate([X, np.zeros((len(X), 1))], axis=1)
+    features[0, 5] = 1e-6  # as a feature of a network with ReLU
+    shown = np.append(X[0], 0.5)[None]
+    assert Standardise().fit(features)(shown)[0, 5] == pytest.approx(5.0 * 6**-0.5)
+
+
 def test_a_batch_equals_its_singles_and_images_are_read_as_unit_range():
     fitted = Standardise().fit(X)
     np.testing.assert_array_equal(fitted(X[:4]), np.concatenate([fitted(X[i : i + 1]) for i in range(4)]))

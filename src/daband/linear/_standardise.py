@@ -107,6 +107,9 @@ class StandardiseStep:
 #: Standardised numbers are clipped at this many standard deviations.
 CLIP = 5.0
 _OUTLIER = 1e4  # far above sqrt(n) standard deviations, the size of a value seen once in n contexts
+#: For the warning, the standard deviation of a column counts as at least this fraction of the columns' median: a column
+#: that was almost always 0, as in features of a network with ReLU, does not tell which values are unusual.
+_NEGLIGIBLE = 1e-3
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
@@ -246,7 +249,7 @@ class Standardise:
         step = self.frozen(domain)
 
         def watch(rows: FloatArray, deviations: FloatArray) -> None:
-            _warn_of_outlier(rows, deviations, step.mean)
+            _warn_of_outlier(rows, deviations, step)
 
         rows = contexts.reshape(-1, len(step.mean))
         return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
@@ -291,13 +294,16 @@ class Standardise:
             self._steps = [_step(*parts) for parts in zip(mean, deviation, axes, strict=True)]
 
 
-def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
     if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER:
         return
+    deviations = deviations * np.minimum(1.0, step.deviation / (_NEGLIGIBLE * np.median(step.deviation)))
     row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+    if abs(deviations[row, column]) <= _OUTLIER:
+        return
     warnings.warn(
         f"a context has {rows[row, column]:.4g} in column {column}, {abs(deviations[row, column]):.4g} deviations from "
-        f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        f"the mean {step.mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
         OutlierWarning,
         stacklevel=7,
     )
