@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from daband._arguments import check_int
 from daband.domains._contract import Contexts, LoggedDomain, Pair
@@ -30,12 +30,8 @@ from daband.training._trainer import (
 from daband.training._work_folder import stop_signals_deferred
 
 
-@overload
-def train(policy: Policy, *, source: LabelledDomain, **settings: Any) -> Run: ...
-@overload
-def train(policy: Sequence[Policy], *, source: LabelledDomain, **settings: Any) -> list[Run]: ...
-def train(  # type: ignore[misc]  # the settings are those below, listed once
-    policy: Policy | Sequence[Policy],
+def train(
+    policy: Policy,
     *,
     source: LabelledDomain,
     target: Contexts | None = None,
@@ -46,22 +42,20 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
-) -> Run | list[Run]:
-    """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
+) -> Run:
+    """Train a policy on source rewards and unlabelled target contexts.
 
     Args:
-        policy: changed in place. Several neural policies of one shape and recipe are trained in a stack, with common
-            gradient steps; all others one after another. Each sees the contexts in the order of its own seed.
+        policy: changed in place.
         source: the domain in which rounds are played and rewarded (or a log of such rounds).
         target: contexts of the target. Target rewards cannot be passed here.
         episodes: the number of episodes. By default 300; a source with fewer rounds is shown again, up to five times in
             all (a log once), and ``Run.note`` reports it.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order of contexts; the policy's seed by default.
-        directory: the run's folder; several runs each have a folder ``0``, ``1``, ... in it. Called again with the same
-            settings, an interrupted run resumes and ends with the same result, bit for bit, as an uninterrupted one.
-            Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at once. A folder is used
-            by one process at a time.
+        directory: the run's folder. Called again with the same settings, an interrupted run resumes and ends with the
+            same result, bit for bit, as an uninterrupted one. Ctrl-C and SIGTERM wait for the end of the episode and
+            save it; a second one stops at once. A folder is used by one process at a time.
         config: more settings to store in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more if a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -81,25 +75,7 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         save_every=save_every,
         progress=progress,
     )
-    if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
-        return run_phase(source_phase(policy, source, target, settings))
-    phases = []
-    for index, one in enumerate(policy):
-        if not isinstance(one, Policy):
-            raise InvalidInput(f"policy[{index}] must be a daband policy, got {one!r}")
-        if any(one is other for other in policy[:index]):
-            raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
-        folder = None if directory is None else Path(directory) / str(index)
-        phases.append(source_phase(one, source, target, replace(settings, directory=folder)))
-    if not phases:
-        raise InvalidInput("policy is an empty list; give at least one")
-    if not can_train_stacked(policy):
-        return [run_phase(phase) for phase in phases]
-    outcomes = train_stacked(phases)  # a run that fails raises after the others are done
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, Run)]
+    return run_phase(source_phase(policy, source, target, settings))
 
 
 def continue_on_target(
