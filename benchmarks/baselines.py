@@ -13,8 +13,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import daband
 from daband.bench._methods import build_policy
+from daband.policies._pair_defaults import standardised_alpha, standardised_ridge
+from daband.policies._policy import Policy
 
 PAIRS: dict[str, dict[str, Any]] = {
     "market/units": {"data_seed": 1}, "natural_tables/weather-city": {}, "natural_tables/diamonds-cut": {},
@@ -22,17 +26,71 @@ PAIRS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, str]]] = {
     "constant": ("constant", {}), "linucb": ("linucb", {"shift": "covariate"}),
-    "linucb, other units": ("linucb", {"shift": "units"}), "linucb-coral": ("linucb-coral", {}),
-    "linucb-subspace": ("linucb-subspace", {}), "trees": ("trees", {"shift": "covariate"}),
+    "linucb, other units": ("linucb", {"shift": "units"}), "linucb-coral": ("coral", {}),
+    "linucb-subspace": ("subspace", {}), "trees": ("trees", {"shift": "covariate"}),
     "daband": ("daband", {"shift": "covariate"}), "daband, other units": ("daband", {"shift": "units"}),
 }  # fmt: skip
 _LENGTH = 64
 
 
+class Aligned(daband.LinUCB):
+    """LinUCB on contexts that are standardised by domain, with the source aligned to the target.
+
+    ``kind`` "coral" (Sun et al. 2016) gives the source the covariance of the target, with a ridge of 1. "subspace"
+    (Fernando et al. 2013) maps the first half of its principal components to those of the target.
+    """
+
+    _play = Policy._play  # round by round, as the features depend on the domain
+    _decide_row = None
+
+    def __init__(self, *, kind: str = "coral", **rest: Any) -> None:
+        super().__init__(**rest)
+        self._kind = kind
+
+    def _prepare(self, contexts: Any) -> None:
+        steps = [self.transform.frozen(domain) for domain in (0, 1)]
+        rows = [batch[:, :-1] / step.scale for batch, step in zip(contexts, steps, strict=True)]
+        source, target = (part.T @ part / len(part) for part in rows)
+        dim = len(source)
+        turns = [np.eye(dim), np.eye(dim)]
+        if self._kind == "coral":
+            turns[0] = power(source + np.eye(dim), -0.5) @ power(target + np.eye(dim), 0.5)
+        else:
+            kept = max(1, dim // 2)
+            bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in (source, target)]
+            turns = [np.pad(turn, ((0, 0), (0, dim - kept))) for turn in (bases[0] @ bases[0].T @ bases[1], bases[1])]
+        self._turns = [np.pad(turn, ((0, 1), (0, 1))) for turn in turns]
+        for turn in self._turns:
+            turn[-1, -1] = 1.0
+
+    def _score(self, contexts: Any, domain: int, bonuses: bool) -> Any:
+        return super()._score(contexts @ self._turns[domain], domain, bonuses)
+
+    def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
+        super()._learn(contexts @ self._turns[domain], arms, rewards, domain, weights)
+
+
+def power(matrix: Any, exponent: float) -> Any:
+    """Return a power of a symmetric, positive matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
+
+
+def aligned(pair: Any, kind: str, seed: int) -> Aligned:
+    """Return an aligned policy with the settings that ``LinUCB.for_pair`` has for this many features."""
+    n = 1 + (max(1, pair.context_shape[0] // 2) if kind == "subspace" else pair.context_shape[0])
+    settings = {"alpha": standardised_alpha(n), "ridge": standardised_ridge(n), "seed": seed, "kind": kind}
+    return Aligned.for_pair(pair, transform=daband.Standardise(by_domain=True), **settings)
+
+
 def value(pair: Any, method: str, seed: int, most: int, hashes: set[str]) -> float:
     """The value in the target after one pass of the source, of at most so many episodes; ``hashes`` gets its recipe."""
     name, settings = METHODS[method]
-    policy = build_policy(name, pair, seed=seed, settings=settings, components=64)
+    policy = (
+        aligned(pair, name, seed)
+        if name in ("coral", "subspace")
+        else build_policy(name, pair, seed=seed, settings=settings, components=64)
+    )
     if (recipe := getattr(policy, "recipe", None)) is not None:
         hashes.add(recipe.fingerprint())
     episodes = min(max(1, pair.source.rounds_available // _LENGTH), most)

@@ -1,7 +1,4 @@
-"""Methods by their command-line names: a registered policy, optionally after PCA or an alignment.
-
-"linucb-p" uses principal components; "linucb-coral" and "linucb-subspace" align the source with the target.
-"""
+"""Methods by their command-line names: a registered policy, optionally on principal components ("linucb-p")."""
 
 from __future__ import annotations
 
@@ -15,9 +12,6 @@ from daband.policies._policy import Policy
 from daband.policies._registered import policies
 
 _PCA_SUFFIX = "-p"
-_ALIGNMENTS = ("coral", "subspace")
-#: Policies on vectors that can follow an alignment; networks align by themselves.
-_ALIGNED = ("linucb", "trees")
 #: Policies that ignore contexts: PCA has no effect on them.
 WITHOUT_CONTEXTS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
@@ -26,24 +20,17 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
-    """Return every method: each policy, each policy that uses contexts after PCA, and some after an alignment."""
+    """Return every method: each policy, and each policy that uses contexts after PCA."""
     names = policies.names()
     reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
-    return sorted([*names, *reduced, *(f"{name}-{align}" for name in _ALIGNED for align in _ALIGNMENTS)])
-
-
-def _parts(method: str) -> tuple[str, str]:
-    """Return the policy of a method, and its preprocessing: "p", an alignment, or an empty string."""
-    base, dash, front = method.rpartition("-")
-    return (base, front) if dash and front in ("p", *_ALIGNMENTS) else (method, "")
+    return sorted([*names, *reduced])
 
 
 def checked_method(method: str) -> str:
     """Return the method's name if the method exists; else raise an error that suggests the nearest name."""
     # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
-    base, front = _parts(method)
-    refused = front and (base in WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
-    if not policies.is_registered(base) or refused:
+    base = method.removesuffix(_PCA_SUFFIX)
+    if not policies.is_registered(base) or (base != method and base in WITHOUT_CONTEXTS):
         known = method_names()
         if method in known:
             return method
@@ -97,16 +84,14 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     """Return the policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` take precedence."""
     arguments = policy_arguments(checked_method(method), settings)
     kind = policy_class(method)
-    front = _parts(method)[1]
-    if front:
-        wanted: dict[str, Any] = {"components": components} if front == "p" else {"align": front}
-        arguments["transform"] = default_transform(kind, pair, **wanted)
+    if method.endswith(_PCA_SUFFIX):
+        arguments["transform"] = default_transform(kind, pair, components=components)
     return kind.for_pair(pair, seed=seed, **arguments)
 
 
 def policy_class(method: str) -> type[Policy]:
     """Return the policy class of a method, without its preprocessing."""
-    return policies.get(_parts(method)[0])
+    return policies.get(method.removesuffix(_PCA_SUFFIX))
 
 
 def policy_settings(method: str) -> list[str]:

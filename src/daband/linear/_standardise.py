@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband._arguments import check_int, one_of
+from daband._arguments import check_int
 from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flat_batches
@@ -113,7 +113,6 @@ _NEGLIGIBLE = 1e-3
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
-_MOST_ALIGNED = 2048
 #: Numbers of each domain to which principal components are fitted: more take long and change little.
 _MOST_NUMBERS = 1 << 23
 
@@ -140,11 +139,6 @@ class Standardise:
     separately. ``by_domain=[0, 3]`` does so only for the numbers with these indices. Batches of ``fit`` are then the
     domains in order, and a domain without contexts gets the statistics of the first.
 
-    ``align`` also aligns the first domain, the source, with the last, each standardised separately. "coral" (Sun, Feng,
-    Saenko 2016) gives its numbers the covariance of the target: they are whitened, then coloured again, both with a
-    ridge of 1. "subspace" (Fernando et al. 2013) maps its ``components`` principal components, by default half as many
-    as there are numbers, to those of the target. Both have a closed form, and need no reward.
-
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
@@ -153,14 +147,7 @@ class Standardise:
     (3,)
     """
 
-    def __init__(
-        self, *, components: int | None = None, by_domain: bool | Sequence[int] = False, align: str | None = None
-    ) -> None:
-        one_of("align", align, ("coral", "subspace", None))
-        if align == "coral" and components is not None:
-            raise InvalidInput("align='coral' keeps all numbers: leave components out")
-        self.align = align
-        by_domain = True if align else by_domain
+    def __init__(self, *, components: int | None = None, by_domain: bool | Sequence[int] = False) -> None:
         self.components = None if components is None else check_int("components", components, minimum=1)
         indices = (
             ()
@@ -182,11 +169,7 @@ class Standardise:
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """Return the number of dimensions or components, plus one for the constant."""
-        size = math.prod(context_shape)
-        if self.align is not None and size > _MOST_ALIGNED:
-            raise InvalidInput(f"align takes contexts of at most {_MOST_ALIGNED:,} numbers, these have {size:,}")
-        whole_size = max(1, size // 2) if self.align == "subspace" else size
-        return (whole_size if self.components is None else self.components) + 1
+        return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C): one per domain in order, or with ``by_domain=False`` all together."""
@@ -214,7 +197,7 @@ class Standardise:
                     for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
                         all_domains[domain, part][own[part]] = of_domain[own[part]]
         axes = None
-        if self.components is not None and self.align is None:
+        if self.components is not None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
             pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
             most = max(self.components, _MOST_NUMBERS // dim)
@@ -222,27 +205,8 @@ class Standardise:
             kept = min(self.components, max(1, sum(len(batch) for _, batch in shown)))
             axes = PCA(kept).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in shown]).axes
             axes = np.pad(axes, ((0, self.components - kept), (0, 0)))  # with fewer contexts than components
-        turns = [axes] * domains
-        if self.align is not None and domains > 1 and len(filled) == domains:
-            turns = self._aligning_axes([_step(*rows) for rows in zip(mean, deviation, strict=True)], flat)
-        elif self.align == "subspace":
-            turns = [np.eye(self.n_features((dim,)) - 1, dim)] * domains
-        self._steps = [_step(m, d, axes) for m, d, axes in zip(mean, deviation, turns, strict=True)]
+        self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
         return self
-
-    def _aligning_axes(self, steps: Sequence[StandardiseStep], flat: Sequence[AnyArray]) -> list[FloatArray | None]:
-        """Return the matrix that multiplies each domain's standardised numbers; the last domain is the target."""
-        rows = [step(unit_scale(batch))[:, :-1] / step.scale for step, batch in zip(steps, flat, strict=True)]
-        covariances = [part.T @ part / max(1, len(part)) for part in rows]
-        dim = len(covariances[-1])
-        axes: list[FloatArray | None] = []
-        if self.align == "coral":
-            coloured = _power(covariances[-1] + np.eye(dim), 0.5)
-            axes = [(_power(covariance + np.eye(dim), -0.5) @ coloured).T for covariance in covariances[:-1]]
-            return [*axes, np.eye(dim)]
-        kept = self.n_features((dim,)) - 1
-        bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in covariances]
-        return [(basis @ basis.T @ bases[-1]).T for basis in bases[:-1]] + [bases[-1].T]
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, d + 1) of contexts (n, *C) of a domain."""
@@ -265,8 +229,6 @@ class Standardise:
     def settings(self) -> dict[str, Any]:
         """Return the arguments for an unfitted copy: ``Standardise(**settings)``."""
         by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
-        if self.align is not None:
-            return {"components": self.components, "align": self.align}
         return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
 
     def state(self) -> dict[str, AnyArray]:
@@ -274,24 +236,17 @@ class Standardise:
         if len(self._steps) < 2:  # with one domain, a file stores vectors
             return self._steps[0].arrays() if self._steps else {}
         first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
-        by_domain = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
-        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in by_domain if name in first}}
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in ("mean", "deviation")}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         if state:
             mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
             deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
-            kept = self.n_features((mean.shape[1],)) - 1
-            axes: Sequence[FloatArray | None] = [None] * len(mean)
-            if self.align is not None and "axes" in state:
-                shape = (len(mean), kept, mean.shape[1])
-                axes = list(
-                    restored_array(state, "axes", np.zeros(shape if len(mean) > 1 else shape[1:])).reshape(shape)
-                )
-            elif self.components is not None:
-                axes = [restored_array(state, "axes", np.zeros((kept, mean.shape[1])))] * len(mean)
-            self._steps = [_step(*parts) for parts in zip(mean, deviation, axes, strict=True)]
+            axes = None
+            if self.components is not None:
+                axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
+            self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
 
 
 def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
@@ -307,12 +262,6 @@ def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, step: Standardise
         OutlierWarning,
         stacklevel=7,
     )
-
-
-def _power(matrix: FloatArray, exponent: float) -> FloatArray:
-    """Return a power of a symmetric positive matrix."""
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
 
 
 def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

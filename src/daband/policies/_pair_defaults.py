@@ -107,19 +107,14 @@ def standardised_ridge(n_features: int) -> float:
     return 0.1 / standardised_alpha(n_features)
 
 
-def default_transform(
-    kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None, align: str | None = None
-) -> Any:
+def default_transform(kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
     """Return the default transform of a policy for a pair.
 
     A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts, unless contexts are images
     (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs: it then normalises its
     input itself, by the statistics of each domain. With ``components`` contexts are reduced to at most this many
-    principal components. With ``align`` the source is aligned with the target as in ``Standardise``. ``shift`` is the
-    pair's shift, unless another one is given.
+    principal components. ``shift`` is the pair's shift, unless another one is given.
     """
-    if align is not None:
-        return Standardise(align=align)
     reduced = None if components is None else min(components, math.prod(pair.context_shape))
     images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
     assumed = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
