@@ -1,4 +1,4 @@
-"""``daband fit-log``, ``learn`` and ``evaluate-log``: policies from logs, and their value on logs."""
+"""``daband fit-log``, ``learn``, ``evaluate-log`` and ``convert``: policies from logs, and their value on logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import daband
-from daband._files import check_writable, make_folder, write_json
+from daband._files import check_writable, make_folder, write_bytes, write_json
 from daband.bench._methods import checked_method, policy_class
 from daband.bench._policy_folders import PolicyFolder, policy_folder
 from daband.bench._records import decimals
@@ -22,6 +22,8 @@ from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
+
+Format = Literal["vw", "dsjson", "personalizer"]
 
 
 def fit_log_command(
@@ -256,3 +258,37 @@ def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
     if folder is not None and policy.arm_names is None:
         policy.arm_names = folder.arm_names
     return policy, folder
+
+
+def convert_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The log to read.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The log to write; an existing file is an error.")],
+    arms: Annotated[Path, typer.Option(help="The catalogue of arms: a CSV file that is written, or read with --to.")],
+    to: Annotated[Format | None, typer.Option(help="Write OUT in this format, from a log and a catalogue.")] = None,
+) -> None:
+    """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms, or back with --to.
+
+    Formats are text of --cb_explore_adf (vw), dsjson, and JSON lines of Personalizer's calls. A log has the columns
+    arm, reward and propensity, and the context.
+
+    Example: daband convert events.dsjson log.csv --arms offers.csv
+    """
+    from daband.domains.readers._foreign_logs import guess_format, read_foreign_log, write_foreign_log
+    from daband.domains.readers._reading import read_table
+
+    for path in (out,) if to else (out, arms):
+        check_writable(path)
+        if path.exists():
+            raise InvalidInput(f"{path} exists already: move it away, or write another file")
+    if to is not None:
+        log = read_table(file)
+        write_foreign_log(log, read_table(arms), out, to)
+        say(f"Written: {out} ({len(log):,} events as {to})")
+        return
+    kind = guess_format(file)
+    log, catalogue = read_foreign_log(file, kind)
+    for path, frame in ((out, log), (arms, catalogue)):
+        write_bytes(path, frame.write_csv().encode())
+    say(f"Written: {out} ({len(log):,} events of {kind}) and {arms} ({len(catalogue):,} arms)")
+    columns = "--arm arm --reward reward --propensity propensity"
+    say(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")

@@ -28,7 +28,7 @@ from daband.bench._variants import (
 )
 from daband.bench.report._method_summaries import ABLATION_BASES
 from daband.cli._files import takes_files
-from daband.cli._logs import evaluate_log_command, fit_log_command, learn_command
+from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._shared import (
     Jobs,
@@ -220,6 +220,7 @@ app.command("choose", short_help="Train candidates and choose one for the target
 app.command("assess", short_help="Assess a policy in the target without its rewards.")(takes_files(assess_command))
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(evaluate_log_command)
+app.command("convert", short_help="Convert logs of other systems.")(convert_command)
 app.command("export")(export_command)
 app.command("decide")(decide_command)
 app.command("learn", short_help="Update a policy from a completed log.")(learn_command)

@@ -1,0 +1,253 @@
+"""Logs of Vowpal Wabbit and Azure Personalizer as a log and a catalogue of daband, and the other way.
+
+- "vw": text of ``--cb_explore_adf``. Events are separated by empty lines; the first line may be ``shared``, and one
+  action has the label ``action:cost:probability``. A feature ``city=Oslo`` without a value is a category, ``age:41`` a
+  number, ``young`` the number 1; numbers that an event or an action lacks are 0.
+- "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and ``_label_probability``.
+  Personalizer's own logs have this format.
+- "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
+  ``eventId``. An event without a reward has the reward 0, Personalizer's default.
+
+An action's name is its ``id``, its tag, or the text of its features. Costs become rewards with the other sign.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from daband._files import write_bytes
+from daband._lazy_polars import pl
+from daband.errors import DataError, InvalidInput
+
+ROLES = ("arm", "reward", "propensity")
+_FORBIDDEN = re.compile(r"[\s|:]+")
+
+
+class _Event(NamedTuple):
+    context: dict[str, Any]
+    #: Features of every action by name.
+    actions: dict[str, dict[str, Any]]
+    arm: str
+    reward: float
+    propensity: float
+
+
+def guess_format(path: Path) -> str:
+    """Return the format of a file by its first line."""
+    with open(path, encoding="utf-8") as file:
+        first = next((line for line in file if line.strip()), "")
+    if not first.lstrip().startswith("{"):
+        return "vw"
+    return "dsjson" if '"_label' in first or '"c":' in first else "personalizer"
+
+
+def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
+    """Return the log and the catalogue (polars frames) of a file in a format.
+
+    The log has the context columns, and ``arm``, ``reward`` and ``propensity``. The catalogue has the column ``id``
+    and the features with which an action first appears.
+    """
+    readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
+    rows: list[dict[str, Any]] = []
+    arms: dict[str, dict[str, Any]] = {}
+    with open(path, encoding="utf-8") as file:
+        for event in readers[kind](file):
+            taken = next((name for name in event.context if name in ROLES), None)
+            if taken is not None:
+                raise DataError(f"{path}: a context feature is called {taken!r}, as a column of the log is; rename it")
+            rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
+            for name, features in event.actions.items():
+                arms.setdefault(name, {"id": name, **features})
+    if not rows:
+        raise DataError(f"{path}: no event in the format {kind!r} has a chosen action with its probability")
+    return _frame(rows, sparse=kind == "vw"), _frame(list(arms.values()), sparse=kind == "vw")
+
+
+def _frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
+    """Return a frame with all columns of the rows; without a value, numbers are 0 if ``sparse``, else missing."""
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        if any(isinstance(value, str) for value in values):
+            columns[name] = pl.Series(name, [None if value is None else str(value) for value in values], pl.String)
+        else:
+            numbers = [float(value) if value is not None else 0.0 if sparse else None for value in values]
+            columns[name] = pl.Series(name, numbers, pl.Float64)
+    roles = [name for name in ROLES if name in columns]
+    return pl.DataFrame(columns).select(pl.exclude(roles), *roles)
+
+
+def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
+    event: list[tuple[int, str]] = []
+    for number, line in enumerate([*lines, ""], start=1):
+        if line.strip():
+            event.append((number, line.strip()))
+            continue
+        context: dict[str, Any] = {}
+        actions: dict[str, dict[str, Any]] = {}
+        chosen = None
+        for at, text in event:
+            head, bar, features = text.partition("|")
+            if not bar:
+                raise DataError(f"line {at}: no | before the features: {text[:60]!r}")
+            words = head.split()
+            if words and words[0] == "shared":
+                context = _vw_features("|" + features)
+                continue
+            label = next((word for word in words if word.count(":") == 2), None)
+            tags = [word.lstrip("'") for word in words if word != label and ":" not in word]
+            name = tags[-1] if tags else " ".join(features.split())
+            actions[name] = _vw_features("|" + features)
+            if label is not None:
+                try:
+                    _, cost, chance = label.split(":")
+                    chosen = name, -float(cost), float(chance)
+                except ValueError:
+                    raise DataError(f"line {at}: a label is action:cost:probability, got {label!r}") from None
+        if chosen is not None:
+            yield _Event(context, actions, *chosen)
+        event = []
+
+
+def _vw_features(text: str) -> dict[str, Any]:
+    """Return the features of all namespaces of a line, from its first | on."""
+    found: dict[str, Any] = {}
+    for part in text.split("|")[1:]:
+        words, prefix, scale = part.split(), "", 1.0
+        if words and not part[:1].isspace():
+            name, _, factor = words.pop(0).partition(":")
+            prefix, scale = f"{name}.", float(factor or 1.0)
+        for word in words:
+            name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
+            try:
+                found[prefix + name] = scale * float(value) if colon else scale
+            except ValueError:
+                found[prefix + name] = value
+            if not colon and "=" in word:
+                name, _, value = word.partition("=")
+                found.pop(prefix + word)
+                found[prefix + name] = value
+    return found
+
+
+def _objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"line {number}: not a JSON object: {error}") from None
+            if not isinstance(value, dict):
+                raise DataError(f"line {number}: not a JSON object: {line[:60]!r}")
+            yield number, value
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the features of nested objects and lists of objects, by names such as ``user.age``."""
+    if isinstance(value, Mapping):
+        inner = [(f"{prefix}.{name}" if prefix else str(name), one) for name, one in value.items() if name[:1] != "_"]
+    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        inner = [(prefix, one) for one in value]
+    elif isinstance(value, list):
+        return {prefix: "|".join(map(str, value))} if value else {}
+    else:
+        return {} if value is None else {prefix: value}
+    return {name: feature for key, one in inner for name, feature in _flat(one, key).items()}
+
+
+def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
+    for number, line in _objects(lines):
+        if "_label_cost" not in line or line.get("_skipLearn"):
+            continue
+        try:
+            shared, listed = {**line["c"]}, line["c"]["_multi"]
+            actions = {str(one.get("_tag") or json.dumps(_flat(one), sort_keys=True)): _flat(one) for one in listed}
+            index = line["_labelIndex"] if "_labelIndex" in line else line["_label_Action"] - 1
+            chance = float(line["_label_probability"])
+            yield _Event(
+                _flat(shared | {"_multi": None}), actions, list(actions)[index], -float(line["_label_cost"]), chance
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError(f"line {number}: not an event of dsjson with c, _multi and a label: {error!r}") from None
+
+
+def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
+    events: dict[str, dict[str, Any]] = {}
+    for number, line in _objects(lines):
+        if not isinstance(line.get("eventId"), str):
+            raise DataError(f"line {number}: a call of Personalizer needs its eventId")
+        events.setdefault(line["eventId"], {}).update(line)
+    for name, event in events.items():
+        if "rewardActionId" not in event or "actions" not in event:
+            continue
+        try:
+            excluded = event.get("excludedActions") or []
+            actions = {
+                one["id"]: _flat(one.get("features") or []) for one in event["actions"] if one["id"] not in excluded
+            }
+            chances = {one["id"]: float(one["probability"]) for one in event["ranking"]}
+            arm, context = event["rewardActionId"], _flat(event.get("contextFeatures") or [])
+            yield _Event(context, actions, arm, float(event.get("value", 0.0)), chances[arm])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"event {name}: not a rank call with its response: {error!r}") from None
+
+
+def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
+    """Write a log (with ``arm``, ``reward``, ``propensity``) and its catalogue in a format."""
+    missing = [name for name in ROLES if name not in log.columns]
+    if missing or "id" not in arms.columns:
+        lacks = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
+        raise InvalidInput(f"{lacks}: a log has arm, reward and propensity, a catalogue id")
+    listed = {str(row.pop("id")): _present(row) for row in arms.to_dicts()}
+    parts = []
+    for number, row in enumerate(log.to_dicts()):
+        arm, reward, chance = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
+        if arm not in listed:
+            raise DataError(f"row {number}: {arm!r} is not in the catalogue")
+        event = _Event(_present(row), listed, arm, reward, chance)
+        parts.append({"vw": _vw_text, "dsjson": _dsjson_text, "personalizer": _personalizer_text}[kind](event, number))
+    write_bytes(path, "".join(parts).encode())
+
+
+def _present(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _vw_text(event: _Event, _: int) -> str:
+    def written(features: Mapping[str, Any]) -> str:
+        words = [
+            f"{_FORBIDDEN.sub('_', name)}{'=' if isinstance(value, str) else ':'}{_FORBIDDEN.sub('_', str(value))}"
+            for name, value in features.items()
+        ]
+        return " ".join(words)
+
+    lines = [f"shared | {written(event.context)}"]
+    for name, features in event.actions.items():
+        label = f"0:{-event.reward:g}:{event.propensity:g} " if name == event.arm else ""
+        lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {written(features)}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _dsjson_text(event: _Event, number: int) -> str:
+    actions = [{"_tag": name, **features} for name, features in event.actions.items()]
+    index = list(event.actions).index(event.arm)
+    line = {
+        "_label_cost": -event.reward, "_label_probability": event.propensity, "_label_Action": index + 1,
+        "_labelIndex": index, "Version": "1", "EventId": str(number), "a": [index + 1], "p": [event.propensity],
+        "c": {**event.context, "_multi": actions},
+    }  # fmt: skip
+    return json.dumps(line) + "\n"
+
+
+def _personalizer_text(event: _Event, number: int) -> str:
+    line = {
+        "eventId": str(number), "contextFeatures": [event.context],
+        "actions": [{"id": name, "features": [features]} for name, features in event.actions.items()],
+        "ranking": [{"id": event.arm, "probability": event.propensity}], "rewardActionId": event.arm,
+        "value": event.reward,
+    }  # fmt: skip
+    return json.dumps(line) + "\n"

@@ -1,0 +1,163 @@
+"""Logs of Vowpal Wabbit and Personalizer: example files written by hand from their documentation, in and out."""
+
+import json
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import daband
+from daband.cli._main import app
+from daband.domains.readers._foreign_logs import guess_format, read_foreign_log, write_foreign_log
+
+VW = """shared |User age:41 city=Oslo
+|Action price:9 kind=card
+0:-1.5:0.8 |Action price:2 kind=loan premium
+
+shared |User:2 age:10 young
+0:0.25:0.5 'first|Action price:3
+'second|Action price:4
+
+shared |User age:1
+|Action price:9 kind=card
+|Action price:1 kind=card
+"""
+DSJSON = [
+    {
+        "_label_cost": -1.0, "_label_probability": 0.7, "_label_Action": 2, "_labelIndex": 1, "EventId": "e1",
+        "o": [{"v": 1.0, "EventId": "e1"}], "a": [2, 1], "p": [0.7, 0.3], "Version": "1", "VWState": {"m": "x/y"},
+        "c": {"User": {"age": 41, "city": "Oslo", "_skipped": 3}, "hour": 9, "_multi": [
+            {"_tag": "card", "Action": {"price": 9, "tags": ["green", "new"]}},
+            {"_tag": "loan", "Action": {"price": 2}},
+        ]},
+    },
+    {
+        "_label_cost": 0.0, "_label_probability": 0.4, "_label_Action": 1, "EventId": "e2",
+        "c": {"User": {"age": 20}, "_multi": [{"Action": {"price": 5}}, {"_tag": "card", "Action": {"price": 10}}]},
+    },
+    {"_label_cost": -1.0, "_skipLearn": True, "c": {}},
+    {"RewardValue": 1.0, "EventId": "e9"},
+]  # fmt: skip
+PERSONALIZER = [
+    {
+        "eventId": "visit-1", "contextFeatures": [{"user": {"age": 41}}, {"city": "Oslo"}],
+        "actions": [
+            {"id": "card", "features": [{"price": 9}, {"text": {"kind": "bank"}}]}, {"id": "loan", "features": []},
+            {"id": "fund", "features": [{"price": 1}]},
+        ],
+        "excludedActions": ["fund"], "deferActivation": False,
+    },
+    {
+        "eventId": "visit-1", "rewardActionId": "loan",
+        "ranking": [{"id": "loan", "probability": 0.6}, {"id": "card", "probability": 0.4}],
+    },
+    {"eventId": "visit-1", "value": 2.0},
+    {
+        "eventId": "visit-2", "contextFeatures": [{"city": "Rome"}], "actions": [{"id": "card", "features": []}],
+        "rewardActionId": "card", "ranking": [{"id": "card", "probability": 1.0}],
+    },
+    {"eventId": "never shown", "contextFeatures": [], "actions": [{"id": "card"}]},
+]  # fmt: skip
+
+
+def written(path, objects):
+    path.write_text("".join(json.dumps(one) + "\n" for one in objects))
+    return path
+
+
+def test_text_of_vowpal_wabbit_is_read(tmp_path):
+    (file := tmp_path / "log.vw").write_text(VW)
+    assert guess_format(file) == "vw"
+    log, arms = read_foreign_log(file, "vw")
+    assert log.to_dicts() == [
+        {"User.age": 41.0, "User.city": "Oslo", "User.young": 0.0,
+         "arm": "Action price:2 kind=loan premium", "reward": 1.5, "propensity": 0.8},
+        {"User.age": 20.0, "User.city": None, "User.young": 2.0, "arm": "first", "reward": -0.25, "propensity": 0.5},
+    ]  # fmt: skip
+    assert arms["id"].to_list() == [
+        "Action price:9 kind=card", "Action price:2 kind=loan premium", "first", "second"
+    ]  # fmt: skip
+    assert arms["Action.price"].to_list() == [9.0, 2.0, 3.0, 4.0]
+    assert arms["Action.kind"].to_list() == ["card", "loan", None, None]
+    assert arms["Action.premium"].to_list() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_dsjson_is_read(tmp_path):
+    file = written(tmp_path / "log.json", DSJSON)
+    assert guess_format(file) == "dsjson"
+    log, arms = read_foreign_log(file, "dsjson")
+    assert log["arm"].to_list() == ["loan", '{"Action.price": 5}']
+    assert log["reward"].to_list() == [1.0, 0.0]
+    assert log["propensity"].to_list() == [0.7, 0.4]
+    assert log.columns[:3] == ["User.age", "User.city", "hour"]
+    assert log["hour"].to_list() == [9.0, None]
+    assert arms.filter(pl.col("id") == "card")["Action.price"].to_list() == [9.0]  # as it first appeared
+    assert arms["Action.tags"].to_list() == ["green|new", None, None]
+
+
+def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
+    file = written(tmp_path / "calls.jsonl", PERSONALIZER)
+    assert guess_format(file) == "personalizer"
+    log, arms = read_foreign_log(file, "personalizer")
+    assert log.to_dicts() == [
+        {"user.age": 41.0, "city": "Oslo", "arm": "loan", "reward": 2.0, "propensity": 0.6},
+        {"user.age": None, "city": "Rome", "arm": "card", "reward": 0.0, "propensity": 1.0},
+    ]
+    assert arms.to_dicts() == [
+        {"id": "card", "price": 9.0, "text.kind": "bank"}, {"id": "loan", "price": None, "text.kind": None}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["vw", "dsjson", "personalizer"])
+def test_a_written_log_is_read_back(tmp_path, kind):
+    log = pl.DataFrame({"age": [41.0, 20.0], "city": ["Oslo", "Rome"], "arm": ["a", "b"], "reward": [1.5, -2.0],
+                        "propensity": [0.25, 0.5]})  # fmt: skip
+    arms = pl.DataFrame({"id": ["a", "b", "c"], "price": [1.0, 2.0, 3.0], "kind": ["card", "loan", "fund"]})
+    write_foreign_log(log, arms, tmp_path / "out", kind)
+    assert guess_format(tmp_path / "out") == kind
+    again, listed = read_foreign_log(tmp_path / "out", kind)
+    assert again.equals(log)
+    assert listed.equals(arms)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0:1:x | a:1\n", "a label is action:cost:probability"),
+        ("shared a:1\n", r"line 1: no \|"),
+        ("shared | a:1\n| b:1\n", "no event in the format 'vw'"),
+        ("shared | arm:1\n0:1:0.5 | b:1\n", "called 'arm'"),
+        ('{"c": 1, "_label_cost": 1}\n', "line 1: not an event of dsjson"),
+        ('{"eventId": "a"}\n{"eventId"\n', "line 2: not a JSON object"),
+        ('{"actions": []}\n', "needs its eventId"),
+        ('{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n', "event a: not a rank call"),
+    ],
+)
+def test_damaged_logs_have_clear_errors(tmp_path, text, says):
+    (file := tmp_path / "log").write_text(text)
+    with pytest.raises(daband.errors.DataError, match=says):
+        read_foreign_log(file, guess_format(file))
+
+
+def test_the_command_converts_in_both_directions(tmp_path):
+    (tmp_path / "log.vw").write_text(VW)
+    paths = [str(tmp_path / name) for name in ("log.vw", "log.csv")]
+    arms = ["--arms", str(tmp_path / "arms.csv")]
+    told = CliRunner().invoke(app, ["convert", *paths, *arms])
+    assert told.exit_code == 0, told.output
+    assert "2 events of vw" in told.output
+    columns = daband.domains.Columns(
+        context=["User.age", "User.city"],
+        categorical=["User.city"],
+        arm="arm",
+        reward="reward",
+        propensity="propensity",
+    )
+    pair = daband.domains.from_table(
+        source=paths[1], target=paths[1], columns=columns, arms=str(tmp_path / "arms.csv"), source_test=None
+    )
+    assert len(pair.catalogue.names) == 4
+    back = CliRunner().invoke(app, ["convert", paths[1], str(tmp_path / "out.dsjson"), *arms, "--to", "dsjson"])
+    assert back.exit_code == 0, back.output
+    assert read_foreign_log(tmp_path / "out.dsjson", "dsjson")[0]["reward"].to_list() == [1.5, -0.25]
+    assert "exists already" in str(CliRunner().invoke(app, ["convert", *paths, *arms]).exception)
