@@ -1,7 +1,7 @@
 """Bad input to policies: each case is a ``DabandError`` that says something, and leaves the policy as it was.
 
 Every policy sends its input through the same checks. Each check is tested with all cases through one method of one
-policy, and every other method with one case; the public conformance checks do the latter for every policy.
+policy, and every other method with one case (``tests/policies/test_base_class.py``).
 """
 
 import datetime

@@ -16,18 +16,16 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
 from daband._registry import Checks
-from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
 from daband.policies._pair_defaults import setting_defaults
 from daband.policies._policy import Policy, RewardedDecision
-from daband.policies._ridge import RidgePolicy
 
 POLICY_CHECKS = Checks()
 T = TypeVar("T")
@@ -99,18 +97,6 @@ def reload_policy(policy: Policy) -> Policy:
 def fingerprint(policy: Policy) -> bytes:
     """Return everything that a policy would save."""
     return _of_file(policy, Path.read_bytes)
-
-
-def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) -> None:
-    """Check that ``call`` raises an error that names ``name`` and leaves the policy unchanged, to the bit."""
-    before = fingerprint(policy)
-    try:
-        call(policy)
-    except InvalidInput as error:
-        assert name in str(error), f"the error does not name {name!r}: {error}"
-    else:
-        raise AssertionError(f"bad {name} was accepted")
-    assert fingerprint(policy) == before, f"the policy changed although {name} was refused"
 
 
 def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
@@ -271,16 +257,6 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
         assert_close_predictions(at_once.decide(probe), by_turns.decide(probe), "rewards at once and by turns")
 
 
-@POLICY_CHECKS.add
-def check_round_ids_count_once(make: MakePolicy) -> None:
-    """Check that a second update for a round id is rejected, in the same batch, later, and after reloading."""
-    policy = experienced(make, "disjoint")
-    contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
-    for candidate in (policy, reload_policy(policy)):
-        for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
-            assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
-
-
 @_of_both_arm_models
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
@@ -337,63 +313,6 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
-@POLICY_CHECKS.add
-def check_bad_input_changes_nothing(make: MakePolicy) -> None:
-    """Check that bad input raises an error that names the argument, and leaves the policy unchanged, to the bit."""
-    nan = float("nan")
-    good = random_contexts(np.random.default_rng(12), 3, "disjoint")
-
-    def spoiled(value: float) -> AnyArray:
-        contexts = good.copy()
-        contexts[1, 2] = value
-        return contexts
-
-    rounds: dict[str, Any] = {"contexts": good, "arm": [0, 1, 2], "reward": [0.0, 0.5, 1.0]}
-    asked: list[tuple[str, dict[str, Any]]] = [
-        *(("contexts", {"contexts": spoiled(value)}) for value in (nan, np.inf, 1e200)),
-        *(("contexts", {"contexts": wrong}) for wrong in (good[:, :2], good[0], good[:0], [["x", "y", "z"]])),
-        ("contexts", {"contexts": spoiled(nan).astype(np.float32)}), ("domain", {"domain": "elsewhere"}),
-        *(("available", {"available": mask}) for mask in ([False] * N_ARMS, [True] * (N_ARMS + 1), [0, 1, 2, 1])),
-    ]  # fmt: skip
-    told: list[tuple[str, dict[str, Any]]] = [
-        ("contexts", {"contexts": spoiled(nan)}), ("domain", {"domain": "nowhere"}),
-        *(("arm", {"arm": arm}) for arm in ([0, 1, N_ARMS], [0, -1, 1], [0, 1], [0.5, 1.0, 1.0])),
-        *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1e200)),
-        ("reward", {"reward": [0.0, 1.0]}), ("weights", {"weights": [0.5, 1.0]}),
-        *(("weights", {"weights": [0.5, weight, 1.0]}) for weight in (-1.0, np.inf, nan)),
-        *(("ids", {"ids": ids}) for ids in ([1, 2], [1.5, 2.5, 3.5])),
-    ]  # fmt: skip
-    cases: list[tuple[str, Callable[[Policy], object]]] = [
-        *((name, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong})) for name, wrong in asked),
-        *((name, lambda p, wrong=wrong: p.update(**{**rounds, **wrong})) for name, wrong in told),
-        ("reward", lambda p: p.play(good, np.full((3, N_ARMS), nan))),
-        ("reward", lambda p: p.play(good, np.full((3, N_ARMS + 1), 0.5))),
-        ("contexts", lambda p: p.observe_target(spoiled(nan))),
-        ("steps", lambda p: p.adapt(steps=-1)),
-    ]
-    policy = experienced(make, "disjoint")
-    for name, call in cases:
-        assert_refused(policy, call, name)
-
-
-@POLICY_CHECKS.add
-def check_bad_sizes_are_refused(make: MakePolicy) -> None:
-    """Check that no arms, no dimensions, an unknown arm model and a negative seed raise errors that name them."""
-    good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "seed": 0}
-    bad: dict[str, list[object]] = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
-    bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
-    if _offers_shared_arms(make):
-        good["arms"], bad["arms"] = "disjoint", ["joint"]
-    for name, values in bad.items():
-        for value in values:
-            try:
-                make(**{**good, name: value})
-            except InvalidInput as error:
-                assert name in str(error), f"the error for {name}={value!r} does not name it: {error}"
-            else:
-                raise AssertionError(f"{name}={value!r} was accepted")
-
-
 def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
     rng = np.random.default_rng(20)
     policy = fresh(make, arms)
@@ -436,23 +355,6 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
     policy.deploy("target")
     for deployed in (policy, reload_policy(policy), copy.deepcopy(policy)):
         assert_same(deployed.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
-    assert_refused(policy, lambda p: p.deploy("moon"), "domain")
-
-
-@POLICY_CHECKS.add
-def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
-    """Check that ``on_duplicate="skip"`` ignores and returns rounds that were learned, and learns the others."""
-    contexts = random_contexts(np.random.default_rng(16), 4, "disjoint")
-    policy, other = fresh(make, "disjoint"), fresh(make, "disjoint")
-    assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
-    skipped = policy.update(contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip")
-    assert skipped == ["a", "b", "c"], skipped
-    other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
-    other.update(contexts[2:3], [2], [0.2], ids=["c"])
-    assert fingerprint(policy) == fingerprint(other), "the rounds that were not skipped were learned otherwise"
-    before = fingerprint(policy)
-    assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
-    assert fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
 
 
 @POLICY_CHECKS.add
@@ -484,41 +386,6 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     alone.update(contexts, chosen, reward)
     if not policy.order_matters:
         assert_close_predictions(policy.decide(contexts), alone.decide(contexts), "shared and sequential policies")
-
-
-@POLICY_CHECKS.add
-def check_repr_says_what_it_is(make: MakePolicy) -> None:
-    """Check that ``repr`` names the class, the sizes, and the numbers of decided and learned rounds."""
-    policy = fresh(make, "disjoint")
-    contexts = random_contexts(np.random.default_rng(18), 5, "disjoint")
-    policy.update(contexts, policy.select(contexts).arm, np.full(5, 0.5))
-    for part in (type(policy).__name__, "n_arms=4", "5 rounds decided", "5 learned", "source"):
-        assert part in repr(policy), f"{part!r} is not in {policy!r}"
-
-
-@_of_both_arm_models
-def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
-    """Check that a policy that learns by sums learns the same from sums of parts, in any order, as by ``update``."""
-    expected, policy = fresh(make, arms), fresh(make, arms)
-    if not isinstance(policy, RidgePolicy):
-        return
-    rng = np.random.default_rng(15)
-    contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
-    weights = rng.uniform(0.1, 2.0, 40)
-    if not policy.prepared:
-        policy.prepare(contexts)
-        expected.prepare(contexts)
-    expected.update(contexts, chosen, reward, weights=weights)
-    blank = policy.without_rounds()
-    whole = blank.empty_sums()
-    for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
-        sums = blank.empty_sums()
-        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], weights=weights[part])
-        whole.merge(sums)
-    assert policy.rounds_learned == 0, policy.rounds_learned
-    policy.learn_sums(whole, blank)
-    assert policy.rounds_learned == 40, policy.rounds_learned
-    assert_close_predictions(policy.decide(contexts), expected.decide(contexts), "sums and rounds")
 
 
 def check_policy(make: MakePolicy) -> None:
