@@ -183,13 +183,14 @@ def methods(records: Sequence[Record]) -> str:
 
 def members(runs: Sequence[Record]) -> str:
     """Return the page of five members and their student."""
-    rows, gains = [], []
+    rows, gains, gaps = [], [], []
     for pair in dict.fromkeys(run["pair"] for run in runs):
         single = [run["accuracy"] for run in runs if (run["pair"], run["kind"]) == (pair, "single")]
         several = [run for run in runs if (run["pair"], run["kind"]) == (pair, "members")]
-        found = {name: [run[name] for run in several] for name in ("accuracy", "student")}
-        gains.append(float(np.mean(found["accuracy"]) - np.mean(single)))
-        cells = [", ".join(map(number, found[name])) for name in found]
-        rows.append([pair, mean_and_deviation(single), number(min(single)), str(len(single)), *cells])
-    above = sum(gain > 0 for gain in gains)
-    return fill("members", rows=rows, above=above, gain=number(float(np.mean(gains))), commits=commits(runs))
+        members, student = ([run[name] for run in several] for name in ("accuracy", "student"))
+        gains.append(float(np.mean(members) - np.mean(single)))
+        gaps.append(float(np.median(members)) - min(members))
+        cells = [mean_and_deviation(members), number(min(members)), number(gaps[-1]), str(len(members))]
+        rows.append([pair, *cells, mean_and_deviation(student), mean_and_deviation(single)])
+    gain, near = number(float(np.mean(gains))), sum(gap <= 0.03 for gap in gaps)
+    return fill("members", rows=rows, near=near, gain=gain, commits=commits(runs))
