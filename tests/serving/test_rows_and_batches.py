@@ -58,10 +58,12 @@ def test_a_mixture_scores_a_row_as_a_batch(mixed):
     assert [row.arm for row in rows] == batch.arm.tolist()
 
 
-@pytest.mark.parametrize("policy", [daband.LinUCB, daband.DABand])
-def test_a_row_is_scored_by_folded_products(policy, tmp_path):
+@pytest.mark.parametrize(
+    ("policy", "shape"), [(daband.LinUCB, (4,)), (daband.DABand, (4,)), (daband.DABand, (1, 16, 16))]
+)
+def test_a_row_is_scored_by_folded_products(policy, shape, tmp_path):
     """Without them, a row takes twice as long."""
-    daband.export(policy(context_shape=(4,), n_arms=3, epsilon=0.1), tmp_path / "p.daband", domain="target")
+    daband.export(policy(context_shape=shape, n_arms=3, epsilon=0.1), tmp_path / "p.daband", domain="target")
     assert load_deployed(tmp_path / "p.daband").frozen._row_scorer is not None
 
 

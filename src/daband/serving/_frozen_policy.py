@@ -25,7 +25,7 @@ from daband.linear._kernels import draw_key
 from daband.linear._primal_ridge import mixed_scores, ridge_scores
 from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, step_from
-from daband.serving._numpy_networks import MlpNetwork, Network, network_from
+from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, network_from
 
 #: Bytes of a member's matrices above which a file has them in single precision.
 LARGE_INVERSE = 8 << 20
@@ -219,7 +219,13 @@ class _RowScorer:
     """
 
     def __init__(
-        self, members: Sequence[Member], step: StandardiseStep | None, n_inputs: int, unit: Unit, optimism: float
+        self,
+        members: Sequence[Member],
+        step: StandardiseStep | None,
+        n_inputs: int,
+        unit: Unit,
+        optimism: float,
+        maps: bool = False,
     ) -> None:
         n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
         networks = [_layers(member) for member in members if member.network is not None]
@@ -258,8 +264,8 @@ class _RowScorer:
         largest = np.abs(weight[-1]).max()
         if not largest < _LARGEST_BIAS:
             raise ValueError("differences of large numbers would be rounded")
-        # Clipped numbers near zero are small enough for single precision from the start.
-        single = networks and step is not None and largest < _SMALL_BIAS
+        # Clipped numbers near zero, and maps of convolutions, are in single precision from the start.
+        single = networks and (step is not None or maps) and largest < _SMALL_BIAS
         self._weight, self._low, self._high = (
             part.astype(np.float32 if single else np.float64) for part in (weight, self._low, self._high)
         )
@@ -271,13 +277,13 @@ class _RowScorer:
         #: Makes means, bonuses and scores of the mean and the bonuses of members.
         self._sums = np.ones((3, 1 + len(lengths)))
         self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, optimism
-        self._free: list[Callable[[FloatArray], FloatArray]] = []
+        self._free: list[Callable[[AnyArray], FloatArray]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy, without functions that have arrays of their own."""
         return {**self.__dict__, "_free": []}
 
-    def __call__(self, context: FloatArray) -> FloatArray:
+    def __call__(self, context: AnyArray) -> FloatArray:
         """Return means, bonuses and scores (3, K) of a context (d,)."""
         try:
             score = self._free.pop()  # threads share the scorer; none has these arrays until they are put back
@@ -287,7 +293,7 @@ class _RowScorer:
         self._free.append(score)
         return scores
 
-    def _with_arrays(self) -> Callable[[FloatArray], FloatArray]:
+    def _with_arrays(self) -> Callable[[AnyArray], FloatArray]:
         """Return a function that scores a context, with its own arrays."""
         weight, theta, adds, sums = self._weight, self._theta, self._adds, self._sums
         kind, n_latent, n_arms = theta.dtype, self._n_latent, theta.shape[1]
@@ -316,7 +322,7 @@ class _RowScorer:
         predict, read = features[: len(theta)].dot, row.dot
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
-        def score(given: FloatArray) -> FloatArray:
+        def score(given: AnyArray) -> FloatArray:
             if span is None:
                 context[:] = given
             else:
@@ -500,8 +506,10 @@ class FrozenPolicy:
         ``indices`` (k,) selects some arms. Two arms that are closer to each other than rounding errors of single
         precision are scored as in a batch.
         """
-        if self._row_scorer is not None and context.dtype is _FLOAT64:
-            scored = self._row_scorer(context if context.ndim == 1 else context.reshape(-1))
+        convolutions = self._convolutions
+        if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
+            row = context if convolutions is None else convolutions.maps(channels_first(context, self.layout))
+            scored = self._row_scorer(row.reshape(-1))
             if indices is not None:
                 scored = scored[:, indices]
             scores = scored[2].tolist()
@@ -521,19 +529,30 @@ class FrozenPolicy:
         return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
 
     @functools.cached_property
+    def _convolutions(self) -> ConvNetwork | None:
+        """The network if it is the policy's only member and starts with convolutions."""
+        alone = len(self.members) == 1 and self.transform is None and self.members[0].transform is None
+        network = self.members[0].network
+        return network if alone and isinstance(network, ConvNetwork) else None
+
+    @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:
         """The scorer of single rows; None for a policy that it cannot fold."""
         step, n_inputs = self.transform, math.prod(self.context_shape)
+        convolutions = self._convolutions
         members = [folded for member in self.members if (folded := member.per_arm(step)) is not None]
-        size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
-        if self.arms == "shared" or self.layout is not None or self.n_arms < 2 or size > _MOST_FOLDED:
+        if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
             return None
-        if len(members) < len(self.members):
+        if convolutions is not None:
+            members, n_inputs = [replace(members[0], network=convolutions.dense())], convolutions.inputs
+        size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
+        if self.arms == "shared" or self.n_arms < 2 or size > _MOST_FOLDED:
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
         try:
-            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism)
+            is_map = convolutions is not None
+            return _RowScorer(members, step, n_inputs, self.reward_unit, self.exploration.optimism, is_map)
         except (ValueError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 

@@ -184,6 +184,11 @@ class ConvNetwork(_DenseNetwork):
         if channels * height * width != self.inputs:
             raise ValueError(f"maps have {channels * height * width} numbers, layers take {self.inputs}")
 
+    def dense(self) -> MlpNetwork:
+        """Return the layers after the convolutions, which take ``maps``."""
+        dense = {name: array for name, array in self.arrays.items() if name.startswith("dense.")}
+        return MlpNetwork(self.settings, dense)
+
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self.latent(np.stack([self.maps(image) for image in contexts]))
 
