@@ -190,6 +190,20 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
         np.testing.assert_allclose(ours, other, rtol=1e-9, atol=1e-11)
 
 
+def test_single_rounds_move_a_small_dual_form_to_primal():
+    """The dual form is faster for episodes, the primal form for rounds one at a time."""
+    rng = np.random.default_rng(5)
+    contexts, rewards = rng.normal(size=(258, 512)), rng.random((258, 2))
+    head = make_head({"n_arms": 2, "dim": 512, "seed": 0}, "disjoint", "auto", 1.0)
+    play(head, contexts[:257], rewards[:257])
+    assert type(head.statistics).__name__ == "DualRidge"
+    expected = head.score(contexts)
+    head.learn(contexts[257:], np.array([0]), rewards[257:, 0], np.zeros(1))
+    assert type(head.statistics).__name__ == "PrimalRidge"
+    for ours, before in zip(head.score(contexts), expected, strict=True):
+        np.testing.assert_allclose(ours, before, rtol=1e-8, atol=1e-9)
+
+
 def test_a_dimension_too_large_for_memory_stays_dual():
     head = make_head({"n_arms": 12, "dim": 150_528, "seed": 0}, "disjoint", "auto", 1.0)
     images = np.random.default_rng(0).integers(0, 256, (4, 150_528), dtype=np.uint8)

@@ -23,7 +23,12 @@ from daband.linear._reward_moments import RewardMoments
 ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
+#: Primal matrices of more bytes are avoided as long as the dual form is cheaper.
+_SMALL_PRIMAL_BYTES = 1 << 30
+#: Minimum dimension of the dual form. It was 2 to 7 times as fast at 512 for rounds in episodes of 64.
 _DUAL_FROM_DIM = 512
+#: Minimum dimension of the dual form for rounds one at a time. At 512 it took twice as long after 1,000 rounds.
+_DUAL_SINGLES_FROM_DIM = 1024
 #: The cost of a primal multiplication, in units of a dual one: primal matrices do not fit in a cache.
 #: The measured cost is about three on images of 2,352 dimensions, which the dual form multiplies in single precision.
 _PRIMAL_COST = 2.0
@@ -67,7 +72,8 @@ class RidgeHead:
         self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        dual = form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30)))
+        large = dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+        dual = form == "dual" or (form == "auto" and large)
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, dim, ridge)
 
     def score(
@@ -134,7 +140,7 @@ class RidgeHead:
         features, arms = self.of_chosen(features, arms)
         self.statistics.update(*_weigh(features, arms, rewards, weights))
         if isinstance(self.statistics, DualRidge):
-            self._change_form()
+            self._change_form(len(features))
 
     def play(
         self,
@@ -162,6 +168,7 @@ class RidgeHead:
         start = 0
         while start < n:
             stop = start + (_DUAL_BLOCK if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK)
+            stop = n if n - stop == 1 else stop  # a block of one round would change the form
             rows = slice(start, stop)
             rule = exploration, draws(start), mask[rows]
             parts.append(self._play_block(features[rows], rewards[rows], counted[rows], rule, moments))
@@ -282,12 +289,16 @@ class RidgeHead:
     def _primal_fits(self, heads: int, limit: int) -> bool:
         return 2 * heads * self.dim * self.dim * 8 <= limit
 
-    def _change_form(self) -> None:
+    def _change_form(self, rounds: int) -> None:
+        """Change dual statistics, which have just learned this many rounds, to primal ones if these are cheaper."""
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         heads = self.statistics.n_heads
-        primal_cost = _PRIMAL_COST * heads * float(self.dim) ** 2
-        if self.statistics.cost_per_round() > primal_cost and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES):
+        cheaper = self.statistics.cost_per_round() > _PRIMAL_COST * heads * float(self.dim) ** 2
+        singles = rounds == 1 and self.dim < _DUAL_SINGLES_FROM_DIM
+        if (cheaper and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES)) or (
+            singles and self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+        ):
             self.statistics = self.statistics.to_primal()
 
 
