@@ -192,7 +192,7 @@ def bound_terms(run: Run) -> dict[str, list[float]]:
     """Return the bound's observable terms, summed over rounds, after about twenty episodes and the last one."""
     known = [episode for episode in run.episodes if "bound_rounds" in episode]
     some = known[:: -max(1, len(known) // 20)][::-1]
-    names = [name for name in known[-1] if name.startswith("bound_") and name != "bound_informative"]
+    names = [name for name in known[-1] if name.startswith("bound_")]
     complete = [name for name in names if all(one.get(name) is not None for one in some)]
     return {name.removeprefix("bound_"): [round(one[name], 2) for one in some] for name in complete}
 

@@ -121,9 +121,7 @@ def test_a_variant_is_trained_and_its_record_replaces_the_older_one(script, tmp_
 
 
 def test_terms_that_an_episode_lacks_are_omitted(script):
-    episodes = [
-        {"bound_rounds": 64.0 * i, "bound_exploration": float(i), "bound_informative": 0.0} for i in range(1, 46)
-    ]
+    episodes = [{"bound_rounds": 64.0 * i, "bound_exploration": float(i)} for i in range(1, 46)]
     for episode in episodes[5:]:
         episode["bound_divergence"] = 1.0
     trained = Run(*(np.zeros(0, kind) for kind in (int, float, float, float)), episodes, 0.0)

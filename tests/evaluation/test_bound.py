@@ -1,6 +1,5 @@
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +84,7 @@ def small_problems():
                 divergence=divergence,
                 source_regret=float(1.0 - reward.sum()),
             )
-            yield float(1.0 - truth_t[row, target.arm].sum()), replace(terms, psi=0.0)
+            yield float(1.0 - truth_t[row, target.arm].sum()), terms
 
 
 def test_the_bound_holds_for_every_small_problem_and_fails_for_some_without_its_terms():
@@ -136,19 +135,6 @@ def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
     assert observable_bound(**rounds, **KNOWN).total is not None
 
 
-def test_the_bound_is_informative_only_where_every_term_is_known():
-    """Predicted rewards of .25 a round leave a sum below N; one term unknown, and nobody can tell."""
-    still = decision(np.array([[0.25, 0.0]] * 8), np.zeros((8, 2)), 0.0)
-    rounds = {"source": still, "reward": np.full(8, 0.25), "wrong": np.zeros(8), "target": still, "alpha": 0.0}
-    known = replace(observable_bound(**rounds, **KNOWN), psi=0.0)
-    assert known.informative is True
-    for name in ("divergence", "source_regret", "psi"):
-        assert replace(known, **{name: None}).informative is None
-    large = replace(known, exploration=8.0)
-    assert large.informative is False
-    assert replace(large, divergence=None).informative is False  # no other term can be negative
-
-
 def test_the_live_bound_without_a_discriminator_has_no_sum():
     rng = np.random.default_rng(0)
     episode = {
@@ -165,7 +151,6 @@ def test_the_live_bound_without_a_discriminator_has_no_sum():
     for record in (second, third):
         assert not {"bound_total", "bound_divergence"} & set(record)
         assert record["bound_regression_error"] > first["bound_regression_error"]
-    assert not any(record.get("bound_informative") for record in (first, second, third))
     assert LiveBound(alpha=0.0, last_record=second).add(**episode, accuracy=0.5) == third
 
 

@@ -34,4 +34,3 @@ def test_without_a_discriminator_there_is_no_divergence_and_no_sum():
     assert last["bound_rounds"] == 32
     assert last["bound_regression_error"] > 0
     assert not {"bound_divergence", "bound_total"} & set(last)
-    assert not last.get("bound_informative")

@@ -8,8 +8,7 @@ A term that is not known (no discriminator, no expected rewards in the source) i
 no term counts as 0.
 
 All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. A bound above N is uninformative
-about the regret of N rounds. This is a field and not a warning, because a confident and right policy has predicted
-rewards near N.
+about the regret of N rounds, and a confident and right policy has predicted rewards near N.
 """
 
 from __future__ import annotations
@@ -49,30 +48,16 @@ class BoundTerms:
     predicted_reward_source: float | None
     #: C, with 2 max_a bonus instead of kappa.
     exploration: float | None
-    #: The minimum joint error; known only to the evaluator.
-    psi: float | None = None
 
     @property
     def total(self) -> float | None:
-        """The sum of the observable terms, and of psi if it is known; None if an observable term is not known."""
+        """The sum of the terms, without psi; None if a term is not known."""
         parts = [getattr(self, name) for name in _OBSERVABLE]
-        return None if None in parts else math.fsum([*parts, self.psi or 0.0])
+        return None if None in parts else math.fsum(parts)
 
-    @property
-    def informative(self) -> bool | None:
-        """True if the bound is below the trivial regret of ``rounds``; None if that is not known.
-
-        If the known terms already reach ``rounds``, it is False, whatever the others are. It is True only if every
-        term is known, including psi.
-        """
-        parts = [*(getattr(self, name) for name in _OBSERVABLE), self.psi]
-        if math.fsum(part for part in parts if part is not None) >= self.rounds:
-            return False
-        return None if None in parts else True
-
-    def as_dict(self) -> dict[str, float | bool | None]:
-        """Return all fields, the total, and whether the bound is informative."""
-        return {**asdict(self), "total": self.total, "informative": self.informative}
+    def as_dict(self) -> dict[str, float | None]:
+        """Return all fields, and the total."""
+        return {**asdict(self), "total": self.total}
 
 
 def observable_bound(

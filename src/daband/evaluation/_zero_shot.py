@@ -17,6 +17,8 @@ from daband.policies._policy import Policy
 _TIE = 1e-9
 #: The same as a fraction of the largest reward, for differences that are only rounding errors.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
+#: Contexts on which the arms of a policy are counted.
+_COUNTED = 2000
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,10 @@ def evaluate(
     >>> found.regret >= 0 and found.value <= found.best_value
     True
     """
-    _check(policy, rule, batch_size)
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+    one_of("rule", rule, ("ucb", "greedy"))
+    check_int("batch_size", batch_size, minimum=1)
     if domain is None:
         raise InvalidInput(
             "domain is None: this pair has no labels of the target, so nothing can be evaluated there; "
@@ -140,39 +145,9 @@ def best_arms(expected: FloatArray) -> BoolArray:
     return expected >= highest - slack
 
 
-def count_arms(
-    policy: Policy,
-    target: Contexts,
-    *,
-    rule: str = "ucb",
-    seed: int = 0,
-    contexts: int = 2000,
-    batch_size: int = 1024,
-) -> list[int]:
-    """Return how often a policy chooses each arm, (K,), on unlabelled target contexts. The policy is not changed.
-
-    Args:
-        policy: the policy.
-        target: the target's contexts, e.g. ``pair.target``.
-        rule: "ucb" or "greedy", as in ``evaluate``.
-        seed: fixes the order of contexts.
-        contexts: the maximum number of contexts.
-        batch_size: contexts at a time.
-    """
-    _check(policy, rule, batch_size)
-    if not isinstance(target, Contexts):
-        raise InvalidInput(f"target must be a stream of contexts, e.g. pair.target, got {type(target).__name__}")
-    n = min(contexts, len(target))
-    counts = np.zeros(policy.n_arms, np.int64)
-    for start in range(0, n, batch_size):
-        for name, batch in target.by_domain(start, min(start + batch_size, n), seed=seed):
-            decision = policy.decide(batch, name or "target", rule=rule, round_offset=start)
-            counts += np.bincount(decision.arm, minlength=policy.n_arms)
+def count_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
+    """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
+    counts, n = np.zeros(policy.n_arms, np.int64), min(_COUNTED, len(target))
+    for name, batch in target.by_domain(0, n, seed=seed):
+        counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
     return counts.tolist()
-
-
-def _check(policy: Policy, rule: str, batch_size: int) -> None:
-    if not isinstance(policy, Policy):
-        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
-    one_of("rule", rule, ("ucb", "greedy"))
-    check_int("batch_size", batch_size, minimum=1)

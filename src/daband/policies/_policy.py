@@ -214,7 +214,6 @@ class Policy(ABC):
     #: True if a weight represents a logging propensity, so that a round of weight 2 does not count as two rounds.
     weights_are_importance: ClassVar[bool] = False
     adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
-    encodes_ahead = property(lambda _: False, doc="True if ``adapt`` encodes contexts that ``expect`` announces.")
 
     #: A faster way to decide for one transformed context, with the same result; it may return None.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None

@@ -1,7 +1,6 @@
-import polars as pl
 import pytest
 
-from daband.bench.report._run_files import episodes, frame, read_records
+from daband.bench.report._run_files import frame, read_records
 from daband.errors import DataError, InvalidInput
 
 
@@ -20,18 +19,6 @@ def test_frames_become_pandas(images):
     table = frame(images).to_pandas()
     assert isinstance(table, pandas.DataFrame)
     assert table.groupby("method")["target_accuracy"].mean().idxmax() in {"linucb", "nlinucb", "daband"}
-
-
-def test_episodes_hold_what_training_measured(images):
-    table = episodes(images)
-    assert table.height == 6 * 4
-    mine = table.filter((pl.col("method") == "daband") & (pl.col("seed") == 0))
-    assert mine["episode"].to_list() == [1, 2, 3, 4]
-    assert mine["source_rounds"].to_list() == [8, 16, 24, 32]
-    record = next(r for r in read_records(images) if r["method"] == "daband" and r["seed"] == 0)
-    assert mine["regret"].to_list()[-1] == pytest.approx(record["source_regret"])
-    linear = table.filter(pl.col("method") == "linucb")
-    assert linear["discriminator_accuracy"].null_count() == linear.height
 
 
 def test_several_folders(images, vectors):

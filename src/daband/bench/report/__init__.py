@@ -9,12 +9,12 @@ from daband.bench.report._method_summaries import paper_ablation
 
 if TYPE_CHECKING:
     from daband.bench.report._page import write_report
-    from daband.bench.report._run_files import episodes, frame
+    from daband.bench.report._run_files import frame
 
-__all__ = ["episodes", "frame", "paper_ablation", "write_report"]
+__all__ = ["frame", "paper_ablation", "write_report"]
 
 #: Functions whose modules take a second to import: matplotlib, polars.
-_MODULE_OF = {"write_report": "_page", "frame": "_run_files", "episodes": "_run_files"}
+_MODULE_OF = {"write_report": "_page", "frame": "_run_files"}
 
 
 def __getattr__(name: str) -> Any:

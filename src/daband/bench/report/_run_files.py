@@ -18,9 +18,9 @@ from daband.errors import DataError, InvalidInput
 from daband.trust._assessment import Assessment, read_assessment
 
 Folders = str | Path | Sequence[str | Path]
-_IDENTITY = ("pair", "method", "variant", "seed")
 _REQUIRED = (
-    *_IDENTITY, "target_accuracy", "target_accuracy_macro", "target_value", "target_regret", "source_regret", "rounds",
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
+    "source_regret", "rounds",
 )  # fmt: skip
 #: Points of a drawn curve: more than a figure can show, fewer than a run has rounds.
 _POINTS = 240
@@ -152,22 +152,6 @@ def frame(folders: Folders) -> pl.DataFrame:
         folders: a run's folder, a folder of runs, or several of either.
     """
     return _table([{**run.record, "run_folder": run.path and str(run.path)} for run in _runs(folders)])
-
-
-def episodes(folders: Folders) -> pl.DataFrame:
-    """Return a row per episode of every run: pair, method, variant, seed, and all measurements of training.
-
-    ``source_rounds`` is the number of rounds up to the end of the episode, ``regret`` the cumulative source regret. A
-    column that a method does not measure is null for it.
-    """
-    rows = []
-    for run in _runs(folders):
-        length = run.json("config.json").get("training", {}).get("episode_length")
-        identity = {name: run.record[name] for name in _IDENTITY}
-        for record in run.episodes():
-            rounds = None if length is None else record["episode"] * length
-            rows.append({**identity, "source_rounds": rounds, **record})
-    return _table(rows)
 
 
 def _runs(folders: Folders) -> list[RunFiles]:

@@ -25,8 +25,6 @@ from daband.domains.datasets._builder import Parts, declare
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 
-#: The amount columns; they are in another currency if the market's kind is ``units``.
-AMOUNTS = ("basket", "spent_last_year", "last_order")
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3
