@@ -11,7 +11,7 @@ A round of weight 2 counts as two rounds. Each function returns an array (n,); m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -75,16 +75,14 @@ def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) ->
     return np.array([float(weights.get(str(name), 1.0)) for name in names], np.float64)
 
 
-def check_propensities(propensity: ArrayLike, n: int | None = None) -> FloatArray:
-    """Return propensities as an array (n,), each in (0, 1]."""
+def check_propensities(propensity: ArrayLike, n: int | None = None, number: Callable[[int], int] = int) -> FloatArray:
+    """Return propensities as an array (n,), each in (0, 1]; ``number`` returns the number of a row in an error."""
     array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
     if array.ndim != 1 or n not in (None, len(array)):
         raise InvalidInput(f"propensity must have shape ({'n' if n is None else n},), got {array.shape}")
-    wrong = ~((array > 0) & (array <= 1))  # NaN is outside every bound
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InvalidInput(
-            f"propensity must lie in (0, 1]: it is the probability with which the arm was chosen; row {row} has "
-            f"{array[row]:g}"
-        )
+    wrong = np.flatnonzero(~((array > 0) & (array <= 1)))  # NaN is outside every bound
+    if len(wrong):
+        first = array[wrong[0]]
+        remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
+        raise InvalidInput(f"propensity must lie in (0, 1], row {number(int(wrong[0]))} has {first:g} ({remedy})")
     return array

@@ -45,12 +45,12 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
 
 
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
-    """Raise ``LearnedLog`` if the policy has learned rounds of the log."""
+    """Raise if the policy has learned rounds of the log."""
     _refuse_learned(count_learned(policy, log, id_column), len(log))
 
 
 def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
-    """Raise ``LearnedLog`` if the policy has learned rounds with these ids, one for each of ``n`` rounds."""
+    """Raise if the policy has learned rounds with these ids, one for each of ``n`` rounds."""
     if isinstance(policy, Policy):
         _refuse_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
 

@@ -14,6 +14,7 @@ from daband._arguments import between_0_and_1, check_int, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, check_arms, one_blas_thread
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
+from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import (
@@ -30,7 +31,6 @@ from daband.evaluation._weighted_log import (
     weigh_log,
 )
 from daband.linear._mean_estimates import MeanEstimate, effective_sample_size, mean_estimate, self_normalised
-from daband.linear._propensities import estimate_propensities
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -187,26 +187,24 @@ def compare_estimators(
         log = opened
     elif columns is not None:
         raise InvalidInput("columns is for a log in files; this one is in memory")
-    checked = read_log(log, None if known is None else known.n_arms)
+    logged = read_log(log, None if known is None else known.n_arms)
     if id is not None and not isinstance(log, ParquetLog):
-        check_unlearned_ids(policy, id, len(checked.arms))
-    other = None if target is None else read_target(target, checked.contexts)
-    chances = probabilities(policy, checked.contexts, where, rule, "log")
+        check_unlearned_ids(policy, id, len(logged))
+    rounds: LoggedRounds = logged.read_rounds(np.arange(len(logged)))
+    other = None if target is None else read_target(target, rounds.contexts)
+    chances = probabilities(policy, rounds.contexts, where, rule, "log")
     n_arms = chances.shape[1]
-    check_arms(checked.arms, len(checked.arms), n_arms)
-    propensities = checked.propensities
-    if propensities is None:
-        propensities, how = estimate_propensities(checked.contexts, checked.arms, n_arms)
-        rare = float((propensities < _MIN_PROPENSITY).mean())
+    check_arms(rounds.arms, len(rounds), n_arms)
+    if isinstance(logged, ArrayLog) and logged.propensities_estimated:
+        rare = float((rounds.propensities < _MIN_PROPENSITY).mean())
         support = f"; {rare:.1%} of the rounds have an arm that the log hardly ever chooses there" if rare else ""
-        notes.append(f"the log has no propensities; they are {how}{support}")
-    rounds = LoggedRounds(checked.contexts, checked.arms, checked.rewards, propensities)
+        notes.append(f"the log has no propensities; they are {logged.propensities_estimated}{support}")
     in_memory = MemoryRounds(rounds, n_arms, shared=known is not None and known.arms == "shared")
     models = FoldModels(in_memory, seed) if with_models else None
     weighted = weigh_log(in_memory, lambda *_: chances, models, seed)
     if other is not None:
         there = probabilities(policy, other, where, rule, "target")
-        weighted = move_to_target(weighted, checked.contexts, other, there, models, seed)
+        weighted = move_to_target(weighted, rounds.contexts, other, there, models, seed)
     return _estimate_each(weighted, estimators, where, confidence, notes)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_arms, check_rewards
+from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
+from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy
-from daband.weights import check_propensities
 
 _BATCH = 1024
 _SUM = 1e-6
@@ -32,49 +32,21 @@ Log: TypeAlias = (
 Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
 
 
-class CheckedLog(NamedTuple):
-    """Contexts (n, *C), arms, rewards and propensities (n,)."""
-
-    contexts: AnyArray
-    arms: IntArray
-    rewards: FloatArray
-    propensities: FloatArray | None
-
-
-def read_log(log: Log, n_arms: int | None) -> CheckedLog:
-    """Return the checked rounds of a log."""
-    contexts: ArrayLike
-    arms: ArrayLike
-    rewards: ArrayLike
-    propensities: ArrayLike | None
-    if isinstance(log, LoggedDomain):
-        rows = np.arange(len(log))
-        if not len(rows):
-            raise InvalidInput("log is empty")
-        contexts, (arms, rewards, propensities) = log.read(rows), log.read_log(rows)
-        if n_arms is not None and log.n_arms != n_arms:
-            raise InvalidInput(f"log has {log.n_arms} arms, the policy {n_arms}")
-    elif isinstance(log, LoggedRounds):
-        contexts, arms, rewards, propensities = log.contexts, log.arms, log.rewards, log.propensities
-    elif isinstance(log, tuple) and len(log) == 4:
-        contexts, arms, rewards, propensities = log
-    else:
+def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
+    """Return a log in memory as a domain of checked rounds; ``n_arms`` None takes the number of arms from the log."""
+    if isinstance(log, LoggedRounds):
+        log = (log.contexts, log.arms, log.rewards, log.propensities)
+    if isinstance(log, tuple) and len(log) == 4:
+        largest = max(as_numpy(log[1], "log arms").max(initial=0), 0)
+        log = ArrayLog(*log, n_arms=int(largest) + 1 if n_arms is None else n_arms, name="log")
+    if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
             f"got {type(log).__name__}"
         )
-    checked = as_numpy(contexts, "log's contexts")
-    if checked.ndim < 2 or not len(checked):
-        raise InvalidInput(f"log is empty or its contexts are no array (n, *C), got shape {checked.shape}")
-    _check_finite(checked, "log's contexts have")
-    n = len(checked)
-    try:
-        given = check_rewards(rewards, (n,))
-        played = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
-        propensity = None if propensities is None else check_propensities(propensities, n)
-    except InvalidInput as error:
-        raise InvalidInput(f"log: {error}") from None
-    return CheckedLog(checked, played, given, propensity)
+    if n_arms is not None and log.n_arms != n_arms:
+        raise InvalidInput(f"log has {log.n_arms} arms, the policy {n_arms}")
+    return log
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:

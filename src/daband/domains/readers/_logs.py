@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int, checked_class_names, one_of
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband._arrays import ArrayLike, FloatArray, IntArray, as_numpy, check_arms, check_rewards
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
@@ -21,6 +21,7 @@ from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
+from daband.weights import check_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -42,18 +43,16 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         super().__init__(contexts, passes=passes, name=f"{name} contexts")
-        self._arms = _column(arms, len(self), f"{name} arms")
-        if self._arms.dtype.kind not in "biu":
-            raise InvalidInput(f"{name} arms must be integers, got {self._arms.dtype}")
-        self._arms = self._arms.astype(np.int64)
-        if self._arms.min() < 0 or self._arms.max() >= n_arms:
-            raise InvalidInput(f"{name} arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
-        self._rewards = _column(rewards, len(self), f"{name} rewards").astype(np.float64)
+        chosen = as_numpy(arms, f"{name} arms")
         self.propensities_estimated = ""
-        if propensities is None:
-            propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
-        self._propensities = _column(propensities, len(self), f"{name} propensities").astype(np.float64)
-        check_logged_propensities(self._propensities)
+        try:
+            self._arms = check_arms(chosen.astype(np.int64) if chosen.dtype == np.bool_ else chosen, len(self), n_arms)
+            self._rewards = check_rewards(rewards, (len(self),))
+            if propensities is None:
+                propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
+            self._propensities = check_propensities(propensities, len(self))
+        except InvalidInput as error:
+            raise InvalidInput(f"{name}: {error}") from None
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
@@ -177,24 +176,3 @@ def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
         "policy",
         stacklevel=stacklevel,
     )
-
-
-def check_logged_propensities(propensities: FloatArray, column: str = "", number: Callable[[int], int] = int) -> None:
-    """Raise if a value is not the propensity of an arm; the error names the ``column`` and the row's ``number``."""
-    wrong = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
-    if len(wrong):
-        first = propensities[wrong[0]]
-        remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
-        where = f"column {column!r}: " if column else ""
-        raise InvalidInput(f"{where}propensities lie in (0, 1], row {number(wrong[0])} has {first} ({remedy})")
-
-
-def _column(values: ArrayLike, n: int, name: str) -> AnyArray:
-    array = as_numpy(values, name)
-    if array.shape != (n,):
-        raise InvalidInput(f"{name} must have shape ({n},), got {array.shape}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InvalidInput(
-            f"{name} has a missing or infinite value, first in row {np.flatnonzero(~np.isfinite(array))[0]}"
-        )
-    return array

@@ -21,13 +21,13 @@ from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import (
-    check_logged_propensities,
     from_log,
     warn_of_estimated_propensities,
 )
 from daband.domains.readers._reading import find_arm, read_table
 from daband.errors import DataError, InvalidInput
 from daband.linear._propensities import estimate_propensities
+from daband.weights import check_propensities
 
 
 def from_table(
@@ -159,7 +159,10 @@ def from_table(
         arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
         logged = [_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None]
         if columns.propensity is not None:
-            check_logged_propensities(logged[1], columns.propensity, lambda row: row_number(frame, row))
+            try:
+                check_propensities(logged[1], number=lambda row: row_number(frame, row))
+            except InvalidInput as error:
+                raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         return of_source.apply(frame), arms, *logged
 
     parts: dict[str, Any] = {"source": rounds(source_frame, "source"), "source_test": None}
