@@ -142,7 +142,7 @@ def policy_for(kind: str, catalogue: Any, shape: tuple[int, ...], n_arms: int, s
     members = {name: member for name, member in made.members.items() if name != "network"}
     weights = {
         name: {key: value for key, value in made.settings()[name].items() if key in members}
-        for name in ("prior", "exploring")
+        for name in ("prior", "bonus_weights")
     }
     return daband.Mixture.for_pair(pair, seed=seed, members=members, transform=daband.Standardise(), **weights)
 

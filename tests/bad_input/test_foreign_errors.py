@@ -66,7 +66,7 @@ def test_a_crafted_file_with_a_valid_digest_does_not_load(policy, tmp_path):
     saved = read_checkpoint(tmp_path / "p.safetensors")
     crafted = tmp_path / "crafted.safetensors"
     write_checkpoint(crafted, "x", saved.arrays, {})
-    with pytest.raises(daband.CheckpointError, match="does not hold the settings of a policy"):
+    with pytest.raises(daband.CheckpointError, match="must hold the settings of a policy"):
         daband.load(crafted)
     for name in ("policy/primal.theta", "policy/primal.gram", "transform/deviation", "rewards"):
         for value in (np.inf, np.nan):

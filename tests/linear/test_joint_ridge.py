@@ -48,7 +48,7 @@ def test_sums_of_each_arm_teach_the_same_as_rounds(rounds):
     by_rounds, by_sums = (JointHead(vectors=vectors, dim=D, ridge=RIDGE) for _ in range(2))
     by_rounds.learn(contexts, arms, rewards, weights)
     sums = by_sums.empty_sums()
-    sums.add(*by_sums.of_chosen(contexts, arms), rewards, weights)
+    sums.add(*by_sums.chosen_features(contexts, arms), rewards, weights)
     learned = by_sums.with_sums(sums)
     np.testing.assert_allclose(learned.inverse, by_rounds.statistics.inverse, atol=1e-10)
     np.testing.assert_allclose(learned.theta, by_rounds.statistics.theta, atol=1e-10)

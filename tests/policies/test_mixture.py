@@ -178,7 +178,7 @@ def test_threads_select_while_others_learn_and_add_an_arm():
         ({"members": {"a": daband.Constant(context_shape=(3,), n_arms=2)}}, "n_arms"),
         ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
         ({"prior": {"linucb": 1.0}}, "prior"), ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
-        ({"exploring": {"linucb": 0.0, "constant": 0.0}}, "exploring"), ({"feedback": "all"}, "feedback"),
+        ({"bonus_weights": {"linucb": 0.0, "constant": 0.0}}, "bonus_weights"), ({"feedback": "all"}, "feedback"),
         ({"learn_weights": "no"}, "learn_weights must be True or False"),
     ],
 )  # fmt: skip

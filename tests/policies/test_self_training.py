@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.policies import policies
-from daband.policies._self_training import SelfTraining, self_trained
+from daband.policies._self_training import SelfTraining, fit_self_training
 
 SHAPE = {"context_shape": (6,), "n_arms": 3}
 
@@ -37,10 +37,10 @@ def test_pseudo_labels_help_and_their_mean_is_safe():
     contexts, labels = domains(shift=1.9)
     source, arms = contexts[0], np.eye(3)[labels[0]]
     sums = source.T @ source, arms.T @ source, len(source)
-    alone = self_trained(*sums, contexts[1][:0])
+    alone = fit_self_training(*sums, contexts[1][:0])
     expected = np.linalg.solve(sums[0] + np.eye(6) * np.trace(sums[0]) / sums[2], source.T @ arms)
     np.testing.assert_allclose(alone, expected.T)
-    adapted = self_trained(*sums, contexts[1])
+    adapted = fit_self_training(*sums, contexts[1])
     assert accuracy(adapted, contexts[1], labels[1]) > accuracy(alone, contexts[1], labels[1]) + 0.02
 
 
@@ -83,7 +83,9 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
 def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
     contexts, labels = domains()
     calls = []
-    monkeypatch.setattr("daband.policies._self_training.self_trained", lambda *_: calls.append(1) or np.zeros((3, 6)))
+    monkeypatch.setattr(
+        "daband.policies._self_training.fit_self_training", lambda *_: calls.append(1) or np.zeros((3, 6))
+    )
     policy = SelfTraining(**SHAPE, feedback="one_hot")
     policy.plan(7)
     policy.observe_target(contexts[1])

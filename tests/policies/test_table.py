@@ -62,7 +62,7 @@ def test_a_table_can_be_set_by_hand_where_it_fits(pair):
     policy.table = pair.table
     assert policy.table is pair.table
     small = daband.LinUCB(context_shape=(2,), n_arms=2)
-    with pytest.raises(InvalidInput, match=r"table makes contexts of shape \(4,\), the policy takes \(2,\)"):
+    with pytest.raises(InvalidInput, match=r"table must make contexts of shape \(2,\), got \(4,\)"):
         small.table = pair.table
     with pytest.raises(InvalidInput, match=r"table must be a daband\.domains\.TableTransform"):
         small.table = pair.table.state()

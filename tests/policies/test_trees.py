@@ -50,15 +50,15 @@ def test_what_is_learned_does_not_depend_on_the_order_of_rounds():
 
 
 def test_of_many_rounds_a_sample_is_kept_that_does_not_depend_on_their_order(monkeypatch):
-    monkeypatch.setattr(trees, "KEPT_ROUNDS", 100)
+    monkeypatch.setattr(trees, "MAX_STORED_ROUNDS", 100)
     x, arm, reward = rounds(900)
     kept = []
     for order in (np.arange(900), np.arange(900)[::-1]):
         policy = make()
         for part in np.array_split(order, 9):
             policy.update(x[part], arm[part], reward[part])
-        assert len(policy._kept) <= 200
-        sample = trees.sample_rounds(policy._kept)
+        assert len(policy._stored_rounds) <= 200
+        sample = trees.sample_rounds(policy._stored_rounds)
         kept.append(sample[np.lexsort(sample.T)])
     assert (kept[0] == kept[1]).all()
 

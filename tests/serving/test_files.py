@@ -143,7 +143,7 @@ def written(path, header, arrays):
         {"arm_names": ["a", "a", "b"]},
         {"reward_unit": [0, 0]},
         {"reward_unit": [0, 1e400]},
-        {"largest_norm": -1},
+        {"max_norm": -1},
         {"members": []},
         {"members": [{"weight": -1, "bonus_weight": 1, "constant": False, "transform": None, "network": None}]},
         {"transform": {"kind": "standardise", "clip": 0, "scale": 1}},

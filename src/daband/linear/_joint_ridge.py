@@ -284,7 +284,7 @@ class JointHead:
         """Return empty sums for each arm."""
         return RidgeSums(len(self.vectors), self.dim + 1)
 
-    def of_chosen(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
+    def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d + 1) to add to ``empty_sums``, and the index of the sum for each round, (B,)."""
         return with_constant(unit_scale(features)), arms
 
@@ -319,7 +319,7 @@ class JointHead:
         for fold in np.unique(folds[0]):
             held, seen = folds[0] == fold, (folds[0] != fold) & (folds[1][arms] != fold)
             head, sums = self.without_rounds(), self.empty_sums()
-            sums.add(*self.of_chosen(features[seen], arms[seen]), rewards[seen], weights[seen])
+            sums.add(*self.chosen_features(features[seen], arms[seen]), rewards[seen], weights[seen])
             head.statistics = head.with_sums(sums)
             predicted[held], _ = head.score(features[held], centre=sums.rewards.centre, bonuses=False)
         return predicted

@@ -120,13 +120,13 @@ class RidgeHead:
 
     def predict(self, features: AnyArray, arms: IntArray, *, centre: float = 0.0) -> FloatArray:
         """Return the predicted reward of one arm in each row, (B,)."""
-        features, arms = self.of_chosen(features, arms)
+        features, arms = self.chosen_features(features, arms)
         if isinstance(self.statistics, DualRidge):
             mean: FloatArray = self.statistics.score(features, centre=centre, widths=False)[0]
             return mean[np.arange(len(arms)), arms]
         return centre + np.einsum("bd,bd->b", unit_scale(features), self.statistics.coefficients(centre)[arms])
 
-    def of_chosen(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
+    def chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
         if self.arms == "disjoint":
             return features, arms
@@ -137,7 +137,7 @@ class RidgeHead:
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
-        features, arms = self.of_chosen(features, arms)
+        features, arms = self.chosen_features(features, arms)
         self.statistics.update(*_weigh(features, arms, rewards, weights))
         if isinstance(self.statistics, DualRidge):
             self._change_form(len(features))

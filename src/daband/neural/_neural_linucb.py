@@ -247,7 +247,7 @@ class NeuralLinUCB(Policy):
         with self._locks.state:
             return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
-    def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, FloatArray]:
+    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, FloatArray]:
         """Return the head and the features of contexts, with which a ``Mixture`` plays an episode in blocks."""
         return self._head, self._encoder.encode(self._laid_out(contexts), domain)
 

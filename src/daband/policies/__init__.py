@@ -1,4 +1,4 @@
-"""Policies: one method per file, discovered by registration, all with the same interface."""
+"""Policies. Each is one class in one file, registered by name, and all have the same interface."""
 
 from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy

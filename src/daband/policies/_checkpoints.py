@@ -1,4 +1,4 @@
-"""The file format of saved policies: safetensors with a format version and a digest. Reading a file runs no code.
+"""Read and write saved policies: safetensors files with a format version and a digest. Reading a file runs no code.
 
 The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold the learned state. See
 ``daband._tensor_files`` for the digest.
@@ -23,6 +23,7 @@ from daband.policies._incoming_rounds import RoundIds
 from daband.policies._pair_defaults import setting_defaults
 from daband.policies._registered import policies
 
+#: The version of the file format. Files of another version are rejected.
 CHECKPOINT_VERSION = 3
 _FORMAT = FileFormat(
     name="daband-policy",
@@ -42,7 +43,7 @@ class SavedPolicy(NamedTuple):
 
 
 def check_notes(notes: Any) -> dict[str, str]:
-    """Return the caller's notes, strings by name; None means no notes."""
+    """Return the caller's notes as a dict of strings; None becomes an empty dict."""
     if notes is None:
         return {}
     if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
@@ -51,16 +52,16 @@ def check_notes(notes: Any) -> dict[str, str]:
 
 
 def write_checkpoint(path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any) -> None:
-    """Write the complete file or nothing."""
+    """Write settings, arrays and notes to a file; an error leaves no partial file."""
     write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
 
 
 def read_checkpoint(path: str | Path) -> SavedPolicy:
-    """Return settings, arrays and notes of a saved policy, bit for bit."""
+    """Return the settings, arrays and notes of a saved policy; arrays are equal bit for bit."""
     header, arrays = read_tensor_file(path, _FORMAT)
     settings = header["settings"]
     if not isinstance(settings, dict) or not isinstance(settings.get("policy"), str):
-        raise CheckpointError(f"{path} does not hold the settings of a policy, but {settings!r}")
+        raise CheckpointError(f"{path} must hold the settings of a policy, got {settings!r}")
     try:
         return SavedPolicy(settings, arrays, check_notes(header["notes"]))
     except InvalidInput as error:
@@ -73,7 +74,7 @@ def read_notes(path: str | Path) -> dict[str, str]:
 
 
 def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write a policy to a file, all or nothing."""
+    """Write a policy to a file; an error leaves no partial file."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
@@ -119,31 +120,35 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     policy._restore(below("policy/", arrays))
 
 
-def build(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
-    """Return a policy from the result of ``settings()``, with "policy" (its registered name), "table" and "arm_names".
+def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
+    """Return an untrained policy with these settings.
 
-    ``encoder`` is the module of a policy with a custom encoder. ``arrays`` has the encoders of the table.
+    Args:
+        settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds: "policy" (the registered
+            name), "table", "catalogue", "framing" and "arm_names".
+        encoder: the module of a policy with a custom encoder.
+        arrays: the arrays of the table's encoders.
     """
     arguments = dict(settings)
-    if "members" in arguments:  # a mixture; the member with a custom encoder gets the module
-        given = arguments["members"].items()
+    if "members" in arguments:  # a mixture: only the member with a custom encoder gets the module
+        members = arguments["members"].items()
         arguments["members"] = {
-            name: build(member, encoder=encoder if _custom_module(member) else None) for name, member in given
+            name: build_policy(member, encoder=encoder if _custom_module(member) else None) for name, member in members
         }
     elif encoder is not None:
         arguments["encoder"] = encoder
-    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    policy_class, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
     catalogue = arguments.pop("catalogue", None)
     catalogue = None if catalogue is None else Catalogue.from_state(catalogue)
-    if "catalogue" in setting_defaults(kind):
+    if "catalogue" in setting_defaults(policy_class):
         arguments["catalogue"] = catalogue
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"])
     if "domains" in arguments:
         arguments["domains"] = DomainNames(**arguments["domains"])
-    policy = kind(**arguments)
+    policy = policy_class(**arguments)
     if table is not None:
         policy.table = TableTransform.from_state(table, arrays)
     policy.catalogue, policy.arm_names = catalogue, arm_names
@@ -169,17 +174,17 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     module = _custom_module(settings)
     if encoder is None and module is not None:
         raise InvalidInput(
-            f"{path} was saved with a custom encoder ({module}), of which a file holds the weights only; pass the "
+            f"{path} was saved with a custom encoder ({module}), whose weights only are in the file; pass the "
             "module: daband.load(path, encoder=module)"
         )
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build(settings, encoder=encoder, arrays=below("table/", saved.arrays))
+        policy = build_policy(settings, encoder=encoder, arrays=below("table/", saved.arrays))
         policy.restore(saved.arrays)
     except (InvalidInput, DataError) as error:
-        mine = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"
-        hint = "" if policies.is_registered(name) else mine
+        plugin_hint = f". If {name!r} is a custom policy, import its module first: daband --plugin MODULE"
+        hint = "" if policies.is_registered(name) else plugin_hint
         raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
@@ -191,7 +196,7 @@ def _custom_module(settings: Any) -> str | None:
     members = settings.get("members") if isinstance(settings, dict) else None
     if isinstance(members, dict):
         return next(filter(None, map(_custom_module, members.values())), None)
-    found: Any = settings
+    value: Any = settings
     for name in ("recipe", "encoder", "options", "module"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return None if found is None else str(found)
+        value = value.get(name) if isinstance(value, dict) else None
+    return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Rounds as given by users: checks, and recognition of rounds by their ids."""
+"""Check rounds that users pass to a policy, and recognise rounds by their ids."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.weights import importance
 
-#: Contexts with a larger Euclidean norm are rejected by default: one of them would dominate all other rows.
-LARGEST_NORM = 1e7
-#: The same limit for contexts that a transform scales: squares of larger numbers overflow.
-LARGEST_RAW_NORM = 1e60
-#: Contexts of these types are images or flags, which are never too large.
-_SMALL_INTEGERS = (np.uint8, np.bool_)
-_LARGEST_SEED = 2**62
-#: Sums of squares up to this limit have not overflowed, by the character code of the floating-point type.
-_LARGEST_SUM = {"e": 1e4, "f": 1e30, "d": 1e120}
+#: The largest Euclidean norm of a context by default. A larger context would dominate all other rows.
+MAX_NORM = 1e7
+#: The largest norm of a context that a transform scales. Squares of larger numbers overflow.
+MAX_RAW_NORM = 1e60
+#: Types of images and flags. Contexts of these types are never too large.
+_BYTE_TYPES = (np.uint8, np.bool_)
+#: The largest seed that every random generator accepts.
+_MAX_SEED = 2**62
+#: The largest sum of squares that has certainly not overflowed, by the type code of numpy (half, single, double).
+_MAX_SUM_OF_SQUARES = {"e": 1e4, "f": 1e30, "d": 1e120}
 
 
 def check_contexts(
-    contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, largest_norm: float = LARGEST_NORM
+    contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, max_norm: float = MAX_NORM
 ) -> AnyArray:
     """Return contexts (B, *shape) as an array; raise an error if a number is not finite or a context is too large."""
     array = as_numpy(contexts, "contexts")
@@ -35,9 +36,9 @@ def check_contexts(
     if array.shape[0] == 0:
         raise InvalidInput("contexts is an empty batch")
     if array.dtype.kind == "f":
-        _check_sizes(array, dimensions, largest_norm)
-    elif array.dtype not in _SMALL_INTEGERS:
-        _check_sizes(array.astype(np.float64), dimensions, largest_norm)
+        _check_sizes(array, dimensions, max_norm)
+    elif array.dtype not in _BYTE_TYPES:
+        _check_sizes(array.astype(np.float64), dimensions, max_norm)
     return array
 
 
@@ -45,57 +46,56 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a context, after checking that it has at least one integer, each >= 1."""
     if isinstance(shape, str | bytes | bytearray) or not isinstance(shape, Iterable):
         raise InvalidInput(f"context_shape must be a tuple of integers, got {shape!r}")
-    dims = tuple(shape)
-    if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
+    sizes = tuple(shape)
+    if not sizes or not all(isinstance(size, int | np.integer) and size >= 1 for size in sizes):
         raise InvalidInput(f"context_shape must hold integers >= 1, got {shape!r}")
-    return tuple(int(dim) for dim in dims)
+    return tuple(int(size) for size in sizes)
 
 
 def check_seed(seed: int) -> int:
     """Return the seed, after checking that it is an integer from 0 to 2**62, which every generator accepts."""
-    if check_int("seed", seed, minimum=0) > _LARGEST_SEED:
+    if check_int("seed", seed, minimum=0) > _MAX_SEED:
         raise InvalidInput(f"seed must be an integer from 0 to 2**62, got {seed}")
     return int(seed)
 
 
-def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
+def _check_sizes(contexts: AnyArray, dimensions: int, max_norm: float) -> None:
+    """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
     flat = contexts.ravel(order="K")  # in memory order, so nothing is copied
     # One product is enough to accept nearly every batch; NaN and infinity are not below any bound.
-    safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
+    accepted = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(flat.dtype.char, 0.0))
     if flat.dtype == np.float64:
-        if kernels.sum_of_squares(flat) < safe:
+        if kernels.sum_of_squares(flat) < accepted:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(flat, flat) < safe:
+            if np.dot(flat, flat) < accepted:
                 return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
-    rows = np.abs(contexts.reshape(-1, dimensions).astype(np.float64))
-    largest = rows.max(axis=1)
+    magnitudes = np.abs(contexts.reshape(-1, dimensions).astype(np.float64))
+    maxima = magnitudes.max(axis=1)
     with np.errstate(over="ignore"):
-        norms = largest * np.sqrt(((rows / np.maximum(largest, 1e-300)[:, None]) ** 2).sum(axis=1))
-    if norms.max() > largest_norm:
+        norms = maxima * np.sqrt(((magnitudes / np.maximum(maxima, 1e-300)[:, None]) ** 2).sum(axis=1))
+    if norms.max() > max_norm:
         worst = int(np.argmax(norms))
-        row = worst * len(contexts) // len(rows)  # with shared arms a row has a context per arm
+        row = worst * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
         raise InvalidInput(
-            f"contexts has a norm of {norms[worst]:g} in row {row}, the largest that is accepted is {largest_norm:g}; "
-            "scale the features to like sizes, or leave the row out if it is a mistake"
+            f"contexts has a norm of {norms[worst]:g} in row {row}, the largest that is accepted is {max_norm:g}; "
+            "scale the features to similar sizes, or drop the row if it is a mistake"
         )
 
 
-# Ids of rounds that were learned already, so that no round is counted twice.
-
-
-_MOST_BITS = 63
+#: Ids that are integers of at most this many bits are stored as 64-bit integers.
+_MAX_BITS = 63
 
 
 class RoundIds:
-    """The ids (integers or strings) of the latest ``window`` rounds that were learned with an id.
+    """The ids (integers or strings) of the latest learned rounds, so that no round is learned twice.
 
-    A policy in production learns for years: the window limits its memory. A round whose id has left the window is no
-    longer recognised.
+    A policy in production learns for years, so only the latest ``window`` ids are stored. Older rounds are no longer
+    recognised.
     """
 
     def __init__(self, window: int) -> None:
@@ -108,50 +108,50 @@ class RoundIds:
     def __iter__(self) -> Iterator[int | str]:
         return iter(self._ids)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._ids
+    def __contains__(self, round_id: object) -> bool:
+        return round_id in self._ids
 
     def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
         """Return the ids as Python values; raise an error unless there are ``n``, all integers or strings."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
-            raise InvalidInput(f"ids must be a list or array with a name per round, got {ids!r}")
-        names = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-        if len(names) != n:
-            raise InvalidInput(f"ids must name each of the {n} rounds, got {len(names)}")
-        names = [int(name) if isinstance(name, np.integer) else name for name in names]
-        for name in names:
-            if isinstance(name, bool) or not isinstance(name, (int, str)):
-                raise InvalidInput(f"ids must be integers or strings, got {name!r}")
-        return names
+            raise InvalidInput(f"ids must be a list or array with an id per round, got {ids!r}")
+        checked = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        if len(checked) != n:
+            raise InvalidInput(f"ids must have one id for each of the {n} rounds, got {len(checked)}")
+        checked = [int(round_id) if isinstance(round_id, np.integer) else round_id for round_id in checked]
+        for round_id in checked:
+            if isinstance(round_id, bool) or not isinstance(round_id, (int, str)):
+                raise InvalidInput(f"ids must be integers or strings, got {round_id!r}")
+        return checked
 
-    def unknown(self, names: Iterable[int | str]) -> BoolArray:
-        """Return True for each new id: not in the window, and not earlier in ``names``."""
-        fresh: set[int | str] = set()
-        new = []
-        for name in names:
-            new.append(name not in self._ids and name not in fresh)
-            fresh.add(name)
-        return np.array(new, np.bool_)
+    def find_new(self, ids: Iterable[int | str]) -> BoolArray:
+        """Return True for each id that is neither stored nor earlier in ``ids``, (B,)."""
+        earlier: set[int | str] = set()
+        is_new = []
+        for round_id in ids:
+            is_new.append(round_id not in self._ids and round_id not in earlier)
+            earlier.add(round_id)
+        return np.array(is_new, np.bool_)
 
-    def add(self, names: Iterable[int | str]) -> None:
-        """Record that these rounds were learned; the oldest ids beyond the window are dropped."""
-        self._ids.update(dict.fromkeys(names))
-        for oldest in [name for name, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
+    def add(self, ids: Iterable[int | str]) -> None:
+        """Store the ids of learned rounds, and drop the oldest ids beyond the window."""
+        self._ids.update(dict.fromkeys(ids))
+        for oldest in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.window), strict=False)]:
             del self._ids[oldest]
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the ids as arrays, oldest first: as integers if all are integers of 64 bits, otherwise as JSON."""
-        names = list(self._ids)
-        numbers = all(isinstance(name, int) and name.bit_length() <= _MOST_BITS for name in names)
-        text = b"" if numbers else json.dumps(names).encode()
-        return {"integers": np.array(names if numbers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
+        """Return the ids as arrays, oldest first: as 64-bit integers if all fit, otherwise as JSON text."""
+        ids = list(self._ids)
+        are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_BITS for round_id in ids)
+        text = b"" if are_integers else json.dumps(ids).encode()
+        return {"integers": np.array(ids if are_integers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        text, numbers = state["json"].tobytes(), state["integers"]
-        self._ids = dict.fromkeys(json.loads(text) if text else numbers.tolist())
+        text, integers = state["json"].tobytes(), state["integers"]
+        self._ids = dict.fromkeys(json.loads(text) if text else integers.tolist())
 
 
 def log_weights(policy: Any, propensities: ArrayLike) -> FloatArray:
-    """Return the weights with which a policy learns logged rounds."""
-    return importance(propensities, policy.n_arms, power=policy.propensity_power, largest=policy.largest_weight)
+    """Return the importance weights (B,) with which a policy learns logged rounds."""
+    return importance(propensities, policy.n_arms, power=policy.propensity_power, largest=policy.max_weight)

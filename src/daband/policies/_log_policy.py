@@ -1,8 +1,9 @@
-"""A policy from a log: the best arm, or choices by context if the log proves that they gain.
+"""Learn a policy from a log: the best arm, or a choice by context if the log proves that it is better.
 
-``daband/linear/_advantages.py`` has the method and its guarantee. The policy stores the rounds that it learns. It fits
-the regressions when they are needed, if rounds were learned since the last fit. The fit does not depend on the order of
-rounds. It takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
+``daband/linear/_advantages.py`` implements the method and states its guarantee. The policy stores the rounds that it
+learns. It fits the regressions when they are needed, if rounds were learned since the last fit. The fit does not depend
+on the order of rounds. It takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after
+every round.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from daband.linear._piecewise import PIECEWISE_ARRAYS, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
 from daband.policies._policy import Policy, exploration_setting
 from daband.policies._registered import policies
-from daband.policies._trees import KEPT_ROUNDS, sample_rounds
+from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Maximum number of dimensions of a context; longer contexts need a transform.
-MAX_NUMBERS = 1024
-_EVIDENCE = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
+#: Maximum number of dimensions of a context; larger contexts need a transform.
+MAX_DIMENSIONS = 1024
+#: The fields of ``LogEvidence``, in the order of the saved array.
+_EVIDENCE_FIELDS = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
 
 
 @policies.register("log")
 class LogPolicy(Policy):
-    """Chooses the best arm of a log, or by context if the log proves that this gains.
+    """A policy that always chooses the best arm of a log, or chooses by context if the log proves that this is better.
 
     Learn a log of randomised rounds, such as an A/B test, by ``daband.train`` or ``daband.fit_log``. The weights of
     ``update`` are importance weights (``daband.weights.importance``), from which the logging propensities follow;
@@ -41,16 +43,16 @@ class LogPolicy(Policy):
     choosing by context, in the unit of rewards.
 
     Args:
-        context_shape: the shape of one context, with at most 1,024 numbers.
+        context_shape: the shape of one context; at most 1,024 dimensions in total.
         n_arms: the number of arms.
         explore: "greedy" by default; "ucb" and "thompson" add a bonus that falls with an arm's rounds.
         alpha: the factor of that bonus.
-        epsilon: the probability with which an arm is drawn uniformly instead.
+        epsilon: the probability of drawing an arm uniformly instead.
         by_context: if False, always choose the best arm.
         standardise_rewards: as in ``LinUCB``.
         transform: a transform of contexts, e.g. ``daband.Standardise()``.
-        shift: what may differ between the domains.
-        seed: fixes the folds of cross-fitting, and decides ties.
+        shift: the assumed difference between the domains.
+        seed: determines the folds of cross-fitting, and how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
     >>> import numpy as np
@@ -65,7 +67,7 @@ class LogPolicy(Policy):
 
     scale_matters = True  # not for the regressions, but domains may have their own units
     propensity_power = 1.0
-    largest_weight = 1e9  # weights are not clipped, as propensities are computed from them
+    max_weight = 1e9  # weights are not clipped, as propensities are computed from them
     weights_are_importance = True
     explore = exploration_setting("rule")
     alpha = exploration_setting("alpha")
@@ -97,15 +99,15 @@ class LogPolicy(Policy):
             domains=domains,
         )
         self.by_context = bool(by_context)
-        self._inputs = math.prod(self.feature_shape)
-        if self._inputs > MAX_NUMBERS:
+        self._n_inputs = math.prod(self.feature_shape)
+        if self._n_inputs > MAX_DIMENSIONS:
             raise InvalidInput(
-                f"LogPolicy takes contexts of at most {MAX_NUMBERS:,} numbers, these have {self._inputs:,}: reduce "
-                "them by transform=daband.PCA(64)"
+                f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got {self._n_inputs:,}; "
+                "reduce them by transform=daband.PCA(64)"
             )
-        #: Rounds: the context, the arm, the reward, the propensity (NaN if unknown).
-        self._blocks: list[FloatArray] = []
-        self._plays: IntArray = np.zeros(self.n_arms, np.int64)
+        #: Blocks of stored rounds, one per row: the context, the arm, the reward, the propensity (NaN if unknown).
+        self._round_blocks: list[FloatArray] = []
+        self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
         self._advantages: Advantages | None = None
         self._fitted_rounds = 0
 
@@ -120,7 +122,7 @@ class LogPolicy(Policy):
 
     @property
     def evidence(self) -> LogEvidence:
-        """The best arm, and the cross-fitted gain over it of choosing by context."""
+        """The best arm, and the cross-fitted gain of choosing by context instead."""
         with self._locks.write, self._locks.state:
             fitted = self._fit()
             if fitted is None:
@@ -130,52 +132,52 @@ class LogPolicy(Policy):
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        step, theta = self._parts()
+        step, theta = self._step_and_coefficients()
         mean = step(unit_scale(contexts.reshape(len(contexts), -1))) @ theta.T
-        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._plays))
+        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        step, theta = self._parts()
+        step, theta = self._step_and_coefficients()
         moments, size = self.reward_moments, theta.shape[1]
-        unit = theta.copy()
-        unit[:, 0] -= moments.centre
+        centred = theta.copy()
+        centred[:, 0] -= moments.centre
         inverse = np.zeros((self.n_arms, size, size))
-        inverse[:, 0, 0] = 1.0 / (1.0 + self._plays)
-        return FrozenParts((Member(unit / moments.scale, inverse, transform=step),), self._plays.copy())
+        inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
+        return FrozenParts((Member(centred / moments.scale, inverse, transform=step),), self._round_counts.copy())
 
-    def _parts(self) -> tuple[PiecewiseStep, FloatArray]:
-        """Return the current step and coefficients (K, features); without rounds all arms are equal."""
+    def _step_and_coefficients(self) -> tuple[PiecewiseStep, FloatArray]:
+        """Return the piecewise features and their coefficients (K, features). Without rounds all arms are equal."""
         fitted = self._fit()
         if fitted is not None:
             return fitted.step, fitted.theta
-        nothing = np.zeros(0)
-        step = PiecewiseStep(np.zeros(0, np.int64), nothing, nothing, nothing, nothing, self._inputs)
+        empty = np.zeros(0)
+        step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, self._n_inputs)
         return step, np.full((self.n_arms, 1), self.reward_moments.centre)
 
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         propensities = np.full(len(arms), np.nan)
-        counted = np.ones(len(arms), np.bool_)
+        is_counted = np.ones(len(arms), np.bool_)
         if weights is not None:
-            counted = weights > 0
-            propensities[counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[counted]))
+            is_counted = weights > 0
+            propensities[is_counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[is_counted]))
         rows = np.column_stack([unit_scale(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
-        self._blocks.append(rows[counted])
-        if sum(map(len, self._blocks)) > 2 * KEPT_ROUNDS:
-            self._blocks = [self._kept()]
-        np.add.at(self._plays, arms[counted], 1)
+        self._round_blocks.append(rows[is_counted])
+        if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
+            self._round_blocks = [self._stored_rounds()]
+        np.add.at(self._round_counts, arms[is_counted], 1)
 
-    def _kept(self) -> FloatArray:
-        """Return the stored rounds, at most 131,072, independent of the order in which they came."""
-        return sample_rounds(np.concatenate([np.empty((0, self._inputs + 3)), *self._blocks]))
+    def _stored_rounds(self) -> FloatArray:
+        """Return a sample of at most 131,072 stored rounds, which does not depend on their order."""
+        return sample_rounds(np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks]))
 
     def _fit(self) -> Advantages | None:
-        """Return regressions fitted to all rounds so far."""
-        rounds = int(self._plays.sum())
+        """Return the regressions, fitted again if rounds were learned since the last fit. None without rounds."""
+        rounds = int(self._round_counts.sum())
         if rounds > self._fitted_rounds:
-            rows = self._kept()
+            rows = self._stored_rounds()
             rows = rows[np.lexsort(rows.T)]  # sums of floating-point numbers depend on their order
             contexts, arms = np.ascontiguousarray(rows[:, :-3]), rows[:, -3].astype(np.int64)
             propensities = rows[:, -1]
@@ -199,7 +201,7 @@ class LogPolicy(Policy):
         return self._advantages
 
     def _grow(self) -> None:
-        self._plays = np.append(self._plays, 0)
+        self._round_counts = np.append(self._round_counts, 0)
         if self._advantages is not None:  # an arm without rounds gets the worst prediction
             theta = self._advantages.theta
             worst = theta[[int(theta[:, 0].argmin())]]
@@ -210,29 +212,29 @@ class LogPolicy(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         fitted = self._fit()
         state = {
-            "kept": self._kept()[: None if replay else 0],
-            "plays": self._plays,
+            "kept": self._stored_rounds()[: None if replay else 0],
+            "plays": self._round_counts,
             "fitted": np.array([self._fitted_rounds], np.int64),
         }
         if fitted is None:
             return state
-        numbers = np.array([float(getattr(fitted.evidence, name)) for name in _EVIDENCE])
+        numbers = np.array([float(getattr(fitted.evidence, name)) for name in _EVIDENCE_FIELDS])
         step = {f"step/{name}": array for name, array in fitted.step.arrays().items()}
         return {**state, "theta": fitted.theta, "evidence": numbers, **step}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        kept, plays = np.array(state["kept"]), np.array(state["plays"])
-        if kept.shape[1:] != (self._inputs + 3,) or plays.shape != (self.n_arms,):
-            raise InvalidInput(f"the file has rounds of shape {kept.shape} and {len(plays)} arms")
+        stored, round_counts = np.array(state["kept"]), np.array(state["plays"])
+        if stored.shape[1:] != (self._n_inputs + 3,) or round_counts.shape != (self.n_arms,):
+            raise InvalidInput(f"the file has rounds of shape {stored.shape} and {len(round_counts)} arms")
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
             arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAYS}
-            step = PiecewiseStep(**arrays, n_inputs=self._inputs)
+            step = PiecewiseStep(**arrays, n_inputs=self._n_inputs)
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            numbers = dict(zip(_EVIDENCE, state["evidence"].tolist(), strict=True))
-            whole = {"arm": int(numbers["arm"]), "rounds": int(numbers["rounds"])}
-            advantages = Advantages(step, theta, LogEvidence(**{**numbers, **whole}))
-        self._blocks, self._plays, self._advantages = [kept], plays, advantages
+            numbers = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
+            integers = {"arm": int(numbers["arm"]), "rounds": int(numbers["rounds"])}
+            advantages = Advantages(step, theta, LogEvidence(**{**numbers, **integers}))
+        self._round_blocks, self._round_counts, self._advantages = [stored], round_counts, advantages
         self._fitted_rounds = int(state["fitted"][0])

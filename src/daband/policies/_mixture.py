@@ -1,4 +1,4 @@
-"""A policy made of policies: it predicts a weighted mean of its members' predictions.
+"""Combine policies: a ``Mixture`` predicts a weighted mean of its members' predictions.
 
 A network overfits a small table, and extrapolates badly to contexts far from those it was trained on; ridge regression
 does neither, but cannot fit nonlinear functions. The weight of a member depends on how well it predicted rounds before
@@ -68,26 +68,27 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Maximum number of members. The weights are found by trying every subset of them.
 _MAX_MEMBERS = 12
-#: Rounds whose covariances are computed at once. The number of covariances grows with the square of this number.
-_BLOCK = 64
+#: The number of rounds whose covariances are computed at once. Memory grows with the square of this number.
+_BLOCK_ROUNDS = 64
 #: Maximum number of stored context checksums; further contexts count as new.
 _MAX_DISTINCT = 1 << 16
-#: For contexts of at most this many numbers, ``for_pair`` adds piecewise features, and a one-hot reward of 1 counts for
-#: every arm in the members' errors.
-_FEW_NUMBERS = 64
-#: For contexts of more numbers, ``for_pair`` uses only the network, or without it a regression on principal components.
-_MAX_NUMBERS = 4096
-#: The factor by which a member's counts of chosen arms decay with each batch (``_leave_out_collapsed``).
-_FORGETTING = 0.9
-#: A member is left out once it has chosen too few arms in this many consecutive batches of target contexts.
+#: Maximum number of dimensions of a small context. For small contexts, ``for_pair`` adds piecewise features, and a
+#: one-hot reward of 1 counts for every arm in the members' errors.
+_MAX_SMALL_CONTEXT = 64
+#: Maximum number of dimensions for which ``for_pair`` adds linear members to the network. For larger contexts the only
+#: member is the network or, without torch, a regression on principal components.
+_MAX_LINEAR_CONTEXT = 4096
+#: The factor by which a member's counts of chosen arms decay with each batch (``_drop_collapsed_members``).
+_COUNT_DECAY = 0.9
+#: A member is dropped once it has chosen too few arms in this many consecutive batches of target contexts.
 _PATIENCE = 10
-#: About this many contexts per domain are used to fit principal components: more take longer and change little.
-_MAX_ROWS = 4096
+#: Approximate maximum number of contexts per domain to which principal components are fitted.
+_MAX_PCA_ROWS = 4096
 
 
 @policies.register("mixture")
 class Mixture(Policy):
-    """Mixes policies, weighted by how well each predicts.
+    """A policy that averages the predictions of other policies, weighted by how well each one predicts.
 
     Args:
         context_shape: the shape of one context.
@@ -95,20 +96,20 @@ class Mixture(Policy):
         members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
             ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        exploring: the weight of each member's bonus, which is also multiplied by the member's ``alpha``; by default as
-            in ``prior``.
-        learn_weights: False keeps the weights of ``prior``, e.g. for members that differ in their seed only.
+        bonus_weights: the weight of each member's bonus, which is also multiplied by the member's ``alpha``; ``prior``
+            by default.
+        learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in their seed.
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With "one_hot", a reward of 1
             reveals the rewards of all arms; for contexts of at most 64 numbers, the members' errors then include the
             errors for all arms.
         alpha: the factor of the mixture's confidence bonus.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability with which an arm is drawn uniformly instead.
+        epsilon: the probability of drawing an arm uniformly instead.
         standardise_rewards: as in ``LinUCB``.
         transform: applied to contexts before all members, e.g. ``daband.Standardise()``.
-        shift: what may differ between the domains (``daband.Shift``).
-        seed: determines ties and draws.
+        shift: the assumed difference between the domains (``daband.Shift``).
+        seed: determines random draws and how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
     >>> shape = {"context_shape": (2,), "n_arms": 2}
@@ -133,7 +134,7 @@ class Mixture(Policy):
         n_arms: int,
         members: Mapping[str, Policy] | None = None,
         prior: Mapping[str, float] | None = None,
-        exploring: Mapping[str, float] | None = None,
+        bonus_weights: Mapping[str, float] | None = None,
         learn_weights: bool = True,
         feedback: str = "bandit",
         alpha: float = 1.0,
@@ -159,46 +160,49 @@ class Mixture(Policy):
         )
         self.feedback: str = one_of("feedback", feedback, ("bandit", "one_hot"))
         if members is None:
-            same: dict[str, Any] = {
+            common: dict[str, Any] = {
                 "context_shape": self.feature_shape, "n_arms": n_arms, "arms": arms, "seed": self.seed,
                 "standardise_rewards": standardise_rewards, "domains": self.domains,
             }  # fmt: skip
-            members = {"linucb": LinUCB(**same), "constant": Constant(**same)}
+            members = {"linucb": LinUCB(**common), "constant": Constant(**common)}
         #: The members by name.
         self.members: dict[str, Policy] = self._checked_members(members)
         self._prior = _checked_weights("prior", prior, self.members)
-        self._exploring = self._prior if exploring is None else _checked_weights("exploring", exploring, self.members)
-        self._stack = MixtureWeights(self._prior)
+        bonus_weights = prior if bonus_weights is None else bonus_weights
+        self._bonus_weights = _checked_weights("bonus_weights", bonus_weights, self.members)
+        self._mixture_weights = MixtureWeights(self._prior)
         self.learn_weights: bool = one_of("learn_weights", learn_weights, (True, False))
-        #: How often each member would choose each arm in the target, with exponential decay over batches, (M, K).
+        #: The number of target contexts for which each member prefers each arm, decayed over batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
-        #: Batches of target contexts in a row in which a member used too few arms, (M,).
+        #: The number of latest consecutive batches of target contexts in which a member chose too few arms, (M,).
         self._batches_collapsed: IntArray = np.zeros(len(self.members), np.int64)
-        #: Checksums of learned contexts: errors on these are not informative about new contexts.
-        self._seen: dict[int, None] = {}
-        #: The index of the member that uses arm features. Predictions of the others are averaged with it (``_trust``).
+        #: Checksums of learned contexts. Errors on these contexts are too small to measure a member.
+        self._seen_checksums: dict[int, None] = {}
+        #: The index of the member that uses arm features, or None. Predictions of the other members are averaged with
+        #: its predictions (``_arm_weights``).
         heads = (getattr(member, "_head", None) for member in self.members.values())
-        self._joint = next((at for at, head in enumerate(heads) if isinstance(head, JointHead)), None)
+        self._joint_index = next((index for index, head in enumerate(heads) if isinstance(head, JointHead)), None)
         catalogues = (member.catalogue for member in self.members.values())
-        self.catalogue = next((one for one in catalogues if one is not None), None)
-        few = math.prod(self.feature_shape) <= _FEW_NUMBERS
-        self._counts_every_arm = few and self.feedback == "one_hot" and arms == "disjoint"
+        self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
+        is_small = math.prod(self.feature_shape) <= _MAX_SMALL_CONTEXT
+        self._uses_all_arm_errors = is_small and self.feedback == "one_hot" and arms == "disjoint"
         self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
 
     def _checked_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
+        """Return copies of the members, sorted by name, after checking that they fit the mixture."""
         if not isinstance(members, Mapping) or not 1 <= len(members) <= _MAX_MEMBERS:
             raise InvalidInput(f"members must be a mapping with 1 to {_MAX_MEMBERS} policies by name, got {members!r}")
         if not all(isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()):
             raise InvalidInput(f"members must be policies by name, got {members!r}")
         checked = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # sorted, as in a saved file
-        for name, made in checked.items():
-            for setting, wanted in (
+        for name, copied in checked.items():
+            for setting, expected in (
                 ("context_shape", self.feature_shape), ("n_arms", self.n_arms), ("arms", self.arms),
                 ("domains", self.domains),
             ):  # fmt: skip
-                if getattr(made, setting) != wanted:
+                if getattr(copied, setting) != expected:
                     raise InvalidInput(
-                        f"members: {name!r} has {setting} {getattr(made, setting)!r}, the mixture needs {wanted!r}"
+                        f"members: {name!r} has {setting} {getattr(copied, setting)!r}, the mixture needs {expected!r}"
                     )
         return checked
 
@@ -212,33 +216,33 @@ class Mixture(Policy):
         source has labels, that one also learns its own choices in the target (``SelfTraining``). For images the only
         member is ``DABand``.
 
-        ``settings`` are arguments of this class, and ``recipe``, ``encoder`` and ``device`` of the network;
-        ``network=False`` leaves the network out.
+        ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the network.
+        ``network=False`` omits the network.
         """
         if "members" in settings:
             return policy_for_pair(cls, pair, settings)
-        return policy_for_pair(cls, pair, _composed(pair, settings))
+        return policy_for_pair(cls, pair, _settings_for_pair(pair, settings))
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each member in predictions."""
-        return dict(zip(self.members, self._stack.weights.tolist(), strict=True))
+        """The current weight of each member in predictions, by name."""
+        return dict(zip(self.members, self._mixture_weights.weights.tolist(), strict=True))
 
     @property
     def joint_member(self) -> Policy | None:
         """The member that uses arm features, or None."""
-        return None if self._joint is None else list(self.members.values())[self._joint]
+        return None if self._joint_index is None else list(self.members.values())[self._joint_index]
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds that each arm has learned from."""
+        """The number of learned rounds per arm, (K,)."""
         return next(member.counts for member in self.members.values() if hasattr(member, "counts"))
 
     def settings(self) -> dict[str, Any]:
         members = {name: {**member.settings(), "policy": member.name} for name, member in self.members.items()}
         return {
             **super().settings(), "members": members, "prior": dict(zip(members, self._prior.tolist(), strict=True)),
-            "exploring": dict(zip(members, self._exploring.tolist(), strict=True)), "feedback": self.feedback,
+            "bonus_weights": dict(zip(members, self._bonus_weights.tolist(), strict=True)), "feedback": self.feedback,
             "learn_weights": self.learn_weights,
             "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
         }  # fmt: skip
@@ -260,99 +264,100 @@ class Mixture(Policy):
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         members = list(self.members.values())  # another thread may add an arm meanwhile
         mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
-        of_joint: tuple[FloatArray, FloatArray] | None = None
-        trust, factors = self._trust(members), self._factors()
-        rows = zip(members, self._stack.weights, factors, self._exploring, strict=True)
-        for at, (member, weight, factor, exploring) in self._joint_first(list(rows)):
-            if not (weight or (factor and bonuses) or at == self._joint):
+        joint_scores: tuple[FloatArray, FloatArray] | None = None
+        arm_weights, bonus_scales = self._arm_weights(members), self._bonus_scales()
+        rows = zip(members, self._mixture_weights.weights, bonus_scales, self._bonus_weights, strict=True)
+        for index, (member, weight, bonus_scale, bonus_weight) in self._joint_first(list(rows)):
+            if not (weight or (bonus_scale and bonuses) or index == self._joint_index):
                 continue
-            given = member_contexts(member, contexts, domain)
-            wanted = bonuses and (factor > 0.0 or at == self._joint)
-            own_mean, own_bonus = score_transformed(member, given, domain, wanted)
-            if at == self._joint:
-                of_joint = own_mean, member.exploration.alpha * own_bonus
-            elif of_joint is not None:
-                own_mean = trust * own_mean + (1.0 - trust) * of_joint[0]
-                bonus = bonus + exploring * (1.0 - trust) * of_joint[1]
-                own_bonus = trust * own_bonus
-            mean, bonus = weight * own_mean + mean, factor * own_bonus + bonus
+            features = member_contexts(member, contexts, domain)
+            needs_bonus = bonuses and (bonus_scale > 0.0 or index == self._joint_index)
+            own_mean, own_bonus = score_transformed(member, features, domain, needs_bonus)
+            if index == self._joint_index:
+                joint_scores = own_mean, member.exploration.alpha * own_bonus
+            elif joint_scores is not None:
+                own_mean = arm_weights * own_mean + (1.0 - arm_weights) * joint_scores[0]
+                bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_scores[1]
+                own_bonus = arm_weights * own_bonus
+            mean, bonus = weight * own_mean + mean, bonus_scale * own_bonus + bonus
         return mean, bonus
 
     def _joint_first(self, parts: Sequence[Any]) -> list[tuple[int, Any]]:
         """Return (index, part) of each member; the member that uses arm features comes first."""
-        return sorted(enumerate(parts), key=lambda part: part[0] != self._joint)
+        return sorted(enumerate(parts), key=lambda part: part[0] != self._joint_index)
 
-    def _trust(self, members: Sequence[Policy]) -> FloatArray:
+    def _arm_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight of each arm's own regressions, (K,); the regression on arm features has the rest.
 
         After n rounds of an arm, its own regression on d numbers has the weight n / (n + d).
         """
-        if self._joint is None:
+        if self._joint_index is None:
             return np.ones(members[0].n_arms)
-        with members[self._joint]._locks.state:
-            counts = members[self._joint].counts  # type: ignore[attr-defined]
+        with members[self._joint_index]._locks.state:
+            counts = members[self._joint_index].counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
 
-    def _factors(self) -> FloatArray:
-        """Return the factor of each member's bonus."""
-        return self._exploring * np.array([member.exploration.alpha for member in self.members.values()])
+    def _bonus_scales(self) -> FloatArray:
+        """Return the factor of each member's bonus, (M,): its bonus weight times its ``alpha``."""
+        return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
 
     def _freeze(self, domain: int) -> FrozenParts:
-        every, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
+        all_parts, moments, offset = [], self.reward_moments, np.zeros(self.n_arms)
         frozen: list[Member] = []
-        trust, factors = self._trust(list(self.members.values())), self._factors()
-        for at, policy in enumerate(self.members.values()):
-            parts, own = policy._freeze(domain), policy.reward_moments
-            weight, factor = float(self._stack.weights[at]), float(factors[at])
-            if at == self._joint:
-                shares = weight + (1.0 - trust) * (1.0 - weight)
+        arm_weights, bonus_scales = self._arm_weights(list(self.members.values())), self._bonus_scales()
+        for index, policy in enumerate(self.members.values()):
+            parts, own_moments = policy._freeze(domain), policy.reward_moments
+            weight, bonus_scale = float(self._mixture_weights.weights[index]), float(bonus_scales[index])
+            if index == self._joint_index:
+                joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
                 alpha = policy.exploration.alpha
-                bonuses = factor + (1.0 - trust) * alpha * (self._exploring.sum() - self._exploring[at])
-                weight, factor = 1.0, alpha * self._exploring.sum()
-                pooled = np.stack([shares, bonuses / factor if factor else np.ones(self.n_arms)])
+                other_bonuses = self._bonus_weights.sum() - self._bonus_weights[index]
+                bonuses = bonus_scale + (1.0 - arm_weights) * alpha * other_bonuses
+                weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
+                pooled = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
                 parts = parts._replace(members=tuple(dataclasses.replace(one, pooled=pooled) for one in parts.members))
-                offset += (shares - weight) * (own.centre - moments.centre) / moments.scale
-            elif self._joint is not None:
-                parts = parts._replace(members=tuple(_trusted(one, trust) for one in parts.members))
-                offset += (trust - 1.0) * float(weight) * (own.centre - moments.centre) / moments.scale
-            step = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
-            unit = own.scale / moments.scale  # members predict in their own unit
-            offset += float(weight) * (own.centre - moments.centre) / moments.scale
+                offset += (joint_weights - weight) * (own_moments.centre - moments.centre) / moments.scale
+            elif self._joint_index is not None:
+                parts = parts._replace(members=tuple(_scale_arms(one, arm_weights) for one in parts.members))
+                offset += (arm_weights - 1.0) * float(weight) * (own_moments.centre - moments.centre) / moments.scale
+            frozen_transform = None if policy.transform is None else copy.deepcopy(policy.transform.frozen(domain))
+            unit = own_moments.scale / moments.scale  # members predict in their own unit
+            offset += float(weight) * (own_moments.centre - moments.centre) / moments.scale
             for member in parts.members:
-                share, bonus = float(weight) * unit * member.weight, float(factor) * unit * member.bonus_weight
-                if share > 0.0 or bonus > 0.0:
-                    frozen.append(_weighted_member(member, share, bonus, None if member.constant else step))
-            every.append(parts)
+                weights = float(weight) * unit * member.weight, float(bonus_scale) * unit * member.bonus_weight
+                if max(weights) > 0.0:
+                    frozen.append(_weighted_member(member, *weights, None if member.constant else frozen_transform))
+            all_parts.append(parts)
         if offset.any():
-            nothing = np.zeros((self.n_arms, 0, 0))
-            frozen.append(Member(offset[:, None], nothing, bonus_weight=0.0, constant=True))
-        layouts = {parts.layout for parts in every if not all(member.constant for member in parts.members)}
+            no_inverse = np.zeros((self.n_arms, 0, 0))
+            frozen.append(Member(offset[:, None], no_inverse, bonus_weight=0.0, constant=True))
+        layouts = {parts.layout for parts in all_parts if not all(member.constant for member in parts.members)}
         if "channels_last" in layouts and len(layouts) > 1:
             raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
         return FrozenParts(
             tuple(frozen),
-            next((parts.counts for parts in every if parts.counts is not None), None),
+            next((parts.counts for parts in all_parts if parts.counts is not None), None),
             layout=next((layout for layout in layouts if layout is not None), None),
-            reference=next((parts.reference for parts in every if parts.reference is not None), None),
-            seen_target=any(parts.seen_target for parts in every),
+            reference=next((parts.reference for parts in all_parts if parts.reference is not None), None),
+            seen_target=any(parts.seen_target for parts in all_parts),
         )
 
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        every = [member_contexts(member, contexts, domain) for member in self.members.values()]
+        features = [member_contexts(member, contexts, domain) for member in self.members.values()]
         checksums = _checksums(contexts)
-        new = self._new_contexts(checksums)
-        if new.any():
-            both = zip(self.members.values(), every, strict=True)
-            means = [score_transformed(member, given[new], domain, False)[0] for member, given in both]
-            if self._joint is not None:
-                trust = self._trust(list(self.members.values()))
-                means = [trust * own + (1.0 - trust) * means[self._joint] for own in means]
-            self._note(np.stack(means, axis=2), arms[new], rewards[new])
-        self._remember(checksums)
-        for member, given in zip(self.members.values(), every, strict=True):
-            learn_transformed(member, given, arms, rewards, domain, weights)
+        is_new = self._new_contexts(checksums)
+        if is_new.any():
+            pairs = zip(self.members.values(), features, strict=True)
+            means = [score_transformed(member, rows[is_new], domain, False)[0] for member, rows in pairs]
+            if self._joint_index is not None:
+                arm_weights = self._arm_weights(list(self.members.values()))
+                means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
+            self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
+        self._store_checksums(checksums)
+        for member, member_features in zip(self.members.values(), features, strict=True):
+            learn_transformed(member, member_features, arms, rewards, domain, weights)
 
     def _play(
         self,
@@ -366,24 +371,27 @@ class Mixture(Policy):
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)
         regressions_decide = all(
-            hasattr(member, "_ridge") and not (in_target and isinstance(member, SelfTraining)) for member in members
+            hasattr(member, "_head_and_features") and not (in_target and isinstance(member, SelfTraining))
+            for member in members
         )
-        if self.arms == "shared" or self._joint is not None or not regressions_decide:
+        if self.arms == "shared" or self._joint_index is not None or not regressions_decide:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
-        every = [member_contexts(member, contexts, domain) for member in members]
-        regressions = [member._ridge(given, domain) for member, given in zip(members, every, strict=True)]  # type: ignore[attr-defined]
+        member_features = [member_contexts(member, contexts, domain) for member in members]
+        pairs: Any = zip(members, member_features, strict=True)
+        regressions = [member._head_and_features(own_features, domain) for member, own_features in pairs]
         checksums = _checksums(contexts)
-        new = self._new_contexts(checksums)
-        self._remember(checksums)
+        is_new = self._new_contexts(checksums)
+        self._store_checksums(checksums)
         parts = []
-        for start in range(0, len(contexts), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            mask, counted = (None if part is None else part[rows] for part in (available, weights))
+        for start in range(0, len(contexts), _BLOCK_ROUNDS):
+            rows = slice(start, start + _BLOCK_ROUNDS)
+            block_mask, block_weights = (None if part is None else part[rows] for part in (available, weights))
             scores = EpisodeScores([head for head, _ in regressions], [features[rows] for _, features in regressions])
-            decision = self._play_block(scores, rewards[rows], new[rows], mask, first_round + start, counted)  # type: ignore[arg-type]
+            block: Any = scores, rewards[rows], is_new[rows], block_mask, first_round + start, block_weights
+            decision = self._play_block(*block)
             received = rewards[rows][np.arange(len(decision.arm)), decision.arm]
-            for member, given in zip(members, every, strict=True):
-                learn_transformed(member, given[rows], decision.arm, received, domain, counted)  # type: ignore[arg-type]
+            for member, own_features in zip(members, member_features, strict=True):
+                learn_transformed(member, own_features[rows], decision.arm, received, domain, block_weights)  # type: ignore[arg-type]
             parts.append(decision)
         return join_decisions(parts)
 
@@ -391,92 +399,94 @@ class Mixture(Policy):
         self,
         scores: EpisodeScores,
         rewards: FloatArray,
-        new: BoolArray,
+        is_new: BoolArray,
         available: Mask,
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide these rounds in turn, and update ``scores`` after each; the members learn all rounds afterwards."""
-        moments, exploration, factors = self.reward_moments, self.exploration, self._factors()
-        running = [copy.copy(member.reward_moments) for member in self.members.values()]
+        """Choose arms round by round, and update ``scores`` after each. The members learn all rounds afterwards."""
+        moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._bonus_scales()
+        member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):
-            one = slice(row, row + 1)
-            centre, scale = (np.array([[getattr(own, name)] for own in running]) for name in ("centre", "scale"))
+            row_slice = slice(row, row + 1)
+            centre, scale = (np.array([[getattr(own, name)] for own in member_moments]) for name in ("centre", "scale"))
             means, bonuses = scores.score(row, centre=centre, scale=scale)
-            mean, bonus = (self._stack.weights @ means)[None], (factors @ bonuses)[None]
-            mask, draws = None if available is None else available[one], seeded_draws(self._key, first_round + row)
+            mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
+            mask = None if available is None else available[row_slice]
+            draws = seeded_draws(self._key, first_round + row)
             decisions.append(exploration.decide(mean, bonus, draws, mask, unit=(moments.centre, moments.scale)))
             arm = decisions[-1].arm
-            reward, weight = rewards[one, arm[0]], None if weights is None else weights[one]
-            if new[row]:
-                self._note(means.T[None], arm, reward)
+            reward, weight = rewards[row_slice, arm[0]], None if weights is None else weights[row_slice]
+            if is_new[row]:
+                self._record_errors(means.T[None], arm, reward)
             scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
-            for own in (*running, moments):
+            for own in (*member_moments, moments):
                 own.add(reward, weight)
         return join_decisions(decisions)
 
-    def _note(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
+    def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
         """Record the errors of the members' predictions (B, K, M), made before any member has learned these rounds."""
         moments = self.reward_moments
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
-        if self._counts_every_arm:
+        if self._uses_all_arm_errors:
             predictions, rewards = revealed_predictions(means, arms, rewards)
         else:
             predictions = means[np.arange(len(arms)), arms]
-        self._stack.add(predictions, rewards, scale=moments.scale)
+        self._mixture_weights.add(predictions, rewards, scale=moments.scale)
 
     def _new_contexts(self, checksums: Sequence[int]) -> BoolArray:
         """Return True for each context that was not learned before and is not earlier in the batch."""
-        batch: set[int] = set()
-        new: list[bool] = []
+        earlier: set[int] = set()
+        is_new: list[bool] = []
         for checksum in checksums if self.learn_weights else ():
-            new.append(checksum not in self._seen and checksum not in batch)
-            batch.add(checksum)
-        return np.array(new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
+            is_new.append(checksum not in self._seen_checksums and checksum not in earlier)
+            earlier.add(checksum)
+        return np.array(is_new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
 
-    def _remember(self, checksums: Sequence[int]) -> None:
-        free = _MAX_DISTINCT - len(self._seen)
+    def _store_checksums(self, checksums: Sequence[int]) -> None:
+        """Store checksums of learned contexts, up to the maximum number."""
+        free = _MAX_DISTINCT - len(self._seen_checksums)
         if free > 0:
-            self._seen.update(dict.fromkeys(checksums[:free]))
+            self._seen_checksums.update(dict.fromkeys(checksums[:free]))
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         for member in self.members.values():
             if not member.prepared:
                 batches = contexts
                 if getattr(member.transform, "components", None) is not None:
-                    batches = [batch[:: max(1, len(batch) // _MAX_ROWS)] for batch in contexts]
+                    batches = [batch[:: max(1, len(batch) // _MAX_PCA_ROWS)] for batch in contexts]
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        every = [member_contexts(member, contexts, domain) for member in self.members.values()]
-        for member, given in zip(self.members.values(), every, strict=True):
-            member._observe(given, domain)
-        if not self.learn_weights and len(every) > 1:
-            self._leave_out_collapsed(every, domain)
+        features = [member_contexts(member, contexts, domain) for member in self.members.values()]
+        for member, member_features in zip(self.members.values(), features, strict=True):
+            member._observe(member_features, domain)
+        if not self.learn_weights and len(features) > 1:
+            self._drop_collapsed_members(features, domain)
 
-    def _leave_out_collapsed(self, every: Sequence[AnyArray], domain: int) -> None:
+    def _drop_collapsed_members(self, features: Sequence[AnyArray], domain: int) -> None:
         """Set the weight of collapsed members to 0: members that choose too few of the arms in the target.
 
-        The number of arms that a member uses is the exponential of the entropy of its choices. A member has collapsed
-        if this number was below half of the members' median in each of the last ten batches of target contexts. It is
-        then left out, with a warning, until a batch in which it uses more arms.
+        The effective number of arms of a member is the exponential of the entropy of its choices. A member has
+        collapsed if this number was below half of the members' median in each of the last ten batches of target
+        contexts. It is then dropped, with a warning, until a batch in which it chooses more arms.
         """
-        members = zip(self.members.values(), every, strict=True)
-        scores = [score_transformed(member, given, domain, False)[0] for member, given in members]
+        members = zip(self.members.values(), features, strict=True)
+        scores = [score_transformed(member, member_features, domain, False)[0] for member, member_features in members]
         counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in scores])
-        self._arm_counts = _FORGETTING * self._arm_counts + counts
+        self._arm_counts = _COUNT_DECAY * self._arm_counts + counts
         fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
-        used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
-        few = used < np.median(used) / 2
-        self._batches_collapsed = np.where(few, self._batches_collapsed + 1, 0)
-        kept = self._prior * (self._batches_collapsed < _PATIENCE)
-        self._stack.weights = kept / kept.sum() if kept.any() else self._prior.copy()
+        arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
+        uses_few = arms_used < np.median(arms_used) / 2
+        self._batches_collapsed = np.where(uses_few, self._batches_collapsed + 1, 0)
+        weights = self._prior * (self._batches_collapsed < _PATIENCE)
+        self._mixture_weights.weights = weights / weights.sum() if weights.any() else self._prior.copy()
         for index in np.flatnonzero(self._batches_collapsed == _PATIENCE):
             warnings.warn(
-                f"member {list(self.members)[index]!r} is left out: in the target it uses about {used[index]:.1f} "
-                f"arms, the others {np.median(used):.1f}",
+                f"member {list(self.members)[index]!r} is dropped: it chooses about {arms_used[index]:.1f} different "
+                f"arms in the target, the median member {np.median(arms_used):.1f}",
                 stacklevel=3,
             )
 
@@ -491,34 +501,34 @@ class Mixture(Policy):
         """
         student_of = getattr(next(iter(self.members.values())), "student_of", None)
         if student_of is None:
-            raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
+            raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
         with self._locks.write:
-            made: Policy = student_of(
-                list(self.members.values()), self._stack.weights, check_int("steps", steps, minimum=1)
+            student: Policy = student_of(
+                list(self.members.values()), self._mixture_weights.weights, check_int("steps", steps, minimum=1)
             )
         for name in ("table", "framing", "arm_names", "catalogue"):
-            setattr(made, name, getattr(self, name))
-        return made
+            setattr(student, name, getattr(self, name))
+        return student
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         members = list(self.members.values())
-        together = getattr(members[0], "adapt_together", None)
-        results = None if together is None or len(members) == 1 else together(members, steps)
-        measured: dict[str, float] = {}
+        adapt_together = getattr(members[0], "adapt_together", None)
+        results = None if adapt_together is None or len(members) == 1 else adapt_together(members, steps)
+        metrics: dict[str, float] = {}
         for result in (member.adapt(steps) for member in members) if results is None else results:
             if isinstance(result, Exception):
                 raise result
-            measured |= result
-        return measured
+            metrics |= result
+        return metrics
 
     def _grow(self) -> None:
         grown = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
-        arms = self.catalogue
+        catalogue = self.catalogue
         for member in grown.values():
             if member.catalogue is None:
                 member.add_arm()
             else:
-                member._catalogue = arms
+                member._catalogue = catalogue
                 member._grow()
                 member.n_arms += 1
         self.members = grown
@@ -527,24 +537,25 @@ class Mixture(Policy):
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        arrays = {f"weights/{name}": array for name, array in self._stack.state().items()}
+        arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
         arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._batches_collapsed}
-        arrays["seen"] = np.array(list(self._seen) if replay else [], np.int64)
-        for number, member in enumerate(self.members.values()):
-            own = policy_arrays(member, replay=replay)
-            arrays.update({f"member.{number}/{name}": array for name, array in own.items()})
+        arrays["seen"] = np.array(list(self._seen_checksums) if replay else [], np.int64)
+        for index, member in enumerate(self.members.values()):
+            member_arrays = policy_arrays(member, replay=replay)
+            arrays.update({f"member.{index}/{name}": array for name, array in member_arrays.items()})
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._stack.restore(below("weights/", state))
-        self._seen = dict.fromkeys(state["seen"].tolist())
+        self._mixture_weights.restore(below("weights/", state))
+        self._seen_checksums = dict.fromkeys(state["seen"].tolist())
         self._arm_counts = restored_array(state, "arm_counts", self._arm_counts)
         self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
-        for number, member in enumerate(self.members.values()):
-            restore_arrays(member, below(f"member.{number}/", state))
+        for index, member in enumerate(self.members.values()):
+            restore_arrays(member, below(f"member.{index}/", state))
 
 
 def _checksums(contexts: AnyArray) -> list[int]:
+    """Return a checksum per context."""
     rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
     return [zlib.crc32(row.tobytes()) for row in rows]
 
@@ -561,101 +572,102 @@ def _checked_weights(name: str, given: Mapping[str, float] | None, members: Mapp
     return weights / weights.sum()
 
 
-def _trusted(member: Member, trust: FloatArray) -> Member:
+def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
     """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``trust``, (K,)."""
-    inverse = member.inverse * trust[:, None, None] ** 2
-    return dataclasses.replace(member, theta=member.theta * trust[:, None], inverse=inverse)
+    inverse = member.inverse * arm_weights[:, None, None] ** 2
+    return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse)
 
 
-def _weighted_member(member: Member, share: float, bonus: float, step: Any) -> Member:
-    """Return a frozen member with these weights, and with ``step`` before its features."""
-    if step is not None and member.transform is not None:
-        raise InvalidInput("a mixture of mixtures that both have transforms cannot be exported")
-    inverse = member.inverse if bonus > 0.0 else np.zeros((len(member.theta), 0, 0))
-    transform = member.transform if step is None else step
-    return dataclasses.replace(member, weight=share, bonus_weight=bonus, inverse=inverse, transform=transform)
+def _weighted_member(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
+    """Return a frozen member with these weights, and with ``transform`` before its features."""
+    if transform is not None and member.transform is not None:
+        raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
+    inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
+    step = member.transform if transform is None else transform
+    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=step)
 
 
 # The members for a pair of domains.
 
 
-def _composed(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a mixture for a pair, with its members."""
+def _settings_for_pair(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a mixture for a pair, including its members."""
     settings = dict(settings)
     with_network = settings.pop("network", True)
-    network = {name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings}
+    network_settings = {name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings}
     shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
-    vectors = len(pair.context_shape) == 1
+    are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
-        custom = callable(getattr(network.get("encoder"), "forward", None))  # it gets untransformed contexts
-        standardise = vectors and not shift.aligns and not custom
-        settings["transform"] = default_transform(LinUCB, pair, shift=shift) if standardise else None
+        is_custom = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
+        standardises = are_vectors and not shift.aligns and not is_custom
+        settings["transform"] = default_transform(LinUCB, pair, shift=shift) if standardises else None
     transform = settings["transform"]
     shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     if transform is not None:  # the given transform handles units
         kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
         shift = Shift(kinds, stated=shift.stated)
-    same: dict[str, Any] = {
+    common: dict[str, Any] = {
         "context_shape": shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
     }  # fmt: skip
-    #: Members by name, each with its prior and exploring weight.
+    #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if with_network and "daband" in policies:
-        if isinstance(transform, Standardise) and "encoder" not in network:
-            network["recipe"] = _without_input_norm(network.get("recipe"))
-        members["network"] = policies.get("daband")(**same, feedback=pair.feedback, **network), 1.0, 1.0
-    if vectors and math.prod(shape) <= _MAX_NUMBERS:
-        shown = len(pair.source) + len(pair.target)
-        members |= _linear_members(same, transform, contexts=shown, feedback=pair.feedback)
+        if isinstance(transform, Standardise) and "encoder" not in network_settings:
+            network_settings["recipe"] = _without_input_norm(network_settings.get("recipe"))
+        members["network"] = policies.get("daband")(**common, feedback=pair.feedback, **network_settings), 1.0, 1.0
+    if are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT:
+        n_contexts = len(pair.source) + len(pair.target)
+        members |= _linear_members(common, transform, n_contexts=n_contexts, feedback=pair.feedback)
         if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
             components = joint_components(shape, pair.catalogue)
-            before = None if components is None else Standardise(components=components)
-            joint = LinUCB(**same, transform=before, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
+            reduction = None if components is None else Standardise(components=components)
+            joint = LinUCB(**common, transform=reduction, alpha=JOINT_ALPHA, catalogue=pair.catalogue)
             members["joint"] = joint, 3.0, 2.0
     elif not members:
         reduced = Standardise(components=min(64, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**same, transform=reduced), 1.0, 1.0
-    made = {name: member for name, (member, _, _) in members.items()}
-    weights = {"prior": 1, "exploring": 2}
+        members["components"] = LinUCB(**common, transform=reduced), 1.0, 1.0
+    member_policies = {name: member for name, (member, _, _) in members.items()}
+    weights = {"prior": 1, "bonus_weights": 2}
     return {
-        **settings, "members": made,
-        **{name: {key: parts[at] for key, parts in members.items()} for name, at in weights.items()},
+        **settings, "members": member_policies,
+        **{name: {key: parts[index] for key, parts in members.items()} for name, index in weights.items()},
     }  # fmt: skip
 
 
 def _linear_members(
-    same: dict[str, Any], transform: Any, *, contexts: int, feedback: str
+    common: dict[str, Any], transform: Any, *, n_contexts: int, feedback: str
 ) -> dict[str, tuple[Policy, float, float]]:
-    """Return the members other than the network for vectors, each with its prior and exploring weight."""
-    shape, disjoint = same["context_shape"], same["arms"] == "disjoint"
+    """Return the members other than the network for vectors, each with its prior weight and its bonus weight."""
+    shape, is_disjoint = common["context_shape"], common["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
     dim = shape[0] if standardise is None else standardise.n_features(shape)
     alpha, ridge = standardised_alpha(dim), standardised_ridge(dim)
 
     def regression(before: Any, penalty: float) -> LinUCB:
-        return LinUCB(**same, transform=before, ridge=penalty, alpha=alpha)
+        return LinUCB(**common, transform=before, ridge=penalty, alpha=alpha)
 
     members: dict[str, tuple[Policy, float, float]] = {"ridge": (regression(standardise, ridge), 3.0, 2.0)}
     # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
-    columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
-    if shape[0] <= _FEW_NUMBERS and disjoint and columns:
+    are_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
+    if shape[0] <= _MAX_SMALL_CONTEXT and is_disjoint and are_columns:
         pieces = regression(Piecewise(), 4.0 * ridge)
         members = {"ridge": (regression(standardise, ridge), 2.0, 2.0), "piecewise": (pieces, 1.0, 0.0)}
-    if shape[0] > _FEW_NUMBERS:
-        reduced = Standardise(components=min(_FEW_NUMBERS, contexts))
+    if shape[0] > _MAX_SMALL_CONTEXT:
+        reduced = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
         shrunk = regression(standardise, ridge * dim / 16)
-        if feedback == "one_hot" and disjoint:  # the same in the source; in the target it also learns its own choices
-            own = {name: value for name, value in same.items() if name != "standardise_rewards"}
-            shrunk = SelfTraining(**own, feedback=feedback, transform=standardise, ridge=ridge * dim / 16, alpha=alpha)
+        if feedback == "one_hot" and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
+            settings = {name: value for name, value in common.items() if name != "standardise_rewards"}
+            settings |= {"feedback": feedback, "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
+            shrunk = SelfTraining(**settings)
         members = {
             "ridge": (regression(standardise, ridge), 0.0, 1.0),
             "components": (regression(reduced, ridge), 2.0 / 3.0, 1.0),
             "shrunk": (shrunk, 5.0, 0.0),
         }
-    if disjoint:
-        members["constant"] = Constant(**same), 0.0, 0.0
+    if is_disjoint:
+        members["constant"] = Constant(**common), 0.0, 0.0
     return members
 
 

@@ -1,4 +1,4 @@
-"""The interface of policies: every policy offers the methods of ``Policy``, and implements five.
+"""Define the interface of policies: every policy has the methods of ``Policy``, and implements five of them.
 
 A custom policy derives from ``Policy``, implements these methods, and registers:
 
@@ -63,8 +63,8 @@ from daband.linear._reward_moments import RewardMoments
 from daband.linear._transforms import Transform, as_transform, shift_transform, transform_settings
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import (
-    LARGEST_NORM,
-    LARGEST_RAW_NORM,
+    MAX_NORM,
+    MAX_RAW_NORM,
     RoundIds,
     check_contexts,
     check_seed,
@@ -85,8 +85,11 @@ class RewardedDecision(Decision):
     reward: FloatArray
 
 
-class Checked:
-    """An attribute of a policy; ``check(policy, value)`` returns the value to set, or raises an error."""
+class CheckedAttribute:
+    """An attribute of a policy that is checked when it is set.
+
+    ``check(policy, value)`` returns the value to store, or raises an error.
+    """
 
     def __init__(self, check: Callable[[Any, Any], Any], doc: str) -> None:
         self._check = check
@@ -102,8 +105,8 @@ class Checked:
         setattr(policy, self._name, self._check(policy, value))
 
 
-class OtherName:
-    """A name from scikit-learn that policies do not have; the error names the call to use instead."""
+class ScikitLearnName:
+    """A method name of scikit-learn that policies do not have. Its error message names the call to use instead."""
 
     def __init__(self, instead: str) -> None:
         self._instead = instead
@@ -132,6 +135,7 @@ def exploration_setting(field: str) -> property:
 
 
 def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
+    """Return the exploration, after checking that the policy's arms allow its rule."""
     if exploration.rule == "thompson" and (policy.arms == "shared" or policy._catalogue is not None):
         raise InvalidInput(
             "explore='thompson' is not offered with arms='shared' or a catalogue: the arms' draws are then correlated, "
@@ -141,24 +145,26 @@ def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
 
 
 def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform | None:
+    """Return the table transform, after checking that its features are the policy's contexts."""
     if table is None:
         return None
     if not isinstance(table, TableTransform):
         raise InvalidInput(f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}")
     if (len(table.feature_names),) != policy.context_shape:
         raise InvalidInput(
-            f"table makes contexts of shape ({len(table.feature_names)},), the policy takes {policy.context_shape}"
+            f"table must make contexts of shape {policy.context_shape}, got ({len(table.feature_names)},)"
         )
     return table
 
 
 def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue | None:
+    """Return the catalogue, after checking that it has the policy's arms."""
     if catalogue is None:
         return None
     if not isinstance(catalogue, Catalogue):
-        raise InvalidInput(f"catalogue must be a pair's catalogue, pair.catalogue, got {type(catalogue).__name__}")
+        raise InvalidInput(f"catalogue must be a Catalogue, e.g. pair.catalogue, got {type(catalogue).__name__}")
     if len(catalogue.names) != policy.n_arms or policy.arms == "shared":
-        raise InvalidInput(f"catalogue has {len(catalogue.names)} arms, the policy {policy.n_arms} {policy.arms} arms")
+        raise InvalidInput(f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms")
     if policy._exploration.rule == "thompson":
         raise InvalidInput(
             "explore='thompson' is not offered with a catalogue of arms with features; use explore='ucb'"
@@ -167,11 +173,12 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
 
 
 def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names as a tuple, after checking that there is one per arm."""
     return None if names is None else checked_class_names(names, policy.n_arms, "arm_names")
 
 
 class Policy(ABC):
-    """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
+    """The base class of policies, which choose one of ``n_arms`` arms for each context.
 
     Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Inputs
     are numpy arrays or torch tensors; outputs are numpy arrays. ``uint8`` contexts are read as images, 0..255 scaled to
@@ -182,11 +189,11 @@ class Policy(ABC):
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         exploration: the ``Exploration`` by which arms are chosen.
-        standardise_rewards: if True, ``reward_moments`` has the running mean and standard deviation of rewards, so that
-            their unit changes no decision.
+        standardise_rewards: if True, rewards are standardised by their running mean and standard deviation
+            (``reward_moments``), so that their unit changes no decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
-        shift: what may differ between the domains (``daband.Shift``).
-        seed: determines ties and draws.
+        shift: the assumed difference between the domains (``daband.Shift``).
+        seed: determines random draws and how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policies = [daband.LinUCB, daband.Constant, daband.Trees]
@@ -207,37 +214,37 @@ class Policy(ABC):
     order_matters: ClassVar[bool] = False
     #: The number of round ids that are stored: see ``update``.
     id_window: ClassVar[int] = 1 << 18
-    #: The power of importance weights by which training on a log weights rounds (``daband.weights.importance``).
+    #: The power to which importance weights are raised when training on a log (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
     #: The largest importance weight; larger ones are clipped.
-    largest_weight: ClassVar[float] = 10.0
-    #: True if a weight represents a logging propensity, so that a round of weight 2 does not count as two rounds.
+    max_weight: ClassVar[float] = 10.0
+    #: True if weights must be importance weights: a round of weight 2 then does not count as two rounds.
     weights_are_importance: ClassVar[bool] = False
-    adapts_to_target = property(lambda _: False, doc="True if training uses target contexts to align them.")
+    adapts_to_target = property(lambda _: False, doc="True if training uses unlabelled target contexts.")
 
     #: A faster way to decide for one transformed context, with the same result; it may return None.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
     _catalogue: Catalogue | None = None
 
-    domain = property(lambda self: self.domains.names[self._domain], doc="The domain that ``domain=None`` means.")
-    exploration = Checked(_check_exploration, "The ``Exploration`` by which arms are chosen.")
-    table = Checked(
+    domain = property(lambda self: self.domains.names[self._domain], doc="The default domain, set by ``deploy``.")
+    exploration = CheckedAttribute(_check_exploration, "The ``Exploration`` by which arms are chosen.")
+    table = CheckedAttribute(
         _check_table,
         "The ``TableTransform`` from raw rows to contexts: ``policy.select(policy.table.contexts({...}))``. "
         "``for_pair`` sets it for a pair made of tables; a saved file holds it.",
     )
-    catalogue = Checked(
+    catalogue = CheckedAttribute(
         _check_catalogue,
-        "The arms with their features, or None; ``for_pair`` sets the pair's. Arms that a domain does not have are not "
-        "chosen there. Saved files contain it.",
+        "The arms with their features, or None. ``for_pair`` sets the pair's catalogue. An arm that a domain does not "
+        "have is not chosen there. Saved files contain the catalogue.",
     )
-    arm_names = Checked(_check_arm_names, "A name per arm, or None; ``for_pair`` sets the pair's. A file holds them.")
-    fit = OtherName("daband.train(policy, source=pair.source, target=pair.target)")
-    partial_fit = OtherName("policy.update(contexts, arm, reward)")
-    predict = OtherName("policy.select(contexts).arm")
-    predict_proba = OtherName("policy.probabilities(contexts)")
-    score = OtherName("daband.evaluate(policy, pair.target_test)")
+    arm_names = CheckedAttribute(_check_arm_names, "A name per arm, or None. Saved files contain the names.")
+    fit = ScikitLearnName("daband.train(policy, source=pair.source, target=pair.target)")
+    partial_fit = ScikitLearnName("policy.update(contexts, arm, reward)")
+    predict = ScikitLearnName("policy.select(contexts).arm")
+    predict_proba = ScikitLearnName("policy.probabilities(contexts)")
+    score = ScikitLearnName("daband.evaluate(policy, pair.target_test)")
 
     def __init__(
         self,
@@ -255,16 +262,16 @@ class Policy(ABC):
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
-        one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
-        check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
+        round_bytes = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
+        check_memory(round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         self.arms: str = one_of("arms", arms, ("disjoint", "shared"))
         self.exploration = Exploration() if exploration is None else exploration
         #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
-        self.largest_norm = LARGEST_NORM
+        self.max_norm = MAX_NORM
         self.standardise_rewards: bool = one_of("standardise_rewards", standardise_rewards, (True, False))
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        #: What may differ between the domains.
+        #: The assumed ``Shift`` between the domains.
         self.shift = as_shift(shift, context_shape=self.context_shape)
         transform = as_transform(transform)  # a copy, fitted for this policy only
         if self.shift.stated:
@@ -311,7 +318,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Learn a batch of rounds, each counted by its weight (B,); None counts each once."""
+        """Learn a batch of rounds: arms (B,), rewards (B,) and weights (B,); weights of None are all 1."""
 
     @abstractmethod
     def _grow(self) -> None:
@@ -336,14 +343,14 @@ class Policy(ABC):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        """Decide and learn round by round, including reward moments; some policies can do so in one call."""
+        """Decide and learn round by round, including reward moments. Subclasses may have a faster implementation."""
         decisions = []
-        for i in range(len(contexts)):
-            one = slice(i, i + 1)
-            mask, weight = (None if part is None else part[one] for part in (available, weights))
-            decision = _explore(self, contexts[one], domain, mask, first_round + i, None)  # type: ignore[arg-type]
-            reward = rewards[one, decision.arm[0]]
-            self._learn(contexts[one], decision.arm, reward, domain, weight)  # type: ignore[arg-type]
+        for number in range(len(contexts)):
+            row = slice(number, number + 1)
+            mask, weight = (None if part is None else part[row] for part in (available, weights))
+            decision = _choose_arms(self, contexts[row], domain, mask, first_round + number, None)  # type: ignore[arg-type]
+            reward = rewards[row, decision.arm[0]]
+            self._learn(contexts[row], decision.arm, reward, domain, weight)  # type: ignore[arg-type]
             self.reward_moments.add(reward, weight)  # type: ignore[arg-type]
             decisions.append(decision)
         return join_decisions(decisions)
@@ -356,12 +363,13 @@ class Policy(ABC):
         raise NotImplementedError
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:  # noqa: B027
-        """Inspect batches of unlabelled contexts, after the transform, before the first round."""
+        """Use unlabelled contexts, one transformed batch per domain, before the first round."""
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:  # noqa: B027
-        """Inspect unlabelled contexts of a target."""
+        """Use unlabelled contexts of a target."""
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
+        """Take gradient steps or fit again, and return metrics by name."""
         return {}
 
     # Methods that users call.
@@ -373,25 +381,25 @@ class Policy(ABC):
             contexts: (B, *context_shape).
             domain: the domain of the contexts, "source" or "target"; by default the domain set by ``deploy``, or
                 "source" if ``deploy`` was not called.
-            available: which arms may be chosen, booleans (K,) or (B, K); all by default.
+            available: booleans (K,) or (B, K), True for each arm that may be chosen; all arms by default.
 
         Returns:
-            ``.arm`` (B,), ``.propensity`` (B,): the probability with which the arm was chosen, ``.mean`` (B, K):
-            predicted rewards, ``.bonus`` (B, K): the confidence bonus before ``alpha`` scales it.
+            A ``Decision``. ``.arm`` (B,) has the chosen arms, ``.propensity`` (B,) their probabilities, ``.mean``
+            (B, K) the predicted rewards, and ``.bonus`` (B, K) the confidence bonuses, before the factor ``alpha``.
         """
         decision = None
         with self._locks.state:
-            checked, where, mask = _check_request(self, contexts, domain, available)
-            first, after = self.rounds_decided, self.rounds_decided + len(checked)
+            checked, domain_index, mask = _check_request(self, contexts, domain, available)
+            first, next_round = self.rounds_decided, self.rounds_decided + len(checked)
             if self.locks_state:
-                decision = _explore(self, _transformed(self, checked, where), where, mask, first, None)
-            self.rounds_decided = after
+                decision = _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, None)
+            self.rounds_decided = next_round
         if decision is None:
             try:
-                decision = _explore(self, _transformed(self, checked, where), where, mask, first, None)
+                decision = _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, None)
             except BaseException:
                 with self._locks.state:
-                    if self.rounds_decided == after:  # no other thread has decided in between
+                    if self.rounds_decided == next_round:  # no other thread has decided in between
                         self.rounds_decided = first
                 raise
         return decision
@@ -405,24 +413,24 @@ class Policy(ABC):
         rule: str | None = None,
         round_offset: int = 0,
     ) -> Decision:
-        """Choose as ``select`` does, but without counting the rounds as played: the policy does not change.
+        """Choose arms as ``select`` does, but do not count the rounds as played. The policy does not change.
 
         Args:
             contexts: (B, *context_shape).
             domain: as in ``select``.
             available: as in ``select``.
-            rule: "ucb" or "greedy" instead of the policy's exploration; deterministic except for ties. With "greedy"
-                bonuses are not computed and are 0.
+            rule: "ucb" or "greedy", to use instead of the policy's exploration. Both are deterministic except for ties.
+                With "greedy", bonuses are not computed and are 0.
             round_offset: added to the number of the first round, which determines the random draws.
 
         Returns:
-            As ``select``: ``.arm`` (B,), ``.propensity`` (B,), ``.mean`` (B, K), ``.bonus`` (B, K).
+            A ``Decision``, as in ``select``.
         """
         one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
-            checked, where, mask = _check_request(self, contexts, domain, available)
+            checked, domain_index, mask = _check_request(self, contexts, domain, available)
             first = self.rounds_decided + round_offset
-            return _explore(self, _transformed(self, checked, where), where, mask, first, rule)
+            return _choose_arms(self, _transform(self, checked, domain_index), domain_index, mask, first, rule)
 
     def probabilities(
         self,
@@ -435,10 +443,10 @@ class Policy(ABC):
         """Return the probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
         one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
-            checked, where, mask = _check_request(self, contexts, domain, available)
-            mean, bonus = self._score(_transformed(self, checked, where), where, rule != "greedy")
-            exploration, mask = self._exploration.by_rule(rule), _padded(mask, mean.shape[1])
-            return exploration.probabilities(mean, bonus, available=mask, unit=_unit(self))
+            checked, domain_index, mask = _check_request(self, contexts, domain, available)
+            mean, bonus = self._score(_transform(self, checked, domain_index), domain_index, rule != "greedy")
+            exploration, mask = self._exploration.by_rule(rule), _without_new_arms(mask, mean.shape[1])
+            return exploration.probabilities(mean, bonus, available=mask, unit=_reward_unit(self))
 
     def update(
         self,
@@ -455,14 +463,14 @@ class Policy(ABC):
         Args:
             contexts: (B, *context_shape), as given to ``select``.
             arm: the arm that was played in each round, (B,).
-            reward: its reward, (B,), in any unit, the same for all rounds.
+            reward: the reward of that arm, (B,). Any unit is allowed, but all rounds must have the same.
             domain: the domain in which the rounds were played; by default as in ``select``.
-            weights: how many rounds each round counts for, (B,), at least 0; each counts once by default.
-                ``daband.weights`` computes them from ages, logging propensities and sources.
+            weights: the weight of each round, (B,), at least 0; 1 by default. A round of weight 2 counts as two rounds.
+                ``daband.weights`` computes weights from ages, logging propensities and sources.
             ids: an integer or string per round. A round counts once: an id that is repeated in the batch, or is among
                 the latest ``id_window`` learned ids (262,144), is a duplicate. A signal during the update is
                 handled after it, so that a round is learned together with its id or not at all.
-            on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
+            on_duplicate: "refuse" raises an error and learns nothing; "skip" ignores duplicates and learns the rest.
 
         Returns:
             The ids that were skipped.
@@ -470,28 +478,28 @@ class Policy(ABC):
         if on_duplicate != "refuse":
             one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
-            where, checked = _domain_index(self, domain), _check_contexts(self, contexts)
-            n = len(checked)
-            arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
-            counted = None if weights is None else check_weights(weights, n)
+            domain_index, checked = _domain_index(self, domain), _check_contexts(self, contexts)
+            n_rounds = len(checked)
+            arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
+            checked_weights = None if weights is None else check_weights(weights, n_rounds)
             if ids is None:
-                _learn_rounds(self, checked, arms, rewards, where, counted)
+                _learn_rounds(self, checked, arms, rewards, domain_index, checked_weights)
                 return []
-            names = self._ids.check(ids, n)
-            new = self._ids.unknown(names)
-            skipped = [name for name, is_new in zip(names, new, strict=True) if not is_new]
+            checked_ids = self._ids.check(ids, n_rounds)
+            is_new = self._ids.find_new(checked_ids)
+            skipped = [round_id for round_id, new in zip(checked_ids, is_new, strict=True) if not new]
             if skipped and on_duplicate == "refuse":
                 raise InvalidInput(
-                    f"ids: the round {skipped[0]!r} was learned before or is here twice; every round counts once. "
-                    "on_duplicate='skip' learns the others"
+                    f"ids must be new, but the round {skipped[0]!r} was learned before or is repeated in this batch; "
+                    "on_duplicate='skip' learns the other rounds"
                 )
             if skipped:
-                checked, arms, rewards = checked[new], arms[new], rewards[new]
-                counted = None if counted is None else counted[new]
+                checked, arms, rewards = checked[is_new], arms[is_new], rewards[is_new]
+                checked_weights = None if checked_weights is None else checked_weights[is_new]
             with defer_signals():
                 if len(arms):
-                    _learn_rounds(self, checked, arms, rewards, where, counted)
-                self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
+                    _learn_rounds(self, checked, arms, rewards, domain_index, checked_weights)
+                self._ids.add(round_id for round_id, new in zip(checked_ids, is_new, strict=True) if new)
             return skipped
 
     def play(
@@ -502,9 +510,9 @@ class Policy(ABC):
         available: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> RewardedDecision:
-        """Play rounds one after the other, learning after each, in an environment with known rewards for every arm.
+        """Play rounds one after the other and learn after each, with known rewards for every arm.
 
-        The choices equal alternating ``select`` and ``update``, round by round; a policy may compute them faster.
+        The result equals a loop of ``select`` and ``update`` over single rounds, but may be computed faster.
 
         Args:
             contexts: (B, *context_shape).
@@ -514,32 +522,35 @@ class Policy(ABC):
             weights: as in ``update``.
         """
         with self._locks.write:
-            checked, where, mask = _check_request(self, contexts, domain, available)
-            n = len(checked)
-            table, counted = check_rewards(rewards, (n, self.n_arms)), check_weights(weights, n)
+            checked, domain_index, mask = _check_request(self, contexts, domain, available)
+            n_rounds = len(checked)
+            reward_table = check_rewards(rewards, (n_rounds, self.n_arms))
+            checked_weights = check_weights(weights, n_rounds)
             with self._locks.state:
-                first = self.rounds_decided
-                self.rounds_decided += n
+                first_round = self.rounds_decided
+                self.rounds_decided += n_rounds
             try:
                 with self._locks.state if self.locks_state else _NO_LOCK:
-                    features = _transformed(self, checked, where)
-                    decision = self._play(features, table, where, mask, first, counted)
+                    features = _transform(self, checked, domain_index)
+                    decision = self._play(features, reward_table, domain_index, mask, first_round, checked_weights)
             except BaseException:
                 with self._locks.state:
-                    self.rounds_decided -= n
+                    self.rounds_decided -= n_rounds
                 raise
-            self.rounds_learned += n
-            d = decision
-            return RewardedDecision(d.arm, d.propensity, d.mean, d.bonus, table[np.arange(n), d.arm])
+            self.rounds_learned += n_rounds
+            arm, reward = decision.arm, reward_table[np.arange(n_rounds), decision.arm]
+            return RewardedDecision(arm, decision.propensity, decision.mean, decision.bonus, reward)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Fit the transform on unlabelled contexts of source and target, before the first round.
 
-        With several sources there is one batch per domain, in order; the batch of a source without rounds is empty.
+        Args:
+            contexts: one batch (B, *context_shape) per domain, in the order of ``domains``. With several sources, the
+                batch of a source without rounds may be empty.
         """
         with self._locks.write:
             if self.transform is not None and self.transform.fitted:
-                raise InvalidInput(f"{self.transform!r} is fitted already; the learned state depends on it")
+                raise InvalidInput(f"{self.transform!r} is already fitted, and the learned state depends on it")
             if self.prepared:
                 return
             checked = []
@@ -549,36 +560,42 @@ class Policy(ABC):
             with self._locks.state:
                 if self.transform is not None:
                     self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
-                self._prepare([_transformed(self, batch, domain) for domain, batch in enumerate(checked)])
+                self._prepare([_transform(self, batch, domain) for domain, batch in enumerate(checked)])
 
     @property
     def prepared(self) -> bool:
-        """True if there is nothing left for ``prepare`` to do."""
+        """True if the transform is fitted, or if there is none."""
         return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike, domain: str | None = None) -> None:
-        """Inspect unlabelled contexts of a target, (B, *context_shape). Policies that do not adapt ignore them.
+        """Show the policy unlabelled contexts of a target. Policies that do not adapt ignore them.
 
-        ``domain`` is the target's name, if there are several.
+        Args:
+            contexts: (B, *context_shape).
+            domain: the target's name, if there are several targets.
         """
-        where = _domain_index(self, "target" if domain is None else domain)
-        if not self.domains.is_target(where):
+        domain_index = _domain_index(self, "target" if domain is None else domain)
+        if not self.domains.is_target(domain_index):
             raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
         with self._locks.write:
-            self._observe(_transformed(self, _check_contexts(self, contexts), where), where)
+            self._observe(_transform(self, _check_contexts(self, contexts), domain_index), domain_index)
 
     def plan(self, episodes: int) -> None:  # noqa: B027
-        """Set the number of episodes of a run before the first one: some policies have schedules that depend on it."""
+        """Announce the number of episodes of a run. Some policies have schedules that depend on it."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
-        """Take gradient steps and return metrics. A policy without an encoder takes none."""
+        """Take gradient steps, or fit again, and return metrics by name. Linear policies do nothing.
+
+        Args:
+            steps: the number of gradient steps; by default the policy's own schedule.
+        """
         if steps is not None:
             check_int("steps", steps, minimum=0)
         with self._locks.write:
             return self._adapt(steps)
 
     def deploy(self, domain: str) -> None:
-        """Set the default domain of ``select``, ``update`` and ``play`` from now on; saved files contain it."""
+        """Set the default domain of ``select``, ``update`` and ``play``. Saved files contain it."""
         with self._locks.write:
             self._domain = self.domains.index(domain)
 
@@ -587,34 +604,34 @@ class Policy(ABC):
 
         ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
-        order = type(self).__mro__
-        freezes, scores = (
-            next(at for at, kind in enumerate(order) if name in vars(kind)) for name in ("_freeze", "_score")
+        classes = type(self).__mro__
+        freeze_class, score_class = (
+            next(index for index, kind in enumerate(classes) if name in vars(kind)) for name in ("_freeze", "_score")
         )
-        if scores < freezes:
+        if score_class < freeze_class:
             raise InvalidInput(
                 f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: it has its own _score and no "
                 "_freeze, which returns the parts that predict"
             )
         with self._locks.write, self._locks.state:
-            where = _domain_index(self, domain)
-            step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
+            domain_index = _domain_index(self, domain)
+            frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.frozen(domain_index))
             moments = self.reward_moments
             return FrozenPolicy(
                 policy=self.name,
-                domain=self.domains.names[where],
+                domain=self.domains.names[domain_index],
                 context_shape=self.context_shape,
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_unit=(moments.centre, moments.scale),
-                largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
+                max_norm=self.max_norm if frozen_transform is None else MAX_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 exploration=self.exploration,
                 seed=self.seed,
-                transform=step,
+                transform=frozen_transform,
                 table=self.table,
-                catalogue=_catalogue_in(self, where),
-                **self._freeze(where)._asdict(),
+                catalogue=_domain_catalogue(self, domain_index),
+                **self._freeze(domain_index)._asdict(),
             )
 
     def add_arm(self, name: str | None = None, features: Any = None) -> int:
@@ -624,27 +641,27 @@ class Policy(ABC):
         """
         with self._locks.write, self._locks.state:
             if (features is None) != (self._catalogue is None):
-                given = "the policy has no catalogue" if self._catalogue is None else "the catalogue needs them"
-                raise InvalidInput(f"features of a new arm: {given}")
-            number, names, before = str(self.n_arms), self.arm_names or (), self._catalogue
-            called = name or (f"arm {number}" if number in names else number)
-            if not isinstance(called, str) or called in names:
-                wrong = "is an arm already" if isinstance(called, str) else "is not a text"
-                raise InvalidInput(f"name: {called!r} {wrong}")
-            if before is not None:
-                self._catalogue = before.with_arms([called], [features])
+                needed = "None without a catalogue" if self._catalogue is None else "given for a catalogue"
+                raise InvalidInput(f"features must be {needed}")
+            default_name, names, old_catalogue = str(self.n_arms), self.arm_names or (), self._catalogue
+            new_name = name or (f"arm {default_name}" if default_name in names else default_name)
+            if not isinstance(new_name, str) or new_name in names:
+                problem = "is already an arm" if isinstance(new_name, str) else "is not a string"
+                raise InvalidInput(f"name must be a new string: {new_name!r} {problem}")
+            if old_catalogue is not None:
+                self._catalogue = old_catalogue.with_arms([new_name], [features])
             try:
                 self._grow()
             except BaseException:
-                self._catalogue = before
+                self._catalogue = old_catalogue
                 raise
             self.n_arms += 1
             if self.arm_names is not None:
-                self.arm_names = (*names, called)
+                self.arm_names = (*names, new_name)
             return self.n_arms - 1
 
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments that create this policy again, in JSON types."""
+        """Return the keyword arguments that create an equal untrained policy, as JSON types."""
         settings = {
             "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
             "standardise_rewards": self.standardise_rewards, "transform": transform_settings(self.transform),
@@ -652,19 +669,19 @@ class Policy(ABC):
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }  # fmt: skip
-        offered = setting_defaults(type(self))  # a class may lack arms or transform
-        return {name: value for name, value in settings.items() if name in offered}
+        accepted = setting_defaults(type(self))  # a class may lack arms or transform
+        return {name: value for name, value in settings.items() if name in accepted}
 
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))
         shown = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
-        given = [f"{name}={value!r}" for name, value in shown.items() if name != "n_arms" and value != defaults[name]]
-        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *given])
+        changed = [f"{name}={value!r}" for name, value in shown.items() if name != "n_arms" and value != defaults[name]]
+        arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *changed])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
-        """Write the policy to one safetensors file, all or nothing. A loaded policy continues from it bit for bit.
+        """Write the policy to one safetensors file. A loaded policy continues bit for bit.
 
         Args:
             path: the file. An existing file keeps its mode; a symbolic link is kept, and its target is written.
@@ -677,7 +694,7 @@ class Policy(ABC):
             save_policy(self, path, checked, replay=replay)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of a saved file, all or nothing; the settings must equal the saved ones."""
+        """Restore the arrays of a saved file into a policy with the same settings. An error changes nothing."""
         with self._locks.write, self._locks.state:
             before = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
@@ -695,7 +712,7 @@ class Policy(ABC):
 # Helpers between the public methods and those that a policy implements.
 
 
-def _explore(
+def _choose_arms(
     policy: Policy, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None
 ) -> Decision:
     """Score transformed contexts and choose arms, in the unit of the reward moments."""
@@ -705,17 +722,17 @@ def _explore(
         if decision is not None:
             return decision
     mean, bonus = policy._score(contexts, domain, rule != "greedy")
-    draws, mask = seeded_draws(policy._key, first_round), _padded(available, mean.shape[1])
-    return exploration.decide(mean, bonus, draws, mask, unit=_unit(policy))
+    draws, mask = seeded_draws(policy._key, first_round), _without_new_arms(available, mean.shape[1])
+    return exploration.decide(mean, bonus, draws, mask, unit=_reward_unit(policy))
 
 
-def _unit(policy: Policy) -> tuple[float, float]:
-    """Return the zero point and the unit of rewards, in which ties are measured."""
+def _reward_unit(policy: Policy) -> tuple[float, float]:
+    """Return the mean and the standard deviation of rewards, which determine when two scores count as tied."""
     return policy.reward_moments.centre, policy.reward_moments.scale
 
 
-def _padded(available: Mask, n_arms: int) -> Mask:
-    """Mark arms as unavailable if another thread added them after ``available`` was checked."""
+def _without_new_arms(available: Mask, n_arms: int) -> Mask:
+    """Return the mask (B, n_arms), False for arms that another thread added after it was checked."""
     if available is None or available.shape[1] == n_arms:
         return available
     return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
@@ -724,13 +741,14 @@ def _padded(available: Mask, n_arms: int) -> Mask:
 def _learn_rounds(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
-    learn_transformed(policy, _transformed(policy, contexts, domain), arms, rewards, domain, weights)
+    """Learn checked rounds."""
+    learn_transformed(policy, _transform(policy, contexts, domain), arms, rewards, domain, weights)
 
 
 def learn_transformed(
     policy: Policy, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
 ) -> None:
-    """Learn checked rounds with contexts that have passed the policy's transform."""
+    """Learn checked rounds whose contexts are already transformed."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
         policy._learn(contexts, arms, rewards, domain, weights)
         policy.reward_moments.add(rewards, weights)
@@ -738,24 +756,25 @@ def learn_transformed(
 
 
 def member_contexts(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
-    """Return contexts of a mixture as its member's methods get them: checked, and after its transform."""
-    return _transformed(policy, _check_contexts(policy, contexts), domain)
+    """Return contexts as a mixture's member needs them: checked, and after the member's transform."""
+    return _transform(policy, _check_contexts(policy, contexts), domain)
 
 
 def score_transformed(policy: Policy, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-    """Score contexts that have passed the policy's transform."""
+    """Return predicted rewards and bonuses (B, K) for contexts that are already transformed."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
         return policy._score(contexts, domain, bonuses)
 
 
-def _transformed(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+def _transform(policy: Policy, contexts: AnyArray, domain: int) -> AnyArray:
+    """Return contexts after the policy's transform, if it has one."""
     transform = policy.transform
     if transform is None:
         return contexts
-    lead = contexts.shape[: -len(policy.context_shape)]
+    batch_shape = contexts.shape[: -len(policy.context_shape)]
     flat = contexts.reshape(-1, *policy.context_shape)
     features = transform(flat, domain)
-    return features.reshape(*lead, features.shape[-1])
+    return features.reshape(*batch_shape, features.shape[-1])
 
 
 def _round_shape(policy: Policy) -> tuple[int, ...]:
@@ -764,31 +783,33 @@ def _round_shape(policy: Policy) -> tuple[int, ...]:
 
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
-    shape, largest = _round_shape(policy), policy.largest_norm
+    """Return contexts as an array, after checking their shape and their numbers."""
+    shape, max_norm = _round_shape(policy), policy.max_norm
     # One product is enough to accept nearly every batch: a loop of single rounds needs no further check.
-    usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
-    if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < largest * largest:
+    is_usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
+    if is_usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
         return contexts
-    largest = largest if policy.transform is None else LARGEST_RAW_NORM
-    return check_contexts(contexts, shape, dimensions=math.prod(policy.context_shape), largest_norm=largest)
+    max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
+    return check_contexts(contexts, shape, dimensions=math.prod(policy.context_shape), max_norm=max_norm)
 
 
 def _check_request(
     policy: Policy, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
 ) -> tuple[AnyArray, int, Mask]:
+    """Return checked contexts, the index of the domain, and the mask of arms that may be chosen."""
     checked = _check_contexts(policy, contexts)
-    where = _domain_index(policy, domain)
+    domain_index = _domain_index(policy, domain)
     mask = None if available is None else check_available(available, len(checked), policy.n_arms)
     catalogue = policy._catalogue
-    if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(where))]).all():
+    if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all():
         mask = np.tile(offered, (len(checked), 1)) if mask is None else mask & offered[: mask.shape[1]]
         if not mask.any(axis=1).all():
-            raise InvalidInput(f"available leaves no arm of those that the {policy.domains.names[where]} has")
-    return checked, where, mask
+            raise InvalidInput(f"available must include an arm that the {policy.domains.names[domain_index]} has")
+    return checked, domain_index, mask
 
 
-def _catalogue_in(policy: Policy, domain: int) -> Catalogue | None:
-    """Return the catalogue for a frozen policy, with the arms that its domain has."""
+def _domain_catalogue(policy: Policy, domain: int) -> Catalogue | None:
+    """Return the catalogue for a frozen policy: in it, both domains have the arms of this domain."""
     if policy._catalogue is None:
         return None
     offered = policy._catalogue.offered[int(policy.domains.is_target(domain))]
@@ -797,13 +818,13 @@ def _catalogue_in(policy: Policy, domain: int) -> Catalogue | None:
 
 def _domain_index(policy: Policy, domain: str | None) -> int:
     """Return the index of a domain; if there are several targets, "target" is the one set by ``deploy``."""
-    own = policy._domain
-    if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(own)):
-        return own
+    deployed = policy._domain
+    if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed)):
+        return deployed
     return policy.domains.index(domain)
 
 
 def transformed_contexts(policy: Policy, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
-    """Return contexts (B, *context_shape) of a domain as the policy's methods get them: after the transform."""
-    checked, where, _ = _check_request(policy, contexts, domain, None)
-    return _transformed(policy, checked, where)
+    """Return contexts (B, *context_shape) of a domain, checked and transformed."""
+    checked, domain_index, _ = _check_request(policy, contexts, domain, None)
+    return _transform(policy, checked, domain_index)

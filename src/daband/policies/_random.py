@@ -1,4 +1,4 @@
-"""Uniformly random choice: the baseline of every comparison."""
+"""Choose arms uniformly at random: the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray, Weights
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.linear._exploration import Exploration
-from daband.policies._incoming_rounds import LARGEST_RAW_NORM
+from daband.policies._incoming_rounds import MAX_RAW_NORM
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -19,7 +19,7 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 @policies.register("random")
 class Random(Policy):
-    """Chooses every available arm with equal probability; learns only the mean and variance of rewards.
+    """A policy that chooses every available arm with equal probability. It learns only the mean reward.
 
     Args:
         context_shape: the shape of one context.
@@ -27,8 +27,8 @@ class Random(Policy):
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.
         transform: applied to contexts first; it changes no decision here.
-        shift: what may differ between the domains (``daband.Shift``).
-        seed: determines the draws.
+        shift: the assumed difference between the domains (``daband.Shift``).
+        seed: determines the random draws.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
@@ -59,7 +59,7 @@ class Random(Policy):
             seed=seed,
             domains=domains,
         )
-        self.largest_norm = LARGEST_RAW_NORM  # contexts are not used
+        self.max_norm = MAX_RAW_NORM  # contexts are not used
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         shape, moments = (len(contexts), self.n_arms), self.reward_moments

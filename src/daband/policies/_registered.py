@@ -1,4 +1,4 @@
-"""The registry of policies: ``@policies.register("mine")`` registers a class by name."""
+"""Provide the registry of policies: ``@policies.register("mine")`` registers a class by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from daband._registry import Registry
 
 
 class _PolicyRegistry(Registry[Any]):
-    """Registered policy classes; each gets its name as an attribute."""
+    """A registry of policy classes that sets the attribute ``name`` of each class."""
 
     def add(self, name: str, member: Any) -> None:
         super().add(name, member)

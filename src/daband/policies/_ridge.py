@@ -1,11 +1,11 @@
-"""Ridge regression of rewards with a confidence bonus: LinUCB on contexts, and Constant on a constant.
+"""Choose arms by ridge regression with a confidence bonus: ``LinUCB`` on contexts, ``Constant`` on a constant feature.
 
 Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). With
 ``transform=daband.PCA(64)`` LinUCB is the LinUCB-P of the DABand paper.
 
-Both learn from sums over rounds, so that parts of a log can be summed separately and merged: ``empty_sums`` returns
-empty sums, ``add_to_sums`` adds rounds to them without changing the policy, and ``learn_sums`` makes the policy learn
-the summed rounds. Neither the order of parts nor the machine that sums them matters.
+Both learn from sums over rounds, so that the parts of a log can be summed separately, on any machine and in any order.
+``empty_sums`` returns empty sums, ``add_to_sums`` adds rounds to them without changing the policy, and ``learn_sums``
+makes the policy learn the summed rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from daband.linear._primal_ridge import LARGEST_SQUARE, RidgeSums
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.policies._incoming_rounds import (
-    LARGEST_RAW_NORM,
+    MAX_RAW_NORM,
     RoundIds,
 )
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
@@ -52,14 +52,15 @@ class RidgePolicy(Policy):
     """A policy with a ``RidgeHead`` on fixed features of its contexts."""
 
     _head: RidgeHead | JointHead
+    #: True if the only feature is a constant 1.
     _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
     def _features(self, contexts: AnyArray) -> AnyArray:
         """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
-    def _ridge(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
-        """Return the head and the features of contexts, with which a ``Mixture`` plays episodes in blocks."""
+    def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
+        """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
         return self._head, self._features(contexts)
 
     @property
@@ -129,18 +130,18 @@ class RidgePolicy(Policy):
     # Sums over the rounds of a log.
 
     def empty_sums(self) -> RidgeSums:
-        """Return sums without a round."""
+        """Return sums over no rounds."""
         return self._head.empty_sums()
 
     def without_rounds(self) -> Self:
-        """Return a copy without rounds that keeps the transform: small enough to send to other processes."""
+        """Return a copy that keeps the transform but no rounds. It is small enough to send to other processes."""
         self._head.check_primal_fits()
-        blank = copy.copy(self)  # copies all parts
-        blank._head = blank._head.without_rounds()
-        blank.reward_moments = RewardMoments(standardise=self.standardise_rewards)
-        blank._ids = RoundIds(self.id_window)
-        blank.rounds_decided = blank.rounds_learned = 0
-        return blank
+        empty = copy.copy(self)  # copies all parts
+        empty._head = empty._head.without_rounds()
+        empty.reward_moments = RewardMoments(standardise=self.standardise_rewards)
+        empty._ids = RoundIds(self.id_window)
+        empty.rounds_decided = empty.rounds_learned = 0
+        return empty
 
     def add_to_sums(
         self,
@@ -151,23 +152,25 @@ class RidgePolicy(Policy):
         *,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Add rounds to ``sums``; the arguments are as in ``update``.
+        """Add rounds to ``sums``. The other arguments are as in ``update``.
 
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
         features = self._features(transformed_contexts(self, contexts))
         n = len(features)
         arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
-        features, heads = self._head.of_chosen(features, arms)
+        features, head_indices = self._head.chosen_features(features, arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
-        sums.add(features, heads, rewards, check_weights(weights, n))
+        sums.add(features, head_indices, rewards, check_weights(weights, n))
 
     def learn_sums(self, sums: RidgeSums, prepared: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
-        """Learn summed rounds; if that is impossible, raise an error and change nothing.
+        """Learn summed rounds; an error changes nothing.
 
-        ``prepared`` is the copy that summed them; this policy takes over its transform. ``log_parts`` are the digests
-        of the log's parts that the sums cover.
+        Args:
+            sums: the sums over rounds.
+            prepared: the copy of this policy that computed the sums. This policy takes over its transform.
+            log_parts: the digests of the log's parts that the sums cover.
         """
         with self._locks.write:
             statistics = self._head.with_sums(sums)
@@ -182,7 +185,7 @@ class RidgePolicy(Policy):
 
 @policies.register("linucb")
 class LinUCB(RidgePolicy):
-    """Exact LinUCB.
+    """LinUCB: ridge regression for each arm, with the exact confidence bonus.
 
     Args:
         context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of contexts, and there is
@@ -191,19 +194,23 @@ class LinUCB(RidgePolicy):
         n_arms: the number of arms; more can be added later.
         alpha: the factor of the bonus that is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
-        arms: "disjoint" (one context per round, a regression per arm), "shared" (one context per arm, one regression).
+        arms: "disjoint" (one context per round and one regression per arm) or "shared" (one context per arm and one
+            regression for all arms).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability with which an arm is drawn uniformly instead, which makes logs usable off-policy.
+        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be used for
+            off-policy evaluation.
         standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in standard deviations of
             rewards, so that the unit of rewards changes no decision. Otherwise predictions shrink towards 0 and bonuses
             have the unit 1.
         transform: applied to contexts before the regression: a ``daband.Standardise()`` or a ``daband.PCA(64)``; fitted
             by ``prepare``.
-        shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
-        catalogue: arms with features (``pair.catalogue``): one regression on products of context and arm features
-            serves all arms, with an effect of each arm that has rounds; without it, a regression per arm.
-        form: "primal" stores a d x d matrix per arm, "dual" one row per round; "auto" uses the cheaper form.
-        seed: determines ties and draws; any integer >= 0.
+        shift: the assumed difference between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises
+            accordingly.
+        catalogue: the arms with their features (``pair.catalogue``). There is then one regression for all arms, on
+            products of context and arm features, with an intercept for each arm that has rounds. By default there is
+            a regression per arm.
+        form: "primal" stores a d x d matrix per arm, "dual" stores one row per round, and "auto" uses the cheaper form.
+        seed: determines random draws and how ties are broken; an integer >= 0.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
@@ -257,7 +264,7 @@ class LinUCB(RidgePolicy):
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form=form)
         else:
             self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge)
-        self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # above it the arithmetic is inaccurate
+        self.max_norm = math.sqrt(LARGEST_SQUARE * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -268,13 +275,15 @@ class LinUCB(RidgePolicy):
     def _features(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
             return contexts
-        lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
-        return contexts.reshape(*lead, -1)
+        batch_shape = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
+        return contexts.reshape(*batch_shape, -1)
 
 
 @policies.register("constant")
 class Constant(RidgePolicy):
-    """The best constant arm, by mean reward: the baseline that any use of contexts must beat.
+    """A policy that ignores contexts and chooses the arm with the best mean reward plus a bonus.
+
+    It is the baseline that any use of contexts must beat.
 
     Args:
         context_shape: the shape of one context, which is not used.
@@ -284,8 +293,8 @@ class Constant(RidgePolicy):
             ever played.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         standardise_rewards: as in ``LinUCB``.
-        shift: what may differ between the domains; it has no effect here.
-        seed: determines ties.
+        shift: the assumed difference between the domains; it has no effect here.
+        seed: determines how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
@@ -321,7 +330,7 @@ class Constant(RidgePolicy):
             domains=domains,
         )
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
-        self.largest_norm = LARGEST_RAW_NORM  # contexts are not used
+        self.max_norm = MAX_RAW_NORM  # contexts are not used
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "alpha": self.alpha}

@@ -1,4 +1,4 @@
-"""Self-training: ridge regression that labels target contexts itself. On pretrained features it adapts in seconds.
+"""Adapt to the target by self-training: a ridge regression that labels target contexts itself.
 
 Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own statistics. A ridge
 regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
@@ -29,11 +29,12 @@ from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
 from daband.serving._frozen_policy import FrozenParts
 
-#: Fractions of the target contexts that are labelled, in order.
-_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
-#: The weight of LinUCB's predictions in the target: with many arms of few contexts its own labels are poor, and with a
-#: small shift LinUCB is better. Chosen on four pairs of Office-31, emoji and signs from 0, 0.25, 0.5 and 0.75.
-_OWN_SHARE = 0.25
+#: The fraction of target contexts that gets pseudo-labels in each fit, in order.
+_LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+#: The weight of LinUCB's predictions in the target. LinUCB is better if the shift is small, or if arms are many and
+#: contexts few, so that pseudo-labels are poor. Chosen on four pairs of Office-31, emoji and signs from 0, 0.25, 0.5
+#: and 0.75.
+_LINUCB_WEIGHT = 0.25
 #: Maximum number of stored contexts per target: more take time and change little.
 _MAX_CONTEXTS = 2048
 #: Maximum number of stored checksums of labelled contexts; further contexts count as new.
@@ -42,12 +43,13 @@ _MAX_DISTINCT = 1 << 16
 
 @policies.register("self-training")
 class SelfTraining(LinUCB):
-    """LinUCB with pseudo-labels: it labels target contexts itself. For features of a pretrained network.
+    """A ``LinUCB`` that also learns pseudo-labels of target contexts; meant for features of a pretrained network.
 
-    In the source it plays as LinUCB. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context; each
-    context counts once. ``adapt`` fits another regression, which predicts rewards in the target. It is fitted to these
-    labels and to pseudo-labels of the contexts from ``observe_target``, whenever the number of rounds has doubled, and
-    after the last episode of a run. With other feedback, or with one context per arm, the policy is LinUCB.
+    In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context;
+    each context counts once. ``adapt`` fits another regression, which predicts rewards in the target. It is fitted to
+    these labels and to pseudo-labels of the contexts from ``observe_target``, whenever the number of rounds has
+    doubled, and after the last episode of a run. With other feedback, or with one context per arm, the policy is
+    LinUCB.
 
     >>> from daband.policies import policies
     >>> policy = policies.get("self-training")(context_shape=(2,), n_arms=2, feedback="one_hot")
@@ -84,15 +86,18 @@ class SelfTraining(LinUCB):
             epsilon=epsilon, standardise_rewards=feedback != "one_hot", transform=transform, shift=shift, form=form,
             seed=seed, domains=domains,
         )  # fmt: skip
-        #: Sums over labelled contexts z, empty before the first: of z z' (d, d), and of z for each arm (K, d).
+        #: The sum of z z' over labelled contexts z, (d, d); empty before the first label.
         self._gram: FloatArray = np.zeros((0, 0))
-        self._moment: FloatArray = np.zeros((self.n_arms, 0))
-        self._labels = 0.0
+        #: The sum of z over the labelled contexts of each arm, (K, d).
+        self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
+        #: The sum of the weights of labelled contexts.
+        self._n_labels = 0.0
         #: Checksums of labelled contexts. Each counts once, so repeated source contexts do not outweigh the target.
-        self._seen: dict[int, None] = {}
-        #: Distinct contexts of each target, (n, d), and the regression that decides there, (K, d).
-        self._contexts: dict[int, AnyArray] = {}
-        self._theta: dict[int, FloatArray] = {}
+        self._seen_checksums: dict[int, None] = {}
+        #: Distinct contexts (n, d) by the index of their target.
+        self._target_contexts: dict[int, AnyArray] = {}
+        #: Coefficients (K, d) of the regression that predicts in a target, by the index of the target.
+        self._target_theta: dict[int, FloatArray] = {}
         self._fitted_rounds = 0
         self._episodes_left = 0
 
@@ -103,21 +108,21 @@ class SelfTraining(LinUCB):
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
         mean, bonus = super()._score(contexts, domain, bonuses)
-        theta = self._theta.get(domain)
+        theta = self._target_theta.get(domain)
         if theta is None:
             return mean, bonus
-        return unit_scale(self._features(contexts)) @ theta.T, math.sqrt(self._shrinkage()) * bonus
+        return unit_scale(self._features(contexts)) @ theta.T, math.sqrt(self._penalty_ratio()) * bonus
 
-    def _shrinkage(self) -> float:
-        """Return the ratio of the penalties, which is that of prior variances, of LinUCB and of self-training."""
-        return float(self._head.ridge * self._labels / np.trace(self._gram))
+    def _penalty_ratio(self) -> float:
+        """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``."""
+        return float(self._head.ridge * self._n_labels / np.trace(self._gram))
 
     def _freeze(self, domain: int) -> FrozenParts:
         parts = super()._freeze(domain)
-        if domain not in self._theta:
+        if domain not in self._target_theta:
             return parts
-        inverse = self._shrinkage() * parts.members[0].inverse
-        member = dataclasses.replace(parts.members[0], theta=self._theta[domain].copy(), inverse=inverse)
+        inverse = self._penalty_ratio() * parts.members[0].inverse
+        member = dataclasses.replace(parts.members[0], theta=self._target_theta[domain].copy(), inverse=inverse)
         return parts._replace(members=(member,), seen_target=True)
 
     # Learning.
@@ -135,39 +140,40 @@ class SelfTraining(LinUCB):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        if domain in self._theta:
+        if domain in self._target_theta:
             return Policy._play(self, contexts, rewards, domain, available, first_round, weights)
         decision = super()._play(contexts, rewards, domain, available, first_round, weights)
         self._add_labels(contexts, decision.arm, rewards[np.arange(len(rewards)), decision.arm], weights)
         return decision
 
     def _add_labels(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights) -> None:
-        """Add the contexts whose label a reward reveals, each once."""
+        """Add contexts with a reward of 1, whose label is the chosen arm. Each context is added once."""
         if self.feedback != "one_hot" or self.arms != "disjoint":
             return
         features = self._features(contexts)
-        new = [row for row in np.flatnonzero(rewards == 1.0) if _is_new(self._seen, features[row])]
-        if not new:
+        new_rows = [row for row in np.flatnonzero(rewards == 1.0) if _is_new(self._seen_checksums, features[row])]
+        if not new_rows:
             return
         if not len(self._gram):
             dim = self._head.dim
-            self._gram, self._moment = np.zeros((dim, dim)), np.zeros((self.n_arms, dim))
-        rows, counted = unit_scale(features[new]), np.ones(len(new)) if weights is None else weights[new]
-        self._gram += rows.T @ (rows * counted[:, None])
-        np.add.at(self._moment, arms[new], rows * counted[:, None])
-        self._labels += float(counted.sum())
+            self._gram, self._arm_sums = np.zeros((dim, dim)), np.zeros((self.n_arms, dim))
+        row_weights = np.ones(len(new_rows)) if weights is None else weights[new_rows]
+        rows = unit_scale(features[new_rows])
+        self._gram += rows.T @ (rows * row_weights[:, None])
+        np.add.at(self._arm_sums, arms[new_rows], rows * row_weights[:, None])
+        self._n_labels += float(row_weights.sum())
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         if (
             self.feedback != "one_hot"
             or self.arms != "disjoint"
-            or len(self._contexts.get(domain, ())) >= _MAX_CONTEXTS
+            or len(self._target_contexts.get(domain, ())) >= _MAX_CONTEXTS
         ):
             return
         rows = unit_scale(self._features(contexts)).astype(np.float32)
-        rows = np.concatenate([self._contexts[domain], rows]) if domain in self._contexts else rows
+        rows = np.concatenate([self._target_contexts[domain], rows]) if domain in self._target_contexts else rows
         first = np.unique([zlib.crc32(row.tobytes()) for row in rows], return_index=True)[1]
-        self._contexts[domain] = rows[np.sort(first)][:_MAX_CONTEXTS]
+        self._target_contexts[domain] = rows[np.sort(first)][:_MAX_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
         if not 0 < self._episodes_left <= episodes:  # a resumed run keeps its number of episodes
@@ -175,31 +181,32 @@ class SelfTraining(LinUCB):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
-        due = bool(steps) or (steps is None and (learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
-        if self._labels and due and learned > self._fitted_rounds:
-            theta, own = {}, self._head.statistics.coefficients()
-            for domain, rows in self._contexts.items():
-                fitted = self_trained(self._gram, self._moment, self._labels, rows)
-                sizes = [float(np.std(rows @ part.T)) for part in (fitted, own)]
-                share = _OWN_SHARE if sizes[1] > 0.0 else 0.0
-                theta[domain] = (1.0 - share) * fitted + (share * sizes[0] / sizes[1] * own if share else 0.0)
+        is_due = bool(steps) or (steps is None and (learned >= 2 * self._fitted_rounds or self._episodes_left == 0))
+        if self._n_labels and is_due and learned > self._fitted_rounds:
+            theta, linucb_theta = {}, self._head.statistics.coefficients()
+            for domain, rows in self._target_contexts.items():
+                fitted = fit_self_training(self._gram, self._arm_sums, self._n_labels, rows)
+                scales = [float(np.std(rows @ part.T)) for part in (fitted, linucb_theta)]
+                weight = _LINUCB_WEIGHT if scales[1] > 0.0 else 0.0
+                linucb_scale = weight * scales[0] / scales[1] if weight else 0.0
+                theta[domain] = (1.0 - weight) * fitted + linucb_scale * linucb_theta
             with self._locks.state:
                 # A file without training data has no contexts: its regressions stay.
-                self._theta, self._fitted_rounds = self._theta | theta, learned
+                self._target_theta, self._fitted_rounds = self._target_theta | theta, learned
         return {}
 
     def _grow(self) -> None:
         super()._grow()
-        self._moment = np.pad(self._moment, ((0, 1), (0, 0)))
-        self._theta = {domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._theta.items()}
+        self._arm_sums = np.pad(self._arm_sums, ((0, 1), (0, 0)))
+        self._target_theta = {domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._target_theta.items()}
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        counts = np.array([self._labels, self._fitted_rounds, self._episodes_left])
-        seen = np.array(list(self._seen) if replay else [], np.int64)
-        arrays = {"gram": self._gram, "moment": self._moment, "counts": counts, "seen": seen}
-        for name, parts in (("theta", self._theta), ("contexts", self._contexts if replay else {})):
+        counts = np.array([self._n_labels, self._fitted_rounds, self._episodes_left])
+        seen = np.array(list(self._seen_checksums) if replay else [], np.int64)
+        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counts, "seen": seen}
+        for name, parts in (("theta", self._target_theta), ("contexts", self._target_contexts if replay else {})):
             arrays[f"{name}.targets"] = np.array(list(parts), np.int64)
             arrays |= {f"{name}.{domain}": part for domain, part in parts.items()}
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
@@ -210,23 +217,23 @@ class SelfTraining(LinUCB):
             {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
             for name in ("theta", "contexts")
         )
-        gram, moment = np.array(arrays["gram"]), np.array(arrays["moment"])
-        labels, *counts = arrays["counts"].tolist()
-        fits = gram.shape in ((0, 0), (dim, dim)) and moment.shape == (self.n_arms, len(gram))
-        fits &= all(part.shape == (self.n_arms, dim) for part in theta.values())
-        if not fits or not all(rows.ndim == 2 and rows.shape[1] == dim for rows in contexts.values()):
+        gram, arm_sums = np.array(arrays["gram"]), np.array(arrays["moment"])
+        n_labels, *counts = arrays["counts"].tolist()
+        is_valid = gram.shape in ((0, 0), (dim, dim)) and arm_sums.shape == (self.n_arms, len(gram))
+        is_valid &= all(part.shape == (self.n_arms, dim) for part in theta.values())
+        if not is_valid or not all(rows.ndim == 2 and rows.shape[1] == dim for rows in contexts.values()):
             raise InvalidInput(
                 f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have shape {gram.shape}"
             )
         seen = dict.fromkeys(arrays["seen"].tolist())
         super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
-        self._gram, self._moment, self._labels, self._seen = gram, moment, labels, seen
+        self._gram, self._arm_sums, self._n_labels, self._seen_checksums = gram, arm_sums, n_labels, seen
         self._fitted_rounds, self._episodes_left = map(int, counts)
-        self._theta, self._contexts = theta, contexts
+        self._target_theta, self._target_contexts = theta, contexts
 
 
 def _is_new(seen: dict[int, None], row: AnyArray) -> bool:
-    """Return True if this context is not among the seen ones, and add it to them."""
+    """Return True if the context has not been seen, and store its checksum."""
     checksum = zlib.crc32(np.ascontiguousarray(row).tobytes())
     new = checksum not in seen
     if new and len(seen) < _MAX_DISTINCT:
@@ -234,30 +241,30 @@ def _is_new(seen: dict[int, None], row: AnyArray) -> bool:
     return new
 
 
-def self_trained(gram: FloatArray, moment: FloatArray, labels: float, contexts: AnyArray) -> FloatArray:
-    """Return the mean coefficients (K, d) of regressions on labels and on a growing fraction of pseudo-labels.
+def fit_self_training(gram: FloatArray, arm_sums: FloatArray, n_labels: float, contexts: AnyArray) -> FloatArray:
+    """Return the mean coefficients (K, d) of regressions on the labels and on growing numbers of pseudo-labels.
 
     Args:
         gram: the sum of z z' over labelled contexts, (d, d).
-        moment: the sum of z over the contexts of each arm, (K, d).
-        labels: the number of labelled contexts.
-        contexts: contexts of the target without labels, (n, d).
+        arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
+        n_labels: the number of labelled contexts.
+        contexts: unlabelled target contexts, (n, d).
 
-    The penalty is the mean squared norm of a context, about the penalty of the member "shrunk" of ``Mixture.for_pair``.
+    The ridge penalty is the mean squared norm of a labelled context.
     """
-    rows, n_arms = contexts.astype(np.float64), len(moment)
-    penalty = np.eye(len(gram)) * (np.trace(gram) / labels)
-    theta = [np.linalg.solve(gram + penalty, moment.T)]
-    for fraction in _FRACTIONS if len(rows) and n_arms > 1 else ():
+    rows, n_arms = contexts.astype(np.float64), len(arm_sums)
+    penalty = np.eye(len(gram)) * (np.trace(gram) / n_labels)
+    theta = [np.linalg.solve(gram + penalty, arm_sums.T)]
+    for fraction in _LABELLED_FRACTIONS if len(rows) and n_arms > 1 else ():
         scores = rows @ theta[-1]
         arms = scores.argmax(axis=1)
-        best = np.partition(scores, -2, axis=1)
+        sorted_scores = np.partition(scores, -2, axis=1)
         # Sort rows by arm, the most confident first; the first rows of each arm get its pseudo-label.
-        order = np.lexsort((best[:, -2] - best[:, -1], arms))
+        order = np.lexsort((sorted_scores[:, -2] - sorted_scores[:, -1], arms))
         counts = np.bincount(arms, minlength=n_arms)
         rank = np.arange(len(rows)) - (np.cumsum(counts) - counts)[arms[order]]
         chosen = order[rank < np.ceil(fraction * counts)[arms[order]]]
-        known = rows[chosen]
-        sums = np.eye(n_arms)[arms[chosen]].T @ known
-        theta.append(np.linalg.solve(gram + known.T @ known + penalty, (moment + sums).T))
+        labelled = rows[chosen]
+        sums = np.eye(n_arms)[arms[chosen]].T @ labelled
+        theta.append(np.linalg.solve(gram + labelled.T @ labelled + penalty, (arm_sums + sums).T))
     return np.mean(theta, axis=0).T.copy()

@@ -1,4 +1,4 @@
-"""Locks of a policy shared by threads; copies, pickles and forked processes get their own locks."""
+"""Provide the locks of a policy that threads share. Copies, pickles and forked processes get their own locks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from types import FrameType
 from weakref import WeakSet
 
-import numpy.ma  # noqa: F401 - numba imports it at a first call, and a fork must not find that import under way
+import numpy.ma  # noqa: F401 - imported before any fork: numba imports it at its first call
 
-#: How long a fork waits for a thread that is changing statistics; a change takes far less, unless the thread hangs.
-_FORK_WAITS_SECONDS = 10.0
+#: Seconds that a fork waits for a thread that is changing statistics. A change takes far less, unless the thread hangs.
+_FORK_TIMEOUT = 10.0
+#: Signals whose handlers ``defer_signals`` defers.
 _SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
@@ -23,12 +24,13 @@ _SIGNALS = tuple(
 
 
 class Locks:
-    """``write`` is held while a policy is changed, ``state`` for the moments in which statistics are read or changed.
+    """The two locks of a policy.
 
-    A thread that holds both has acquired ``write`` first.
+    ``write`` is held while a policy is changed. ``state`` is held only while statistics are read or changed. A thread
+    that needs both acquires ``write`` first.
 
-    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies memory, but only the
-    thread that forks: a lock held by another thread would stay locked in the child for ever. So the fork waits until no
+    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies its memory, but only the
+    thread that forks. A lock held by another thread would stay locked in the child for ever. So the fork waits until no
     thread changes statistics, and the child creates new locks. The child has complete statistics; a round that a thread
     of the parent was learning meanwhile may or may not be included. A running ``adapt`` continues only in the parent.
     """
@@ -36,7 +38,7 @@ class Locks:
     def __init__(self) -> None:
         self.write = threading.RLock()
         self.state = threading.RLock()
-        _every.add(self)
+        _all_locks.add(self)
 
     def __reduce__(self) -> tuple[type[Locks], tuple[()]]:
         return Locks, ()
@@ -55,7 +57,7 @@ def defer_signals() -> Iterator[None]:
     received: list[int] = []
     inside = True
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def collect_or_forward(number: int, frame: FrameType | None) -> None:
         handler = handlers[number]
         if inside:
             received.append(number)
@@ -65,10 +67,10 @@ def defer_signals() -> Iterator[None]:
     try:
         for number, handler in handlers.items():
             if callable(handler):
-                signal.signal(number, note)
+                signal.signal(number, collect_or_forward)
         yield
     finally:
-        inside = False  # from here on ``note`` only forwards signals, if it is still installed
+        inside = False  # from here on the handler only forwards signals
         for number, handler in handlers.items():
             if callable(handler):
                 signal.signal(number, handler)
@@ -76,17 +78,19 @@ def defer_signals() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-_every: WeakSet[Locks] = WeakSet()
+#: The locks of all policies in this process.
+_all_locks: WeakSet[Locks] = WeakSet()
 #: Locks held by the thread that forks.
 _held = threading.local()
 
 
 def _before_fork() -> None:
+    """Acquire the state lock of every policy, and the lock of numba's compiler."""
     _held.locks = []
     with contextlib.suppress(RuntimeError):  # another thread is creating a policy: no need to wait for it
-        for locks in list(_every):
+        for locks in list(_all_locks):
             lock = locks.state
-            if lock.acquire(timeout=_FORK_WAITS_SECONDS):
+            if lock.acquire(timeout=_FORK_TIMEOUT):
                 _held.locks.append(lock)
     # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired last.
     compiler = sys.modules.get("numba.core.compiler_lock")
@@ -96,13 +100,15 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
+    """Release the locks that ``_before_fork`` acquired."""
     for lock in _held.locks:
         lock.release()
 
 
 def _after_fork_in_child() -> None:
+    """Give every policy new locks."""
     _after_fork_in_parent()  # the thread that forked continues here with the same locks
-    for locks in list(_every):
+    for locks in list(_all_locks):
         locks.write, locks.state = threading.RLock(), threading.RLock()
 
 

@@ -1,4 +1,4 @@
-"""Gradient-boosted regression trees for each arm, with exploration by epsilon and by the rounds of an arm.
+"""Choose arms by gradient-boosted regression trees, one ensemble per arm.
 
 Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split points, fitted to residuals. Columns are
 binned at quantiles. Split points are found on at most 1,024 rounds per tree, and leaf values are means of all rounds.
@@ -27,36 +27,37 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, empty_trees
 
-#: Rounds that an arm needs to have trees: two leaves of 20.
+#: Minimum number of rounds of an arm to fit trees: two leaves of 20 rounds.
 _MIN_ROUNDS = 40
 #: ``adapt`` fits again once the rounds have grown by this factor since the last fit.
-_GROWTH = 1.25
+_REFIT_GROWTH = 1.25
+#: Maximum number of arms.
 _MAX_ARMS = 128
 #: Maximum number of stored rounds.
-KEPT_ROUNDS = 131_072
+MAX_STORED_ROUNDS = 131_072
 #: Trees per arm.
-_TREES = 40
+_TREES_PER_ARM = 40
 #: Maximum number of leaves per tree.
-_LEAVES = 15
+_MAX_LEAVES = 15
 #: Minimum number of rounds per leaf.
-_LEAF_ROUNDS = 20
+_MIN_LEAF_ROUNDS = 20
 #: Learning rate: the factor of every tree's predictions.
-_RATE = 0.15
+_LEARNING_RATE = 0.15
 #: Maximum number of bins per column.
-_BINS = 64
+_MAX_BINS = 64
 #: Maximum number of rounds on which the split points of a tree are found.
-_SPLIT_ROUNDS = 1024
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MAX_SPLIT_ROUNDS = 1024
+#: An odd number whose multiples are spread uniformly over 64 bits (2**64 divided by the golden ratio).
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @policies.register("trees")
 class Trees(Policy):
-    """Gradient-boosted trees for each arm.
+    """A policy that predicts rewards by gradient-boosted trees, fitted for each arm.
 
     The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
     standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. Of more than 131,072 rounds a sample is stored, which does not depend on their order. There are at most
-    128 arms.
+    uniformly. At most 131,072 rounds are stored: of more rounds a sample, which does not depend on their order.
 
     Args:
         context_shape: the shape of one context.
@@ -64,11 +65,11 @@ class Trees(Policy):
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "greedy", "ucb", or "thompson" (disjoint arms only).
         alpha: the factor of the bonus.
-        epsilon: the probability with which an arm is drawn uniformly instead.
+        epsilon: the probability of drawing an arm uniformly instead.
         standardise_rewards: as in ``LinUCB``.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
-        shift: what may differ between the domains (``daband.Shift``).
-        seed: fixes the trees and the sample of rounds, and decides ties.
+        shift: the assumed difference between the domains (``daband.Shift``).
+        seed: determines the trees, random draws, and how ties are broken.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
@@ -113,13 +114,13 @@ class Trees(Policy):
         if self.n_arms > _MAX_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
         models = self.n_arms if arms == "disjoint" else 1
-        self._inputs = math.prod(self.feature_shape)
-        self._rounds: IntArray = np.zeros(models, np.int64)
+        self._n_inputs = math.prod(self.feature_shape)
+        self._round_counts: IntArray = np.zeros(models, np.int64)
         #: The sums of weights, and of weighted rewards, of each model's rounds.
         self._sums: FloatArray = np.zeros((2, models))
-        #: Rounds: the context, the model, the reward, the weight.
-        self._kept: FloatArray = np.empty((0, self._inputs + 3))
-        self._planted: dict[str, AnyArray] = empty_trees(models)
+        #: The stored rounds, one per row: the context, the index of the model, the reward, the weight.
+        self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
+        self._trees: dict[str, AnyArray] = empty_trees(models)
         self._fitted_rounds = 0
 
     def settings(self) -> dict[str, Any]:
@@ -127,95 +128,96 @@ class Trees(Policy):
 
     # Decisions.
 
-    def _network(self) -> TreeNetwork:
-        """Return the trees, and for arms without trees their mean reward, shrunk towards the mean of all arms."""
+    def _tree_network(self) -> TreeNetwork:
+        """Return a network that predicts by trees. An arm without trees is predicted by its shrunk mean reward."""
         means = (self.reward_moments.centre + self._sums[1]) / (1.0 + self._sums[0])
-        base = np.where(self._planted["roots"].any(axis=1), self._planted["base"], means)
-        return TreeNetwork({"kind": "trees", "inputs": self._inputs}, {**self._planted, "base": base})
+        base = np.where(self._trees["roots"].any(axis=1), self._trees["base"], means)
+        return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base})
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        predicted = self._network()(contexts.reshape(-1, self._inputs))[:, :-1].reshape(len(contexts), -1)
-        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._rounds))
+        predicted = self._tree_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
+        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return predicted, np.broadcast_to(bonus, predicted.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        models, moments = len(self._rounds), self.reward_moments
+        models, moments = len(self._round_counts), self.reward_moments
         theta, inverse = np.eye(models, models + 1), np.zeros((models, models + 1, models + 1))
         theta[:, -1] = -moments.centre
-        inverse[:, -1, -1] = 1.0 / (1.0 + self._rounds)
-        return FrozenParts((Member(theta / moments.scale, inverse, network=self._network()),), self._rounds.copy())
+        inverse[:, -1, -1] = 1.0 / (1.0 + self._round_counts)
+        member = Member(theta / moments.scale, inverse, network=self._tree_network())
+        return FrozenParts((member,), self._round_counts.copy())
 
     # Learning.
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        counted = np.ones(len(arms)) if weights is None else weights
+        round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
             contexts, models = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
         else:
             models = arms
         flat = unit_scale(contexts.reshape(len(contexts), -1))
-        rounds = np.column_stack([flat, models, rewards, counted])
-        np.add.at(self._rounds, models, 1)
-        np.add.at(self._sums[0], models, counted)
-        np.add.at(self._sums[1], models, counted * rewards)
-        self._kept = np.concatenate([self._kept, rounds])
-        if len(self._kept) > 2 * KEPT_ROUNDS:
-            self._kept = sample_rounds(self._kept)
+        rounds = np.column_stack([flat, models, rewards, round_weights])
+        np.add.at(self._round_counts, models, 1)
+        np.add.at(self._sums[0], models, round_weights)
+        np.add.at(self._sums[1], models, round_weights * rewards)
+        self._stored_rounds = np.concatenate([self._stored_rounds, rounds])
+        if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
+            self._stored_rounds = sample_rounds(self._stored_rounds)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees again if there are a quarter more rounds, or, with ``steps``, any new rounds."""
-        learned = int(self._rounds.sum())
-        if learned == self._fitted_rounds or (steps is None and learned < _GROWTH * self._fitted_rounds):
+        learned = int(self._round_counts.sum())
+        if learned == self._fitted_rounds or (steps is None and learned < _REFIT_GROWTH * self._fitted_rounds):
             return {}
-        rounds = sample_rounds(self._kept)
-        planted = _plant(rounds, len(self._rounds), self.seed)
+        rounds = sample_rounds(self._stored_rounds)
+        trees = _fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
-            self._planted, self._fitted_rounds = planted, learned
-        return {"trees": float((planted["roots"] > 0).sum())}
+            self._trees, self._fitted_rounds = trees, learned
+        return {"trees": float((trees["roots"] > 0).sum())}
 
     def _grow(self) -> None:
         if self.arms == "shared":
             return
         if self.n_arms >= _MAX_ARMS:
-            raise InvalidInput(f"trees take at most {_MAX_ARMS} arms")
-        self._rounds = np.append(self._rounds, 0)
+            raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, and there are {self.n_arms} already")
+        self._round_counts = np.append(self._round_counts, 0)
         self._sums = np.column_stack([self._sums, np.zeros(2)])
-        roots, base = self._planted["roots"], self._planted["base"]
-        more = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base, 0.5)}
-        self._planted = {**self._planted, **more}
+        roots, base = self._trees["roots"], self._trees["base"]
+        grown = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base, 0.5)}
+        self._trees = {**self._trees, **grown}
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        kept = self._kept if replay else self._kept[:0]
-        planted = {f"planted/{name}": array for name, array in self._planted.items()}
+        stored = self._stored_rounds if replay else self._stored_rounds[:0]
+        trees = {f"trees/{name}": array for name, array in self._trees.items()}
         fitted = np.array([self._fitted_rounds], np.int64)
-        return {"rounds": self._rounds, "sums": self._sums, "kept": kept, "fitted": fitted, **planted}
+        return {"rounds": self._round_counts, "sums": self._sums, "kept": stored, "fitted": fitted, **trees}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         models = self.n_arms if self.arms == "disjoint" else 1
-        kept, rounds, sums = state["kept"], state["rounds"], state["sums"]
-        if kept.shape[1:] != (self._inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
-            raise InvalidInput(f"the file has rounds of shape {kept.shape} for {models} models")
-        planted = below("planted/", state)
-        TreeNetwork({"kind": "trees", "inputs": self._inputs}, planted)  # rejects arrays that do not fit
-        self._kept, self._rounds, self._sums = np.array(kept), np.array(rounds), np.array(sums)
-        self._planted = {name: np.array(array) for name, array in planted.items()}
+        stored, rounds, sums = state["kept"], state["rounds"], state["sums"]
+        if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
+            raise InvalidInput(f"the file has rounds of shape {stored.shape} for {models} models")
+        trees = below("trees/", state)
+        TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
+        self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(rounds), np.array(sums)
+        self._trees = {name: np.array(array) for name, array in trees.items()}
         self._fitted_rounds = int(state["fitted"][0])
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """Return at most ``KEPT_ROUNDS`` rounds: those with the smallest hashes, independent of their order."""
-    if len(rounds) <= KEPT_ROUNDS:
+    """Return at most ``MAX_STORED_ROUNDS`` rounds, those with the smallest hashes. Their order does not matter."""
+    if len(rounds) <= MAX_STORED_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
-    mixed = np.zeros(len(rounds), np.uint64)
+    hashes = np.zeros(len(rounds), np.uint64)
     for column in bits.T:
-        mixed = (mixed ^ column) * _ODD
-        mixed ^= mixed >> np.uint64(29)
-    return rounds[np.argsort(mixed, kind="stable")[:KEPT_ROUNDS]]
+        hashes = (hashes ^ column) * _HASH_MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
+    return rounds[np.argsort(hashes, kind="stable")[:MAX_STORED_ROUNDS]]
 
 
-def _coarse(numbers: FloatArray) -> FloatArray:
-    """Return numbers with 16 binary digits: thresholds may be training values, which files must not contain."""
+def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
+    """Return numbers rounded to 16 binary digits. Thresholds may be training values, which files must not contain."""
     fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
@@ -224,27 +226,26 @@ def _bin_edges(contexts: FloatArray) -> list[FloatArray]:
     """Return the edges of each column's bins: quantiles, or midpoints between values if there are few values."""
     edges = []
     for column in contexts.T:
-        numbers = np.unique(column)
-        middles = 0.5 * (numbers[:-1] + numbers[1:])
-        if len(numbers) > _BINS:
-            middles = np.quantile(column, np.linspace(0.0, 1.0, _BINS + 1)[1:-1])
-        edges.append(np.unique(_coarse(middles)))
+        values = np.unique(column)
+        midpoints = 0.5 * (values[:-1] + values[1:])
+        if len(values) > _MAX_BINS:
+            midpoints = np.quantile(column, np.linspace(0.0, 1.0, _MAX_BINS + 1)[1:-1])
+        edges.append(np.unique(_round_to_16_bits(midpoints)))
     return edges
 
 
-def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
-    """Return trees for every model with enough rounds, as the arrays of a ``TreeNetwork``; node 0 is an empty leaf."""
+def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
+    """Fit trees for each model with enough rounds. Return the arrays of a ``TreeNetwork``, in which node 0 is empty."""
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
-    contexts, numbers = rounds[:, :-3], rounds[:, -3]
-    planted = empty_trees(models, _TREES)
+    contexts, model_indices = rounds[:, :-3], rounds[:, -3]
+    trees = empty_trees(n_models, _TREES_PER_ARM)
     edges = _bin_edges(contexts)
-    bins = np.stack(
-        [np.searchsorted(of, column) for of, column in zip(edges, contexts.T, strict=True)], axis=1, dtype=np.float32
-    )
-    parts: dict[str, list[AnyArray]] = {name: [planted[name]] for name in ("feature", "threshold", "children", "value")}
-    size, depth = 1, 1
-    for model in range(models):
-        rows = np.flatnonzero(numbers == model)
+    binned = [np.searchsorted(cuts, column) for cuts, column in zip(edges, contexts.T, strict=True)]
+    bins = np.stack(binned, axis=1, dtype=np.float32)
+    parts: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
+    n_nodes, depth = 1, 1
+    for model in range(n_models):
+        rows = np.flatnonzero(model_indices == model)
         if len(rows) < _MIN_ROUNDS:
             continue
         rewards, weights = rounds[rows, -2], rounds[rows, -1]
@@ -252,41 +253,43 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
         scale = float(rewards.std()) or 1.0
         # Rounding makes the trees independent of the unit of rewards, ties included.
         residuals = np.round((rewards - base) / scale, 9)
-        planted["base"][model] = base
-        for number, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
+        trees["base"][model] = base
+        for tree_index, (tree, values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
             leaf = tree.children_left < 0
             nodes = np.arange(tree.node_count)
             children = np.where(leaf, nodes, [tree.children_left, tree.children_right])
-            split = zip(tree.feature[~leaf], tree.threshold[~leaf], strict=True)
+            splits = zip(tree.feature[~leaf], tree.threshold[~leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
-            thresholds[~leaf] = [edges[column][int(at)] for column, at in split]
-            planted["roots"][model, number] = size
+            thresholds[~leaf] = [edges[column][int(bin_index)] for column, bin_index in splits]
+            trees["roots"][model, tree_index] = n_nodes
             parts["feature"].append(np.where(leaf, 0, tree.feature).astype(np.int64))
             parts["threshold"].append(thresholds)
-            parts["children"].append(children.astype(np.int64) + size)
+            parts["children"].append(children.astype(np.int64) + n_nodes)
             parts["value"].append(scale * values)
-            size, depth = size + tree.node_count, max(depth, int(tree.max_depth))
-    joined = {name: np.concatenate(arrays, axis=-1) for name, arrays in parts.items()}
-    return {**planted, **joined, "depth": np.array([depth], np.int64)}
+            n_nodes, depth = n_nodes + tree.node_count, max(depth, int(tree.max_depth))
+    concatenated = {name: np.concatenate(arrays, axis=-1) for name, arrays in parts.items()}
+    return {**trees, **concatenated, "depth": np.array([depth], np.int64)}
 
 
 def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
-    """Yield trees and the values of their nodes, (nodes,): each is fitted to the residuals of those before it."""
+    """Yield trees with the values of their nodes, (nodes,). Each is fitted to the residuals of the trees before."""
     from sklearn.tree import DecisionTreeRegressor
 
     n = len(residuals)
     rng = np.random.default_rng(seed)
-    least = max(2, _LEAF_ROUNDS * min(n, _SPLIT_ROUNDS) // n)
-    even = bool((weights == weights[0]).all())
-    for number in range(_TREES):
-        shown = rng.choice(n, _SPLIT_ROUNDS, replace=False) if n > _SPLIT_ROUNDS else np.arange(n)
+    min_leaf = max(2, _MIN_LEAF_ROUNDS * min(n, _MAX_SPLIT_ROUNDS) // n)
+    equal_weights = bool((weights == weights[0]).all())
+    for tree_index in range(_TREES_PER_ARM):
+        sample = rng.choice(n, _MAX_SPLIT_ROUNDS, replace=False) if n > _MAX_SPLIT_ROUNDS else np.arange(n)
         fitted = DecisionTreeRegressor(
-            splitter="random", max_leaf_nodes=_LEAVES, min_samples_leaf=least, random_state=number
+            splitter="random", max_leaf_nodes=_MAX_LEAVES, min_samples_leaf=min_leaf, random_state=tree_index
         )
         # Input checks would take as long as the trees.
-        fitted.fit(bins[shown], residuals[shown], sample_weight=None if even else weights[shown], check_input=False)
+        sample_weight = None if equal_weights else weights[sample]
+        fitted.fit(bins[sample], residuals[sample], sample_weight=sample_weight, check_input=False)
         leaves, nodes = fitted.apply(bins, check_input=False), fitted.tree_.node_count
         counts = np.bincount(leaves, weights, minlength=nodes)
-        values = _RATE * np.bincount(leaves, weights * residuals, minlength=nodes) / np.where(counts > 0, counts, 1.0)
+        sums = np.bincount(leaves, weights * residuals, minlength=nodes)
+        values = _LEARNING_RATE * sums / np.where(counts > 0, counts, 1.0)
         residuals = residuals - values[leaves]
         yield fitted.tree_, values

@@ -389,7 +389,7 @@ def deployed_of_parts(
             images=None if header["images"] is None else ImageRule(**header["images"]),
             ranges=ranges,
             feature_names=feature_names,
-            largest_norm=frozen.largest_norm,
+            max_norm=frozen.max_norm,
         ),
         reference=reference,
     )

@@ -390,7 +390,7 @@ class NewArms(NamedTuple):
 
 
 _NUMBERS_AND_TEXTS: dict[str, Any] = {
-    "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
+    "policy": str, "domain": str, "arms": str, "n_arms": int, "max_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip
 
 
@@ -409,7 +409,7 @@ class FrozenPolicy:
     #: Members predict (reward - first number) / second number.
     reward_unit: tuple[float, float]
     #: Contexts of a larger norm are rejected.
-    largest_norm: float
+    max_norm: float
     rounds_learned: int
     exploration: Exploration
     seed: int
@@ -439,8 +439,8 @@ class FrozenPolicy:
             raise ValueError(f"arms are {self.arms!r}")
         if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
             raise ValueError(f"reward_unit is {self.reward_unit}")
-        if not self.largest_norm > 0 or math.isinf(self.largest_norm) or self.rounds_learned < 0:
-            raise ValueError(f"largest_norm is {self.largest_norm}, rounds_learned {self.rounds_learned}")
+        if not self.max_norm > 0 or math.isinf(self.max_norm) or self.rounds_learned < 0:
+            raise ValueError(f"max_norm is {self.max_norm}, rounds_learned {self.rounds_learned}")
         shape = self.context_shape
         if self.transform is not None:
             if self.transform.n_inputs != math.prod(shape):

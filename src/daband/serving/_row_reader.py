@@ -72,7 +72,7 @@ class RowReader:
         images: ImageRule | None,
         ranges: tuple[FloatArray, FloatArray] | None,
         feature_names: Sequence[str],
-        largest_norm: float,
+        max_norm: float,
     ) -> None:
         self.shape = shape
         self.table = table
@@ -80,7 +80,7 @@ class RowReader:
         #: The input of the only column, "image" or "text", if a row may be given without its name.
         self._alone = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
         self._names = tuple(feature_names)
-        self._largest_norm = largest_norm
+        self._max_norm = max_norm
         self.ranges = ranges
         self._inverse: FloatArray | None = None
         self._short: tuple[FloatArray, FloatArray] | None = None
@@ -90,7 +90,7 @@ class RowReader:
                 raise ValueError(f"ranges have shapes {centre.shape} and {scale.shape}, rows {shape}")
             self._inverse = 1.0 / scale
             with np.errstate(over="ignore"):
-                furthest = float(((largest_norm + np.abs(centre)) * self._inverse).max())
+                furthest = float(((max_norm + np.abs(centre)) * self._inverse).max())
             if len(centre) == math.prod(shape) <= _SHORT and furthest < _LARGE:
                 self._short = centre, self._inverse
 
@@ -181,7 +181,7 @@ class RowReader:
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """Return the warnings for one context of floating-point numbers."""
         flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
-        if self._short is not None and math.hypot(*flat.tolist()) <= self._largest_norm:  # so that nothing overflows
+        if self._short is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
             apart = flat - self._short[0]
             apart *= self._short[1]
             # Usually the sum of squares over all numbers is below the limit for one number.
@@ -211,16 +211,16 @@ class RowReader:
 
     def _check_size(self, flat: AnyArray) -> None:
         """Raise an error for numbers (d,) that are not finite, or whose norm is larger than the policy accepts."""
-        if float(flat.dot(flat)) <= self._largest_norm * self._largest_norm:
+        if float(flat.dot(flat)) <= self._max_norm * self._max_norm:
             return
         wrong = np.flatnonzero(~np.isfinite(flat))
         if len(wrong):
             raise InvalidInput(f"{self._name(int(wrong[0]))} of the row is {flat[wrong[0]]}; numbers must be finite")
         largest = float(np.abs(flat).max())
         norm = largest * float(np.linalg.norm(flat.astype(np.float64) / largest)) if largest else 0.0
-        if norm > self._largest_norm:
+        if norm > self._max_norm:
             raise InvalidInput(
-                f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._largest_norm:g}"
+                f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
             )
 
     def _far(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:

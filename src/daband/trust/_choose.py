@@ -17,11 +17,11 @@ from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.linear._advantages import LogEvidence
 from daband.policies._incoming_rounds import log_weights
-from daband.policies._log_policy import MAX_NUMBERS, LogPolicy
+from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.policies._trees import KEPT_ROUNDS
+from daband.policies._trees import MAX_STORED_ROUNDS
 from daband.training._loop import CandidateProgress, train_candidates, training_budget
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
@@ -104,7 +104,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not logged),
     ]
     if logged and not image:
-        method = "log" if math.prod(pair.context_shape) <= MAX_NUMBERS else f"log{_PCA_SUFFIX}"
+        method = "log" if math.prod(pair.context_shape) <= MAX_DIMENSIONS else f"log{_PCA_SUFFIX}"
         of_log = [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
         return of_log if pair.catalogue is None else [*of_log, *by_features]
     if pair.catalogue is not None and not image:
@@ -436,7 +436,7 @@ def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain
     """Let a policy learn the held-out rounds of a log after its assessment, because logged rewards are noisy."""
     if not isinstance(held_out, LoggedDomain):
         return
-    for name, rounds in held_out.by_domain(0, min(len(held_out), KEPT_ROUNDS), seed=seed):
+    for name, rounds in held_out.by_domain(0, min(len(held_out), MAX_STORED_ROUNDS), seed=seed):
         weights = log_weights(policy, rounds.propensities)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
 

@@ -480,9 +480,7 @@ class ImagePaths:
 
     def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
         self.feature_names = range(math.prod(shape))
-        self._reader = RowReader(
-            shape=shape, table=None, images=rule, ranges=None, feature_names=(), largest_norm=math.inf
-        )
+        self._reader = RowReader(shape=shape, table=None, images=rule, ranges=None, feature_names=(), max_norm=math.inf)
 
     def apply(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts (n, d) of rows."""
