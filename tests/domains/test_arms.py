@@ -273,7 +273,7 @@ def test_members_without_features_are_not_pooled_by_a_catalogue(tmp_path):
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     policy.arm_names = ("a", "b")
-    with pytest.raises(daband.InvalidInput, match="5 is not a text"):
+    with pytest.raises(daband.InvalidInput, match="5 is not a string"):
         policy.add_arm(5)
     assert (policy.n_arms, policy.arm_names) == (2, ("a", "b"))
 

@@ -77,11 +77,11 @@ def test_a_catalogue_survives_json_and_reads_new_arms():
     np.testing.assert_array_equal(again.vectors, many.vectors)
     features = draw.normal(size=40)
     grown = many.with_arms(["new"], [features])
-    np.testing.assert_array_equal(grown.vectors[-1], again.vectors_of([features])[0])
-    with pytest.raises(InvalidInput, match="is an arm already"):
+    np.testing.assert_array_equal(grown.vectors[-1], again.arm_vectors([features])[0])
+    with pytest.raises(InvalidInput, match="is already an arm"):
         grown.with_arms(["new"], [features])
     with pytest.raises(InvalidInput, match="40 finite numbers"):
-        many.vectors_of([[1.0, np.nan]])
+        many.arm_vectors([[1.0, np.nan]])
 
 
 def test_distances_are_in_units_of_the_usual_neighbour():

@@ -8,7 +8,7 @@ import pytest
 from daband.errors import InvalidInput
 from daband.linear import _primal_ridge as primal_ridge
 from daband.linear._dual_ridge import DualRidge
-from daband.linear._primal_ridge import LARGEST_SQUARE, check_norm
+from daband.linear._primal_ridge import MAX_SQUARED_NORM, check_norm
 from daband.linear._ridge_head import RidgeHead
 
 from .dense import play, targets
@@ -57,7 +57,7 @@ def contexts_of(kind, square):
 
 
 @pytest.mark.parametrize("batch", [1, 7, ROUNDS])
-@pytest.mark.parametrize("square", [1e4, 1e7, LARGEST_SQUARE])
+@pytest.mark.parametrize("square", [1e4, 1e7, MAX_SQUARED_NORM])
 @pytest.mark.parametrize("kind", ["one row", "first row", "one feature", "all"])
 def test_predictions_are_accurate_up_to_the_limit(kind, square, batch):
     contexts, probe = contexts_of(kind, square)
@@ -77,7 +77,7 @@ def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
     """The inverse is computed from A after every 1,024 rounds, where the outlier hides all others: it must be kept."""
     rng = np.random.default_rng(0)
     contexts, rewards = rng.uniform(-1, 1, (3_000, dim)), rng.random(3_000)
-    contexts[500] *= np.sqrt(0.9 * LARGEST_SQUARE) / np.linalg.norm(contexts[500])
+    contexts[500] *= np.sqrt(0.9 * MAX_SQUARED_NORM) / np.linalg.norm(contexts[500])
     head, heads = make_head(dim=dim), np.zeros(3_000, np.int64)
     for start in range(0, 3_000, 20):
         part = slice(start, start + 20)
@@ -106,7 +106,7 @@ def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
         lambda: head.learn(contexts, np.zeros(n, np.int64), rewards[:, 0]),
         lambda: play(head, contexts, rewards, first_round=n),
     ):
-        with pytest.raises(InvalidInput, match=r"too large against ridge=1 .* squared norm 4e\+18"):
+        with pytest.raises(InvalidInput, match=r"too large for ridge=1 .* squared norm 4e\+18"):
             call()
         for name, array in head.state().items():
             np.testing.assert_array_equal(array, before[name])
@@ -124,13 +124,13 @@ def test_the_limit_is_in_units_of_the_ridge():
 
 def test_a_failed_factorisation_changes_nothing(monkeypatch):
     """The limit keeps the dual form far from here; without it, a batch that fails half-way is taken back."""
-    monkeypatch.setattr(primal_ridge, "LARGEST_SQUARE", np.inf)
+    monkeypatch.setattr(primal_ridge, "MAX_SQUARED_NORM", np.inf)
     rng = np.random.default_rng(0)
     statistics = DualRidge(2, 4, 1.0)
     statistics.update(rng.normal(size=(300, 4)), np.array([0, 1] * 150), targets(rng.random(300)))
     before = statistics.state()
     contexts = np.concatenate([rng.normal(size=(299, 4)), np.full((3, 4), 1e9)])
-    with pytest.raises(InvalidInput, match="too large against ridge=1 for exact arithmetic"):
+    with pytest.raises(InvalidInput, match="too large for ridge=1 in floating-point arithmetic"):
         statistics.update(contexts, np.array([0] * 299 + [1] * 3), np.ones((302, 2)))
     after = statistics.state()
     assert before.keys() == after.keys()

@@ -80,7 +80,7 @@ def test_a_student_predicts_as_the_mixture_does(trained):
 
 def test_only_networks_of_one_shape_have_a_student(trained):
     plain = daband.Mixture(context_shape=(6,), n_arms=3)
-    with pytest.raises(InvalidInput, match="neural policies of one shape"):
+    with pytest.raises(InvalidInput, match="neural policies of one context shape"):
         plain.student()
     fresh = daband.DABand.for_pair(pair(), members=2, **STYLE)
     with pytest.raises(InvalidInput, match="target contexts"):
@@ -103,7 +103,7 @@ def test_a_member_that_uses_few_arms_is_left_out_with_a_warning(tmp_path):
         for _ in range(9):
             policy.observe_target(contexts[:64])
     assert policy.weights["one arm"] == pytest.approx(1 / 3)
-    with pytest.warns(UserWarning, match="'one arm' is left out"):
+    with pytest.warns(UserWarning, match="'one arm' is dropped"):
         policy.observe_target(contexts[:64])
     assert policy.weights == {"a": 0.5, "b": 0.5, "one arm": 0.0}
     policy.save(tmp_path / "p.safetensors")

@@ -66,7 +66,7 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
     policy.update(contexts[0], labels[0], np.ones(240))
     np.testing.assert_array_equal(policy._gram, before)
     policy.observe_target(contexts[1])
-    assert len(policy._contexts[1]) == 240
+    assert len(policy._target_contexts[1]) == 240
     policy.save(tmp_path / "one")
     other = daband.load(tmp_path / "one")
     assert other.settings() == policy.settings()
@@ -77,7 +77,7 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
     rows = contexts[1][:9]
     np.testing.assert_array_equal(other.decide(rows, "target").mean, policy.decide(rows, "target").mean)
     policy.save(tmp_path / "two", replay=False)
-    assert not daband.load(tmp_path / "two")._contexts
+    assert not daband.load(tmp_path / "two")._target_contexts
 
 
 def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
@@ -106,7 +106,7 @@ def test_without_labels_it_is_linucb(settings):
     policy.update(contexts, np.arange(12) % 3, np.ones(12))
     policy.observe_target(contexts)
     policy.adapt()
-    assert not policy._theta
+    assert not policy._target_theta
 
 
 def test_wide_features_get_it_by_default():
@@ -136,4 +136,4 @@ def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
     other = daband.load(tmp_path / "p")
     other.update(contexts[0], labels[0], np.ones(len(labels[0])))
     other.adapt(1)
-    assert set(other._theta) == set(policy._theta)
+    assert set(other._target_theta) == set(policy._target_theta)

@@ -37,7 +37,7 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
     assert set(policy.select(contexts).propensity.round(9)) <= {0.15, 0.85}
     policy.save(tmp_path / "p.safetensors")
     assert daband.load(tmp_path / "p.safetensors").epsilon == 0.3
-    with pytest.raises(InvalidInput, match="epsilon must lie in"):
+    with pytest.raises(InvalidInput, match="epsilon must be in"):
         policy.epsilon = 7
     assert policy.epsilon == 0.3
 

@@ -1,7 +1,7 @@
-"""Advantages over the best arm, learned from a log and used only if the log proves them.
+"""Learn from a log which arm is better for which context, and use it only if the log proves the gain.
 
 In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context anyway loses to
-that arm, and its own predictions do not show it. So personalisation is a hypothesis, which the log tests:
+that arm, and its own predictions do not show it. So choosing by context is a hypothesis, which the log tests:
 
 1. Doubly robust scores (``_doubly_robust.py``) give the best arm by their means.
 2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
@@ -32,27 +32,29 @@ from daband.linear._doubly_robust import RewardSums, RidgePath, doubly_robust_sc
 from daband.linear._mean_estimates import MeanEstimate, mean_estimate
 from daband.linear._piecewise import PiecewiseStep, ramps_step
 
+#: The number of folds of cross-fitting.
 _FOLDS = 5
-#: Splits of the rounds into folds over which gains and scores are averaged.
+#: The number of random splits into folds, over which gains and scores are averaged.
 _SPLITS = 3
-#: Rounds that a log needs for choices by context.
-_MIN_LOG = 100
-#: Rounds that an arm needs to be chosen by context.
-_MIN_ROUNDS = 10
+#: Minimum number of rounds in a log for choices by context.
+_MIN_LOG_ROUNDS = 100
+#: Minimum number of rounds of a *supported* arm: only supported arms are chosen by context.
+_MIN_ARM_ROUNDS = 10
 #: The probability that no used regression loses to the best arm.
 _CONFIDENCE = 0.99
-#: Random draws from which the quantile of the maximum of correlated normal variables is estimated.
-_DRAWS = 20_000
+#: The number of random draws from which the quantile of the maximum of correlated normal variables is estimated.
+_NORMAL_DRAWS = 20_000
 #: For the linear regression, context values are clipped at this quantile and at one minus this quantile.
-_TRIM = 0.005
-_PIECES = 8
-#: Distance of an arm with few rounds below the best arm, in standard deviations of the reward.
-_GAP = 1e-6
+_CLIP_QUANTILE = 0.005
+#: Maximum number of pieces per column in the piecewise regression.
+_MAX_PIECES = 8
+#: The predicted reward of an unsupported arm is this much below the best arm's, in standard deviations of rewards.
+_UNSUPPORTED_GAP = 1e-6
 
 
 @dataclass(frozen=True)
 class LogEvidence:
-    """Evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of the rewards."""
+    """The evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of rewards."""
 
     #: The best arm, by the mean of its doubly robust scores.
     arm: int
@@ -64,7 +66,7 @@ class LogEvidence:
     error: float
     #: The lower limit of the gain, which holds with probability 99%.
     low: float
-    #: Rounds of the log.
+    #: The number of rounds in the log.
     rounds: int
     #: The fraction of rounds in which another arm than the best one is chosen.
     fraction: float
@@ -77,7 +79,7 @@ class LogEvidence:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Predicted rewards that are linear in features of contexts."""
+    """Predicted rewards of each arm, linear in piecewise features of contexts, with the evidence for them."""
 
     #: Maps contexts to features.
     step: PiecewiseStep
@@ -97,41 +99,49 @@ def learn_advantages(
     offered: Mask = None,
     seed: int = 0,
 ) -> Advantages:
-    """Learn from a log: contexts (n, d), and arms, rewards and propensities (n,).
+    """Return the predicted rewards that a log supports.
 
-    Without ``by_context`` the best arm is always chosen, and there is no estimated gain. ``offered`` (K,) are the arms
-    that may be chosen; if the log has none of them, all arms may be.
+    Args:
+        contexts: (n, d).
+        arms: the logged arms, (n,).
+        rewards: their rewards, (n,).
+        propensities: the probability of each logged arm, (n,).
+        n_arms: the number of arms.
+        by_context: if False, the best arm is always chosen, and no gain is estimated.
+        offered: the arms that may be chosen, (K,); all by default, or if the log has none of them.
+        seed: determines the folds of cross-fitting.
     """
     n, counts = len(arms), np.bincount(arms, minlength=n_arms)
     usable = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
-    if n < _MIN_LOG:
-        return _best_mean(contexts.shape[1], arms, rewards, propensities, usable)
-    steps = [ramps_step(contexts, 1, trim=_TRIM), ramps_step(contexts, _PIECES)]
+    if n < _MIN_LOG_ROUNDS:
+        return _mean_rewards(contexts.shape[1], arms, rewards, propensities, usable)
+    steps = [ramps_step(contexts, 1, trim=_CLIP_QUANTILE), ramps_step(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
-    supported = usable & (counts >= min(_MIN_ROUNDS, max(1, n // (2 * n_arms))))
+    supported = usable & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     supported = supported if supported.any() else usable & (counts > 0)
     splits = [
-        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, fold_numbers(0, n, _FOLDS, key), n_arms)
-        for key in range(_SPLITS * seed, _SPLITS * (seed + 1))
+        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, fold_numbers(0, n, _FOLDS, split_seed), n_arms)
+        for split_seed in range(_SPLITS * seed, _SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.scores() for nested in splits], axis=0)
     best = int(np.where(supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and supported.sum() > 1:
         gains = np.mean([_cross_fitted_gains(nested, designs, supported, best) for nested in splits], axis=0)
-    estimates = [mean_estimate(column) for column in gains.T]
-    quantile = _largest_quantile(gains)
+    estimates = [mean_estimate(gain) for gain in gains.T]
+    quantile = _maximum_quantile(gains)
     lows = [_lower_limit(estimate, quantile) for estimate in estimates]
-    used = int(np.argmax(lows))
-    contrasts = _fit_contrasts(designs[used], scores, supported)
-    chosen = _choices(designs[used] @ contrasts.T, supported, best)
-    evidence = _evidence(estimates[used], lows[used], scores[:, best], best, float((chosen != best).mean()))
+    best_fit = int(np.argmax(lows))
+    contrasts = _fit_contrasts(designs[best_fit], scores, supported)
+    chosen = _choose_arms(designs[best_fit] @ contrasts.T, supported, best)
+    fraction = float((chosen != best).mean())
+    evidence = _build_evidence(estimates[best_fit], lows[best_fit], scores[:, best], best, fraction)
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
-    theta = contrasts + _fit_level(designs[used], scores)
+    theta = contrasts + _fit_level(designs[best_fit], scores)
     theta[~supported] = theta[best]
-    theta[~supported, 0] -= _GAP * (float(rewards.std()) or 1.0)
-    return Advantages(steps[used], theta, evidence)
+    theta[~supported, 0] -= _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
+    return Advantages(steps[best_fit], theta, evidence)
 
 
 def prove_choices(scores: FloatArray, chosen: IntArray, best: int) -> LogEvidence:
@@ -139,44 +149,45 @@ def prove_choices(scores: FloatArray, chosen: IntArray, best: int) -> LogEvidenc
     gains = scores[np.arange(len(chosen)), chosen] - scores[:, best]
     gain = mean_estimate(gains)
     low = _lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE))
-    return _evidence(gain, low, scores[:, best], best, float((chosen != best).mean()))
+    return _build_evidence(gain, low, scores[:, best], best, float((chosen != best).mean()))
 
 
 def _cross_fitted_gains(
     nested: _NestedScores, designs: Sequence[FloatArray], supported: BoolArray, best: int
 ) -> FloatArray:
-    """Return the gain of each round (n, regressions), by regressions that have not seen its fold."""
+    """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
     scores = nested.scores()
     gains = np.zeros((len(scores), len(designs)))
     for fold in range(_FOLDS):
-        held, fit = nested.folds == fold, nested.folds != fold
-        inside = nested.scores(without=fold)[fit]
-        for which, design in enumerate(designs):
-            theta = _fit_contrasts(design[fit], inside, supported)
-            chosen = _choices(design[held] @ theta.T, supported, best)
-            of_fold = scores[held]
-            gains[held, which] = of_fold[np.arange(len(chosen)), chosen] - of_fold[:, best]
+        held_out, fitted = nested.folds == fold, nested.folds != fold
+        inner_scores = nested.scores(excluded=fold)[fitted]
+        for index, design in enumerate(designs):
+            theta = _fit_contrasts(design[fitted], inner_scores, supported)
+            chosen = _choose_arms(design[held_out] @ theta.T, supported, best)
+            fold_scores = scores[held_out]
+            gains[held_out, index] = fold_scores[np.arange(len(chosen)), chosen] - fold_scores[:, best]
     return gains
 
 
-def _best_mean(
+def _mean_rewards(
     dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, usable: BoolArray
 ) -> Advantages:
-    """Return the arms' means, weighted by inverse propensities and shrunk towards the mean over all arms."""
+    """Predict each arm by its mean reward, weighted by inverse propensities and shrunk towards the overall mean."""
     weights, n_arms = 1.0 / propensities, len(usable)
     counts = np.bincount(arms, weights, minlength=n_arms)
-    middle = float(weights @ rewards / weights.sum())
-    one = float(weights.mean())
-    means = (np.bincount(arms, weights * rewards, minlength=n_arms) + one * middle) / (counts + one)
+    overall_mean = float(weights @ rewards / weights.sum())
+    unit_weight = float(weights.mean())
+    sums = np.bincount(arms, weights * rewards, minlength=n_arms)
+    means = (sums + unit_weight * overall_mean) / (counts + unit_weight)
     best = int(np.where(usable & (counts > 0), means, -np.inf).argmax())
-    none = np.zeros(0)
-    step = PiecewiseStep(np.zeros(0, np.int64), none, none, none, none, dim)
+    empty = np.zeros(0)
+    step = PiecewiseStep(np.zeros(0, np.int64), empty, empty, empty, empty, dim)
     evidence = LogEvidence(best, float(means[best]), 0.0, math.inf, -math.inf, len(arms), 0.0)
     return Advantages(step, means[:, None], evidence)
 
 
 class _NestedScores:
-    """Doubly robust scores of a log, cross-fitted; optionally by models that have not seen one more fold either."""
+    """The doubly robust scores of a log, cross-fitted. Models can also exclude a second fold."""
 
     def __init__(
         self,
@@ -192,20 +203,20 @@ class _NestedScores:
         self._sums = RewardSums(_FOLDS, n_arms, features, float(rewards.mean()))
         self._sums.add(features, folds, arms, rewards)
 
-    def scores(self, without: int | None = None) -> FloatArray:
-        """Return the scores (n, K); models do not see the fold ``without``, whose own scores are undefined."""
+    def scores(self, excluded: int | None = None) -> FloatArray:
+        """Return the scores (n, K). Models do not see the fold ``excluded``, whose own scores are then meaningless."""
         predicted = np.zeros((len(self._arms), self._n_arms))
-        penalties = None if without is None else self._sums.penalties([without])
+        penalties = None if excluded is None else self._sums.penalties([excluded])
         for fold in range(self._sums.folds):
-            if fold != without:
-                held = self.folds == fold
-                model = self._sums.fit({fold} if without is None else {fold, without}, penalties)
-                predicted[held] = model.predict(self._features[held])
+            if fold != excluded:
+                held_out = self.folds == fold
+                model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
+                predicted[held_out] = model.predict(self._features[held_out])
         return doubly_robust_scores(predicted, self._arms, self._rewards, self._propensities)
 
 
 def _fit_contrasts(design: FloatArray, scores: FloatArray, supported: BoolArray) -> FloatArray:
-    """Return coefficients (K, features) of each arm's score less the mean score of all supported arms."""
+    """Return coefficients (K, features) of each arm's score minus the mean score of supported arms."""
     contrasts = scores - scores[:, supported].mean(axis=1, keepdims=True)
     path = _ridge_path(design, contrasts[:, supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
@@ -214,6 +225,7 @@ def _fit_contrasts(design: FloatArray, scores: FloatArray, supported: BoolArray)
 
 
 def _fit_constants(scores: FloatArray, features: int) -> FloatArray:
+    """Return coefficients (K, features) of constant predictions: each arm's mean score minus the overall mean."""
     theta = np.zeros((scores.shape[1], features))
     theta[:, 0] = scores.mean(axis=0) - scores.mean()
     return theta
@@ -226,27 +238,28 @@ def _fit_level(design: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
+    """Return the ridge regressions of targets (n, m) on a design (n, features) with a leading 1."""
     return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
 
 
-def _choices(predicted: FloatArray, supported: BoolArray, best: int) -> IntArray:
-    """Return the arm with the largest prediction (n,), or the best arm on ties."""
+def _choose_arms(predicted: FloatArray, supported: BoolArray, best: int) -> IntArray:
+    """Return the supported arm with the largest prediction in each row (n,), or ``best`` on ties."""
     allowed = np.where(supported, predicted, -np.inf)
     chosen = allowed.argmax(axis=1)
     return np.where(allowed[:, best] >= allowed.max(axis=1), best, chosen)
 
 
-def _largest_quantile(gains: FloatArray) -> float:
-    """Return the quantile of the largest of the columns' studentised means, if all their expectations are 0."""
-    alone = NormalDist().inv_cdf(_CONFIDENCE)
+def _maximum_quantile(gains: FloatArray) -> float:
+    """Return the quantile of the maximum of the columns' studentised means, if all their expectations are 0."""
+    single = NormalDist().inv_cdf(_CONFIDENCE)
     deviations = gains.std(axis=0)
-    varying = gains[:, deviations > 0]
-    if varying.shape[1] < 2:
-        return alone
-    values, vectors = np.linalg.eigh(np.corrcoef(varying.T))
-    draws = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
-    largest = (draws * np.sqrt(np.maximum(values, 0.0)) @ vectors.T).max(axis=1)
-    return max(alone, float(np.quantile(largest, _CONFIDENCE)))
+    varying_gains = gains[:, deviations > 0]
+    if varying_gains.shape[1] < 2:
+        return single
+    values, vectors = np.linalg.eigh(np.corrcoef(varying_gains.T))
+    draws = np.random.default_rng(0).standard_normal((_NORMAL_DRAWS, len(values)))
+    maxima = (draws * np.sqrt(np.maximum(values, 0.0)) @ vectors.T).max(axis=1)
+    return max(single, float(np.quantile(maxima, _CONFIDENCE)))
 
 
 def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
@@ -254,5 +267,6 @@ def _lower_limit(gain: MeanEstimate, quantile: float) -> float:
     return min(gain.limit(quantile), gain.value - quantile * gain.error) if gain.error > 0 else 0.0
 
 
-def _evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> LogEvidence:
+def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best: int, fraction: float) -> LogEvidence:
+    """Return the evidence from the gain, its lower limit, and the scores (n,) of the best arm."""
     return LogEvidence(best, float(scores.mean()), gain.value, gain.error, low, len(scores), fraction)

@@ -1,4 +1,4 @@
-"""Arms with features: their names, their features as vectors, and the transform that reads the features of a new arm.
+"""Define the catalogue of arms with features.
 
 A pair made with ``arms=`` has a catalogue. Policies, saved files and exported files keep it.
 """
@@ -18,19 +18,20 @@ from daband.errors import InvalidInput, did_you_mean
 
 #: Maximum number of principal components of arm features. Each is multiplied by every context feature.
 _MAX_COMPONENTS = 32
-_SMALLEST_DEVIATION = 1e-9
-#: Arm features are clipped at this many standard deviations, as context features are.
-_CLIP = 5.0
+#: A feature with a smaller standard deviation is constant.
+_MIN_DEVIATION = 1e-9
+#: Arm features are clipped at this many standard deviations, like context features.
+_MAX_DEVIATIONS = 5.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Catalogue:
-    """Arms with features.
+    """The arms of a pair, with their names and features.
 
     ``vectors`` (K, m + 1) are the features as policies use them. They are centred and divided by standard deviations
     and by sqrt(m), so that their norm is about 1; the last column is the constant 1. More than 32 features are replaced
     by principal components.
-    ``offered`` (2, K) says which arms the source and the target have.
+    ``offered`` (2, K) is True for the arms that the source (row 0) and the target (row 1) have.
     """
 
     names: tuple[str, ...]
@@ -51,60 +52,64 @@ class Catalogue:
                 f"{self.vectors.shape} and {self.offered.shape}"
             )
         if not all(np.isfinite(part).all() for part in (self.vectors, self.mean, self.deviation)):
-            raise ValueError("features of arms must be finite")
+            raise ValueError("vectors, mean and deviation must be finite")
         if len(self.index) != len(self.names):
-            raise InvalidInput("arms: two arms have the same name")
+            raise InvalidInput("arms must have different names, but two are equal")
 
     @classmethod
     def fit(
         cls, names: Sequence[str], features: FloatArray, *, table: TableTransform | None = None, offered: Any = None
     ) -> Catalogue:
-        """Return the catalogue of arms with features (K, m), which ``table`` has computed if it is given."""
+        """Return a catalogue for arms with these names and features (K, m).
+
+        ``table`` is the transform that computed the features, if any. ``offered`` (2, K) is as in ``Catalogue``.
+        """
         mean, deviation = features.mean(axis=0), features.std(axis=0)
-        deviation = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
-        scaled, axes = np.clip((features - mean) / deviation, -_CLIP, _CLIP), None
+        deviation = np.where(deviation > _MIN_DEVIATION, deviation, 1.0)
+        scaled, axes = np.clip((features - mean) / deviation, -_MAX_DEVIATIONS, _MAX_DEVIATIONS), None
         if scaled.shape[1] > _MAX_COMPONENTS:
             axes = np.ascontiguousarray(np.linalg.svd(scaled, full_matrices=False)[2][:_MAX_COMPONENTS])
-        shown = np.ones((2, len(names)), np.bool_) if offered is None else offered
-        width = len(mean if axes is None else axes)
-        made = cls(tuple(names), np.ones((len(names), width + 1)), shown, table, mean, deviation, axes)
-        return replace(made, vectors=made._vectors(features))
+        offered_arms = np.ones((2, len(names)), np.bool_) if offered is None else offered
+        n_features = len(mean if axes is None else axes)
+        catalogue = cls(tuple(names), np.ones((len(names), n_features + 1)), offered_arms, table, mean, deviation, axes)
+        return replace(catalogue, vectors=catalogue._to_vectors(features))
 
     @functools.cached_property
     def index(self) -> dict[str, int]:
         """The index of every arm by name."""
-        return {name: at for at, name in enumerate(self.names)}
+        return {name: index for index, name in enumerate(self.names)}
 
-    def _vectors(self, features: FloatArray) -> FloatArray:
-        scaled = np.clip((features - self.mean) / self.deviation, -_CLIP, _CLIP)
+    def _to_vectors(self, features: FloatArray) -> FloatArray:
+        """Return features (n, m) standardised, projected and scaled, with a 1 appended."""
+        scaled = np.clip((features - self.mean) / self.deviation, -_MAX_DEVIATIONS, _MAX_DEVIATIONS)
         if self.axes is not None:
             scaled = scaled @ self.axes.T
         return np.concatenate([scaled / np.sqrt(max(1, scaled.shape[1])), np.ones((len(scaled), 1))], axis=1)
 
-    def vectors_of(self, features: Sequence[Any]) -> FloatArray:
+    def arm_vectors(self, features: Sequence[Any]) -> FloatArray:
         """Return the vectors (n, m + 1) of arms: mappings from column to value, or arrays (m,) without a table."""
         if self.table is not None:
             rows = []
-            for one in features:
-                if not isinstance(one, Mapping):
-                    raise InvalidInput(f"features of an arm must be a mapping from column to value, got {one!r}")
-                rows.append(self.table.rows.read(one)[0])
-            return self._vectors(np.array(rows).reshape(len(rows), -1))
+            for row in features:
+                if not isinstance(row, Mapping):
+                    raise InvalidInput(f"features of an arm must be a mapping from column to value, got {row!r}")
+                rows.append(self.table.rows.read(row)[0])
+            return self._to_vectors(np.array(rows).reshape(len(rows), -1))
         array = as_numpy(np.array(features, np.float64), "features")
         if array.shape != (len(array), len(self.mean)) or not np.isfinite(array).all():
             raise InvalidInput(
                 f"features of an arm must be {len(self.mean)} finite numbers, got shape {array.shape[1:]}"
             )
-        return self._vectors(array)
+        return self._to_vectors(array)
 
     def with_arms(self, names: Sequence[str], features: Sequence[Any]) -> Catalogue:
         """Return the catalogue with further arms, which are offered in both domains."""
         known = next((name for name in names if name in self.index), None)
         if known is not None:
-            raise InvalidInput(f"{known!r} is an arm already")
-        more = np.ones((2, len(names)), np.bool_)
-        vectors = np.concatenate([self.vectors, self.vectors_of(features)])
-        offered = np.concatenate([self.offered, more], axis=1)
+            raise InvalidInput(f"name must be new, but {known!r} is already an arm")
+        new_offered = np.ones((2, len(names)), np.bool_)
+        vectors = np.concatenate([self.vectors, self.arm_vectors(features)])
+        offered = np.concatenate([self.offered, new_offered], axis=1)
         return replace(self, names=(*self.names, *names), vectors=vectors, offered=offered)
 
     def look_up(self, arms: Sequence[Any]) -> tuple[list[str], list[int], FloatArray | None]:
@@ -113,7 +118,7 @@ class Catalogue:
         An arm is an id, or a mapping with its "id" and its features. Vectors are None if all arms are known and none
         has features.
         """
-        try:  # the usual case, with nothing to read
+        try:  # the usual case: known ids without features
             known = list(map(self.index.__getitem__, arms))
         except (KeyError, TypeError):
             known = []
@@ -122,27 +127,27 @@ class Catalogue:
         names = [str(arm["id"]) if isinstance(arm, Mapping) and "id" in arm else arm for arm in arms]
         wrong = next((arm for arm in names if not isinstance(arm, str)), None)
         if wrong is not None:
-            raise InvalidInput(f'arms: an arm is an id or a mapping with its "id" and features, got {repr(wrong)[:80]}')
+            raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
-            raise InvalidInput("arms: an id is given twice")
+            raise InvalidInput("arms must have different ids, but one is given twice")
         indices = [self.index.get(name, -1) for name in names]
-        given = [at for at, arm in enumerate(arms) if isinstance(arm, Mapping) and len(arm) > 1]
-        unknown = {at for at, index in enumerate(indices) if index < 0}.difference(given)
-        bare = names[min(unknown)] if unknown else None
-        if bare is not None:
+        with_features = [position for position, arm in enumerate(arms) if isinstance(arm, Mapping) and len(arm) > 1]
+        missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
+        unknown = names[min(missing)] if missing else None
+        if unknown is not None:
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
             raise InvalidInput(
-                f"arms: {bare!r} is not in the catalogue{did_you_mean(bare, list(self.names)[:1000])}; a new arm needs "
-                f"its features{columns}"
+                f"arms: {unknown!r} is not in the catalogue{did_you_mean(unknown, list(self.names)[:1000])}; "
+                f"a new arm needs its features{columns}"
             )
-        if not given:
+        if not with_features:
             return names, indices, None
         vectors = self.vectors[indices]
         if self.table is not None:
-            rows = [{key: value for key, value in arms[at].items() if key != "id"} for at in given]
-            vectors[given] = self.vectors_of(rows)
+            rows = [{name: value for name, value in arms[at].items() if name != "id"} for at in with_features]
+            vectors[with_features] = self.arm_vectors(rows)
         else:
-            vectors[given] = self.vectors_of([arms[at].get("features") for at in given])
+            vectors[with_features] = self.arm_vectors([arms[position].get("features") for position in with_features])
         return names, indices, vectors
 
     def distances(self, known: BoolArray) -> FloatArray:
@@ -154,9 +159,9 @@ class Catalogue:
             return np.full(len(self.names), np.inf)
         learned = self.vectors[known]
         squares = np.square(learned).sum(axis=1)
-        both = [np.partition(squares - 2.0 * (learned @ arm), 1)[:2] + arm @ arm for arm in self.vectors]
-        nearest, second = np.sqrt(np.maximum(both, 0.0)).T
-        return nearest / max(float(np.median(second[known])), _SMALLEST_DEVIATION)
+        nearest_two = [np.partition(squares - 2.0 * (learned @ arm), 1)[:2] + arm @ arm for arm in self.vectors]
+        nearest, second = np.sqrt(np.maximum(nearest_two, 0.0)).T
+        return nearest / max(float(np.median(second[known])), _MIN_DEVIATION)
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types, for ``from_state``."""

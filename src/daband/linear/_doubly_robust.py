@@ -1,4 +1,4 @@
-"""Doubly robust scores, on which every estimate and every policy made from a log is based.
+"""Compute doubly robust scores, on which every estimate and every policy made from a log is based.
 
 The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``: a model's prediction, corrected by
 the observed reward. If the propensities are right, its mean is the arm's value whatever the model predicts; a good
@@ -22,25 +22,27 @@ from daband.linear._kernels import draw_key, uniforms
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
 
-#: Contexts with more dimensions are reduced to their leading principal components.
-_MAX_FEATURES = 256
-_COMPONENTS = 64
+#: Maximum number of dimensions of a context; larger contexts are reduced to principal components.
+_MAX_DIMENSIONS = 256
+#: The number of principal components of larger contexts.
+_N_COMPONENTS = 64
 #: Maximum number of rows to which principal components, means and standard deviations are fitted.
-_SAMPLE = 4096
-_SAMPLE_BYTES = 1 << 28
-#: Penalties per round that are compared, for features of unit variance.
+_MAX_SAMPLE_ROWS = 4096
+#: Maximum size of these rows, in bytes.
+_MAX_SAMPLE_BYTES = 1 << 28
+#: The compared ridge penalties per round, for features of unit variance.
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
-#: An arm with fewer rounds is predicted by its mean.
+#: Minimum number of rounds for a regression; an arm with fewer rounds is predicted by its mean reward.
 _MIN_ROUNDS = 10
-#: A regression uses at most this fraction of its rounds as degrees of freedom.
-_MAX_FREEDOM = 0.9
+#: Maximum degrees of freedom of a regression, as a fraction of its rounds.
+_MAX_FREEDOM_FRACTION = 0.9
 
 
 # Ridge regression from sums.
 
 
 class RidgePath:
-    """Ridge regressions with a free intercept, for every penalty, from sums of n rows (1, z, y).
+    """Ridge regressions with an unpenalised intercept, for any penalty, computed from sums over n rows (1, z, y).
 
     Args:
         gram: (1 + d, 1 + d), the sum of (1, z) (1, z)'.
@@ -60,31 +62,32 @@ class RidgePath:
 
     def best_penalty(self) -> float:
         """Return the penalty with the smallest generalised cross-validation error, summed over the targets."""
-        shrunk = self._eigenvalues + _PENALTIES[:, None]
-        freedom = 1.0 + (self._eigenvalues / shrunk).sum(axis=1)
-        explained = ((2.0 - self._eigenvalues / shrunk) / shrunk) @ (self._projected**2)
+        penalised = self._eigenvalues + _PENALTIES[:, None]
+        freedom = 1.0 + (self._eigenvalues / penalised).sum(axis=1)
+        explained = ((2.0 - self._eigenvalues / penalised) / penalised) @ (self._projected**2)
         residual = np.maximum(self._variance - explained, 0.0).sum(axis=1)
-        left = 1.0 - freedom / self.n
-        allowed = left > 1.0 - _MAX_FREEDOM
+        residual_freedom = 1.0 - freedom / self.n
+        allowed = residual_freedom > 1.0 - _MAX_FREEDOM_FRACTION
         if not allowed.any():
             return float(_PENALTIES[-1])
-        return float(_PENALTIES[np.argmin(np.where(allowed, residual / np.maximum(left, 1e-9) ** 2, np.inf))])
+        errors = np.where(allowed, residual / np.maximum(residual_freedom, 1e-9) ** 2, np.inf)
+        return float(_PENALTIES[np.argmin(errors)])
 
     def coefficients(self, penalty: float, prior: FloatArray | float | None = None) -> FloatArray:
-        """Return intercept and slopes, (1 + d, m); means shrink towards ``prior`` as if it were one more round."""
+        """Return intercept and slopes, (1 + d, m). With ``prior``, means shrink as if ``prior`` were one more round."""
         slopes = self._vectors @ (self._projected / (self._eigenvalues + penalty)[:, None])
         mean = self._mean if prior is None else (self.n * self._mean + prior) / (self.n + 1.0)
         return np.concatenate([(mean - self._centre @ slopes)[None], slopes])
 
 
 class RewardSums:
-    """Sums of the rounds of a log, by fold and head, from which reward models are fitted.
+    """Sums over the rounds of a log, by fold and head, from which reward models are fitted.
 
     Args:
         folds: the number of folds.
-        heads: the number of regressions: one per arm, or one if every arm has a context.
-        sample: features (m, d) that give approximate means and scales; sums of large numbers would lose digits.
-        reward: an approximate reward, for the same reason.
+        heads: the number of regressions: one per arm, or one in total if every arm has its own context.
+        sample: features (m, d), whose means and standard deviations are used to keep the summed numbers small.
+        reward: a typical reward, which is subtracted for the same reason.
     """
 
     def __init__(self, folds: int, heads: int, sample: FloatArray, reward: float) -> None:
@@ -94,82 +97,84 @@ class RewardSums:
         self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
         self._offset = reward
         self._low, self._high = math.inf, -math.inf
-        self._width = 1 + len(self._centre)
+        self._n_columns = 1 + len(self._centre)
         check_memory(
-            8.0 * folds * heads * (self._width + 1) ** 2, f"a reward model of {heads} arms and {self._width} features"
+            8.0 * folds * heads * (self._n_columns + 1) ** 2,
+            f"a reward model of {heads} arms and {self._n_columns} features",
         )
-        self._sums = RidgeSums(folds * heads, self._width + 1)
+        self._sums = RidgeSums(folds * heads, self._n_columns + 1)
 
     def add(self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray) -> None:
         """Add rounds: the features (n, d) of the chosen arm, and the fold, head and reward of each round."""
-        rows = np.empty((len(features), self._width + 1), order="F")  # contiguous columns are summed fastest
+        rows = np.empty((len(features), self._n_columns + 1), order="F")  # contiguous columns are summed fastest
         rows[:, 0] = 1.0
-        rows[:, 1:-1] = self._standard(features)
+        rows[:, 1:-1] = self._standardise(features)
         rows[:, -1] = rewards - self._offset
         self._sums.add(rows, folds * self.heads + heads, rewards)
         self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
 
-    def fit(self, left_out: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
-        """Fit a model to all folds except ``left_out``, with the given penalties (heads,) or the best ones."""
-        grams, unit = self._grams(left_out)
+    def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
+        """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the best ones."""
+        grams, unit = self._grams(excluded)
         total = grams.sum(axis=0)
-        middle = float(total[0, -1] / max(1.0, total[0, 0]))
-        coefficients = np.zeros((self.heads, self._width))
+        overall_mean = float(total[0, -1] / max(1.0, total[0, 0]))
+        coefficients = np.zeros((self.heads, self._n_columns))
         for head, gram in enumerate(grams):
             n = gram[0, 0]
             if n < _MIN_ROUNDS:
-                coefficients[head, 0] = (gram[0, -1] + middle) / (n + 1.0)
+                coefficients[head, 0] = (gram[0, -1] + overall_mean) / (n + 1.0)
             elif penalties is None:
                 path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
-                coefficients[head] = path.coefficients(path.best_penalty(), middle)[:, 0]
+                coefficients[head] = path.coefficients(path.best_penalty(), overall_mean)[:, 0]
             else:
-                coefficients[head] = _solve_ridge(gram, float(penalties[head]), middle)
+                coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
         coefficients *= unit[:-1]
         coefficients[:, 0] += self._offset
-        return RewardModel(coefficients, self._standard, (self._low, self._high))
+        return RewardModel(coefficients, self._standardise, (self._low, self._high))
 
-    def penalties(self, left_out: Iterable[int]) -> FloatArray:
-        """Return the best penalty of every head (heads,) on all folds except ``left_out``."""
+    def penalties(self, excluded: Iterable[int]) -> FloatArray:
+        """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
         best = np.full(self.heads, _PENALTIES[-1])
-        for head, gram in enumerate(self._grams(left_out)[0]):
+        for head, gram in enumerate(self._grams(excluded)[0]):
             if gram[0, 0] >= _MIN_ROUNDS:
                 best[head] = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]).best_penalty()
         return best
 
-    def _grams(self, left_out: Iterable[int]) -> tuple[FloatArray, FloatArray]:
+    def _grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
         """Return sums (heads, d + 2, d + 2) over the other folds, of features with unit variance, and their scale."""
-        kept = np.ones(self.folds, np.bool_)
-        kept[list(left_out)] = False
-        grams = self._sums.gram.reshape(self.folds, self.heads, self._width + 1, -1)[kept].sum(axis=0)
+        included = np.ones(self.folds, np.bool_)
+        included[list(excluded)] = False
+        grams = self._sums.gram.reshape(self.folds, self.heads, self._n_columns + 1, -1)[included].sum(axis=0)
         total = grams.sum(axis=0)
         rounds = max(1.0, total[0, 0])
         variance = total.diagonal()[1:-1] / rounds - (total[0, 1:-1] / rounds) ** 2
-        unit = np.ones(self._width + 1)  # the sample's scale is only approximate
+        unit = np.ones(self._n_columns + 1)  # the sample's scale is only approximate
         unit[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
         return grams * np.outer(unit, unit), unit
 
-    def _standard(self, features: FloatArray) -> FloatArray:
+    def _standardise(self, features: FloatArray) -> FloatArray:
+        """Return features (n, d), centred and scaled by the sample."""
         return (features - self._centre) / self._scale
 
 
 class RewardModel:
-    """Predicts the reward of every arm: linear in features, clipped to the range of observed rewards."""
+    """A model of the reward of every arm: linear in features, clipped to the range of observed rewards."""
 
     def __init__(
-        self, coefficients: FloatArray, standard: Callable[[FloatArray], FloatArray], bounds: tuple[float, float]
+        self, coefficients: FloatArray, standardise: Callable[[FloatArray], FloatArray], bounds: tuple[float, float]
     ) -> None:
-        self._coefficients, self._standard, self._bounds = coefficients, standard, bounds
+        self._coefficients, self._standardise, self._bounds = coefficients, standardise, bounds
 
     def predict(self, features: FloatArray) -> FloatArray:
         """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
-        rows = self._standard(features.reshape(math.prod(features.shape[:-1]), features.shape[-1]))
+        rows = self._standardise(features.reshape(math.prod(features.shape[:-1]), features.shape[-1]))
         predicted = rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]
         predicted = predicted.reshape(len(features), -1)
         return np.clip(predicted, *self._bounds, out=predicted)
 
 
 def _solve_ridge(gram: FloatArray, penalty: float, prior: float) -> FloatArray:
-    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, which is faster."""
+    """Return ``RidgePath.coefficients`` (1 + d,) for one penalty and one target, but faster."""
     n = gram[0, 0]
     centre = gram[0, 1:] / n
     covariance = gram[1:, 1:] / n - np.outer(centre, centre)
@@ -202,33 +207,34 @@ def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
 # Features of contexts.
 
 
-def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[FloatArray]:
-    """Return each batch of contexts with all but its first ``lead`` axes flattened, and reduced if long.
+def flat_features(contexts: AnyArray, *more: AnyArray, batch_axes: int = 1) -> list[FloatArray]:
+    """Return the features of each batch of contexts: all axes after the first ``batch_axes`` are flattened.
 
     Contexts with more than 256 dimensions become their first 64 principal components, fitted to all batches together.
     """
-    size = math.prod(contexts.shape[lead:])
+    size = math.prod(contexts.shape[batch_axes:])
     rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
-    shown = [flat[sampled_rows(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
-    features = feature_map(size, shown)
+    samples = [flat[sampled_rows(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
+    features = feature_map(size, samples)
     return [
-        features(flat).reshape(*batch.shape[:lead], -1) for flat, batch in zip(rows, (contexts, *more), strict=True)
+        features(flat).reshape(*batch.shape[:batch_axes], -1)
+        for flat, batch in zip(rows, (contexts, *more), strict=True)
     ]
 
 
-def feature_map(size: int, shown: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from rows (n, size) to features; long rows become principal components of ``shown``."""
+def feature_map(size: int, samples: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from rows (n, size) to features. Long rows become principal components of ``samples``."""
     if not needs_components(size):
         return unit_scale
-    return PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
+    return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
 
 
 def needs_components(size: int) -> bool:
     """True if contexts with this many dimensions are reduced to principal components."""
-    return size > _MAX_FEATURES
+    return size > _MAX_DIMENSIONS
 
 
 def sampled_rows(n: int, row_bytes: int) -> IntArray:
     """Return the indices, among n rows, of the sample that ``feature_map`` and ``RewardSums`` get."""
-    most = min(_SAMPLE, n, max(_COMPONENTS, _SAMPLE_BYTES // max(1, row_bytes)))
-    return np.linspace(0, n - 1, most).astype(np.int64)
+    n_sample = min(_MAX_SAMPLE_ROWS, n, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // max(1, row_bytes)))
+    return np.linspace(0, n - 1, n_sample).astype(np.int64)

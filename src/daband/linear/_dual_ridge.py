@@ -1,4 +1,4 @@
-"""Ridge statistics in the space of rounds, for contexts with more dimensions than there are rounds.
+"""Compute ridge regressions in the dual form, for contexts with more dimensions than there are rounds.
 
 With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
 from v = T X x: its mean is v . (T [r, 1]), its variance (x.x - v.v) / ridge, and the covariance of two contexts
@@ -15,42 +15,42 @@ from daband._arrays import AnyArray, FloatArray, IntArray, restored_array, unit_
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, squared_norms
 
-# Inner products of contexts with many dimensions, exact for ``uint8``, without a float copy of all contexts.
-
-
-_ROWS = 256
-#: Integers up to this size have no rounding error in float32.
-_EXACT = 1 << 24
-_WIDE_COLUMNS = 2048
+#: Rows of a tile of ``inner_products``.
+_TILE_ROWS = 256
+#: The largest integer up to which float32 is exact.
+_MAX_EXACT_INTEGER = 1 << 24
+#: Columns of a tile of ``inner_products`` for floating-point numbers.
+_TILE_COLUMNS = 2048
+#: The size of a chunk of a ``ContextStore``, in bytes.
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Return left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: bytes are scaled to 0..1.
+    """Return the inner products (m, n) of rows (m, d) and (n, d), with bytes scaled to 0..1.
 
     Values are converted tile by tile, in one small buffer. Bytes, and sums of bytes on the left, are multiplied
     exactly: in float32, over few enough dimensions at a time that the integers fit. For this, 128 is subtracted from
     bytes on the right. Tiles are summed in float64 and scaled last, which is also faster than float64 products.
     """
     exact = left.dtype.kind == right.dtype.kind == "u"
-    kind: type[np.floating[Any]] = np.float32 if exact else np.float64
-    wide = left.astype(kind)
+    dtype: type[np.floating[Any]] = np.float32 if exact else np.float64
+    left_values = left.astype(dtype)
     total = np.zeros((len(left), len(right)))
-    columns = _WIDE_COLUMNS
+    columns = _TILE_COLUMNS
     if exact:
-        columns = _EXACT // (128 * int(left.max(initial=1)))
-        total += 128.0 * wide.sum(axis=1, dtype=np.float64)[:, None]
+        columns = _MAX_EXACT_INTEGER // (128 * int(left.max(initial=1)))
+        total += 128.0 * left_values.sum(axis=1, dtype=np.float64)[:, None]
     dim = left.shape[1]
-    rows, columns = min(_ROWS, len(right)), min(columns, dim)
-    buffer = np.empty((rows, columns), kind)
-    for top in range(0, len(right), rows):
-        for start in range(0, dim, columns):
-            part = right[top : top + rows, start : start + columns]
-            tile = buffer[: part.shape[0], : part.shape[1]]
-            np.copyto(tile, part)
+    rows, columns = min(_TILE_ROWS, len(right)), min(columns, dim)
+    buffer = np.empty((rows, columns), dtype)
+    for first_row in range(0, len(right), rows):
+        for first_column in range(0, dim, columns):
+            right_part = right[first_row : first_row + rows, first_column : first_column + columns]
+            tile = buffer[: right_part.shape[0], : right_part.shape[1]]
+            np.copyto(tile, right_part)
             if exact:
                 tile -= 128.0
-            total[:, top : top + rows] += wide[:, start : start + columns] @ tile.T
+            total[:, first_row : first_row + rows] += left_values[:, first_column : first_column + columns] @ tile.T
     for side in (left, right):
         if side.dtype.kind == "u":
             total /= 255.0
@@ -58,7 +58,7 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
 
 
 class ContextStore:
-    """Contexts in their original type, in chunks, so that growing never copies stored rows.
+    """A growing array of contexts in their original type. It is stored in chunks, so that growing copies no rows.
 
     As long as all images are grey, only one of the three equal channels is stored, which saves memory and products.
     """
@@ -86,35 +86,36 @@ class ContextStore:
         elif self._channels is not None and not self._is_grey(rows, self._channels):
             self._replace(self.array())
         if self._channels is not None:
-            rows = self._by_channel(rows, self._channels).take(0, axis=self._channels)
+            rows = self._split_channels(rows, self._channels).take(0, axis=self._channels)
         self._add(rows)
 
     def _add(self, rows: AnyArray) -> None:
+        """Copy rows into the last chunk, and into new chunks as needed."""
         if not self._chunks:
             self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, rows.shape[1] * rows.dtype.itemsize))
         while len(rows):
             if not self._chunks or self._filled == self._rows_per_chunk:
                 self._chunks.append(np.empty((self._rows_per_chunk, rows.shape[1]), rows.dtype))
                 self._filled = 0
-            n = min(len(rows), self._rows_per_chunk - self._filled)
-            self._chunks[-1][self._filled : self._filled + n] = rows[:n]
-            self._filled += n
-            rows = rows[n:]
+            n_free = min(len(rows), self._rows_per_chunk - self._filled)
+            self._chunks[-1][self._filled : self._filled + n_free] = rows[:n_free]
+            self._filled += n_free
+            rows = rows[n_free:]
 
     def products(self, contexts: AnyArray) -> FloatArray:
         """Return the products of contexts (B, d) with all stored contexts, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
         if self._channels is not None:
-            kind = np.uint16 if contexts.dtype == np.uint8 else np.float64
-            contexts = self._by_channel(contexts, self._channels).sum(axis=self._channels, dtype=kind)
+            dtype = np.uint16 if contexts.dtype == np.uint8 else np.float64
+            contexts = self._split_channels(contexts, self._channels).sum(axis=self._channels, dtype=dtype)
         return np.concatenate([inner_products(contexts, chunk) for chunk in self._filled_chunks()], axis=1)
 
     def truncate(self, n: int) -> None:
         """Drop all rows but the first ``n``."""
-        keep = -(-n // self._rows_per_chunk) if n else 0
-        self._chunks = self._chunks[:keep]
-        self._filled = n - (keep - 1) * self._rows_per_chunk if keep else 0
+        n_chunks = -(-n // self._rows_per_chunk) if n else 0
+        self._chunks = self._chunks[:n_chunks]
+        self._filled = n - (n_chunks - 1) * self._rows_per_chunk if n_chunks else 0
 
     def array(self) -> AnyArray:
         """Return all rows as one array (a copy)."""
@@ -126,87 +127,92 @@ class ContextStore:
         return np.repeat(np.expand_dims(rows, self._channels), 3, axis=self._channels).reshape(-1, self.dim)
 
     def _filled_chunks(self) -> list[AnyArray]:
+        """Return the chunks without unused rows."""
         return [*self._chunks[:-1], self._chunks[-1][: self._filled]]
 
-    def _by_channel(self, rows: AnyArray, axis: int) -> AnyArray:
+    def _split_channels(self, rows: AnyArray, axis: int) -> AnyArray:
+        """Return rows (n, d) with three channels along this axis."""
         third = self.dim // 3
         return rows.reshape((-1, 3, third) if axis == 1 else (-1, third, 3))
 
     def _is_grey(self, rows: AnyArray, axis: int) -> bool:
+        """Return True if rows are byte images whose three channels along this axis are equal."""
         if rows.dtype != np.uint8 or self.dim % 3:
             return False
-        channels = np.moveaxis(self._by_channel(rows, axis), axis, 0)
+        channels = np.moveaxis(self._split_channels(rows, axis), axis, 0)
         return np.array_equal(channels[0], channels[1]) and np.array_equal(channels[0], channels[2])
 
     def _replace(self, rows: AnyArray) -> None:
+        """Replace all stored rows by these, with all channels."""
         self._chunks, self._filled, self._channels = [], 0, None
         self._add(rows)
 
 
-#: Rows of T per block. Each block is as wide as its last row is long, so half of the square is never stored.
-_BLOCK = 256
+#: Rows of T per block. A block has as many columns as its last row, so half of the square is never stored.
+_BLOCK_ROWS = 256
 
 
 class _InverseFactor:
-    """T = L^-1 of one head, lower triangular, in blocks of rows, and w = T [r, 1]."""
+    """The lower triangular matrix T = L^-1 of one head, stored in blocks of rows, and ``weights`` w = T [r, 1]."""
 
     def __init__(self) -> None:
         self.blocks: list[FloatArray] = []
         self.n = 0
-        self.members: list[int] = []
+        self.rounds: list[int] = []
         self.weights = np.zeros((0, 2))
 
     def apply(self, products: FloatArray) -> FloatArray:
-        """Return V = T k for products k (n, B)."""
+        """Return T k for inner products k (n, B) with this head's rounds."""
         out = np.empty((self.n, products.shape[1]))
         for index, block in enumerate(self.blocks):
-            start = index * _BLOCK
-            stop = min(start + _BLOCK, self.n)
+            start = index * _BLOCK_ROWS
+            stop = min(start + _BLOCK_ROWS, self.n)
             out[start:stop] = block[: stop - start, :stop] @ products[:stop]
         return out
 
     def extension(self, v: FloatArray, inner: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the rows of T and the weights that m more rounds add, without changing anything.
+        """Return the rows of T and the weights for m more rounds, without changing anything.
 
-        v (n, m) belongs to the new contexts; inner (m, m) are their products plus the ridge.
+        ``v`` (n, m) is ``apply`` of the new contexts. ``inner`` (m, m) are their inner products plus ridge I.
+        ``targets`` (m, 2) are rewards and ones.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
         left = -corner @ self.transposed_apply(v)
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (targets - v.T @ self.weights)
 
-    def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
+    def extend(self, rows: FloatArray, weights: FloatArray, rounds: IntArray) -> None:
         """Append the rows and weights that ``extension`` returned."""
         self.weights = np.concatenate([self.weights, weights])
-        self.members.extend(int(index) for index in members)
-        old = self.n
+        self.rounds.extend(int(index) for index in rounds)
+        n_before = self.n
         self.n += len(rows)
         for offset in range(len(rows)):
-            block, row = divmod(old + offset, _BLOCK)
+            block, row = divmod(n_before + offset, _BLOCK_ROWS)
             if block == len(self.blocks):
-                self.blocks.append(np.zeros((_BLOCK, (block + 1) * _BLOCK)))
-            width = min(rows.shape[1], (block + 1) * _BLOCK)
-            self.blocks[block][row, :width] = rows[offset, :width]
+                self.blocks.append(np.zeros((_BLOCK_ROWS, (block + 1) * _BLOCK_ROWS)))
+            n_columns = min(rows.shape[1], (block + 1) * _BLOCK_ROWS)
+            self.blocks[block][row, :n_columns] = rows[offset, :n_columns]
 
     def truncate(self, n: int) -> None:
         """Drop all rounds but the first ``n``."""
         self.n = n
-        self.members, self.weights = self.members[:n], self.weights[:n]
-        self.blocks = self.blocks[: -(-n // _BLOCK)]
-        if n % _BLOCK:
-            self.blocks[-1][n % _BLOCK :] = 0.0
+        self.rounds, self.weights = self.rounds[:n], self.weights[:n]
+        self.blocks = self.blocks[: -(-n // _BLOCK_ROWS)]
+        if n % _BLOCK_ROWS:
+            self.blocks[-1][n % _BLOCK_ROWS :] = 0.0
 
     def transposed_apply(self, v: FloatArray) -> FloatArray:
         """Return (T' v)' for v (n, m), which is (m, n)."""
         out = np.zeros((v.shape[1], self.n))
         for index, block in enumerate(self.blocks):
-            start = index * _BLOCK
-            stop = min(start + _BLOCK, self.n)
+            start = index * _BLOCK_ROWS
+            stop = min(start + _BLOCK_ROWS, self.n)
             out[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
         return out
 
 
 class DualRidge:
-    """The same regressions as ``PrimalRidge``, at a cost that grows with rounds instead of dimensions."""
+    """The regressions of ``PrimalRidge``, at a cost that grows with the number of rounds instead of dimensions."""
 
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
         self.dim = dim
@@ -215,8 +221,9 @@ class DualRidge:
         self._heads: list[int] = []
         self._targets: FloatArray = np.zeros((0, 2))
         self._factors: list[_InverseFactor] = []
-        #: Contexts of the last ``products``, their inner products and v of every head, for the next ``update``.
-        self._last: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
+        #: The contexts of the last ``episode``, their inner products, and v for every head. The next ``update`` uses
+        #: them.
+        self._last_episode: tuple[AnyArray, FloatArray, list[FloatArray]] | None = None
         self.add_heads(n_heads)
 
     @property
@@ -226,7 +233,7 @@ class DualRidge:
 
     @property
     def counts(self) -> IntArray:
-        """Rounds of each head, (heads,)."""
+        """The number of rounds of each head, (heads,)."""
         return np.array([factor.n for factor in self._factors], np.int64)
 
     def coefficients(self, centre: float = 0.0) -> FloatArray:
@@ -234,40 +241,40 @@ class DualRidge:
         contexts = unit_scale(self.store.array())
         weights = [factor.weights @ np.array([[1.0], [-centre]]) for factor in self._factors]
         rows = [
-            factor.transposed_apply(some)[0] @ contexts[factor.members]
-            for factor, some in zip(self._factors, weights, strict=True)
+            factor.transposed_apply(head_weights)[0] @ contexts[factor.rounds]
+            for factor, head_weights in zip(self._factors, weights, strict=True)
         ]
         return np.stack(rows)
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
-        self._last = None
+        self._last_episode = None
         self._factors.extend(_InverseFactor() for _ in range(n))
 
-    def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and variances (0 without ``widths``) of contexts (B, d), each (B, heads)."""
+    def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and variances (0 without ``bonuses``) of contexts (B, d), each (B, heads)."""
         mean, variance = np.empty((len(contexts), self.n_heads)), np.zeros((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
             square = squared_norms(part)
             products = self.store.products(part).T
             for head, factor in enumerate(self._factors):
-                v = factor.apply(products[factor.members])
+                v = factor.apply(products[factor.rounds])
                 mean[start : start + 256, head] = centre + (factor.weights @ (1.0, -centre)) @ v
-                if widths:
+                if bonuses:
                     variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
         return mean, np.maximum(variance, 0.0)
 
     def episode(self, contexts: AnyArray) -> Episode:
         """Return the initial state of an episode with these contexts (B, d)."""
-        between = inner_products(contexts, contexts)
+        products = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
-        applied = [factor.apply(stored[factor.members]) for factor in self._factors]
-        self._last = (contexts, between, applied)
+        applied = [factor.apply(stored[factor.rounds]) for factor in self._factors]
+        self._last_episode = (contexts, products, applied)
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((2, len(contexts), self.n_heads))
         for head, (factor, v) in enumerate(zip(self._factors, applied, strict=True)):
-            covariance[head] = (between - v.T @ v) / self.ridge
+            covariance[head] = (products - v.T @ v) / self.ridge
             mean[:, :, head] = factor.weights.T @ v
         variance = np.maximum(np.ascontiguousarray(np.einsum("hbb->bh", covariance)), 0.0)
         return Episode(covariance, np.zeros((0, 0)), True, mean, variance)
@@ -275,35 +282,35 @@ class DualRidge:
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         check_norm(contexts, self.ridge)
-        last, self._last = self._last, None
-        before, sizes = len(self.store), [factor.n for factor in self._factors]
+        last_episode, self._last_episode = self._last_episode, None
+        n_before, sizes = len(self.store), [factor.n for factor in self._factors]
         try:
-            if last is not None and last[0] is contexts:
-                self._update_block(contexts, heads, targets, *last[1:])
+            if last_episode is not None and last_episode[0] is contexts:
+                self._update_block(contexts, heads, targets, *last_episode[1:])
                 return
-            for start in range(0, len(contexts), _BLOCK):
-                block = slice(start, start + _BLOCK)
-                stored, between = (
+            for start in range(0, len(contexts), _BLOCK_ROWS):
+                block = slice(start, start + _BLOCK_ROWS)
+                stored, products = (
                     self.store.products(contexts[block]).T,
                     inner_products(contexts[block], contexts[block]),
                 )
-                applied = [factor.apply(stored[factor.members]) for factor in self._factors]
-                self._update_block(contexts[block], heads[block], targets[block], between, applied)
+                applied = [factor.apply(stored[factor.rounds]) for factor in self._factors]
+                self._update_block(contexts[block], heads[block], targets[block], products, applied)
         except np.linalg.LinAlgError:
-            self._truncate(before, sizes)
+            self._truncate(n_before, sizes)
             raise InvalidInput(
-                f"contexts are too large against ridge={self.ridge:g} for exact arithmetic (the largest has squared "
-                f"norm {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
+                f"contexts are too large for ridge={self.ridge:g} in floating-point arithmetic (the largest squared "
+                f"norm is {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
             ) from None
 
     def to_primal(self) -> PrimalRidge:
-        """Return the same regressions in the space of contexts."""
+        """Return the same regressions in the primal form."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
         primal.fit(self.store.array(), np.array(self._heads, np.int64), self._targets)
         return primal
 
     def cost_per_round(self) -> float:
-        """Return the cost of one more decision now, in multiplications: products with every round, and T k per head."""
+        """Return the number of multiplications per decision: inner products with every round, and T k per head."""
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:
@@ -333,36 +340,37 @@ class DualRidge:
         factors = []
         for head in range(self.n_heads):
             factor = _InverseFactor()
-            factor.members = np.flatnonzero(heads == head).tolist()
-            factor.n = len(factor.members)
+            factor.rounds = np.flatnonzero(heads == head).tolist()
+            factor.n = len(factor.rounds)
             factor.weights = restored_array(state, f"weights.{head}", np.zeros((factor.n, 2)))
             factor.blocks = [
-                restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
-                for index in range(-(-factor.n // _BLOCK))
+                restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK_ROWS, (index + 1) * _BLOCK_ROWS)))
+                for index in range(-(-factor.n // _BLOCK_ROWS))
             ]
             factors.append(factor)
-        self._heads, self._targets, self._last = heads.tolist(), targets, None
+        self._heads, self._targets, self._last_episode = heads.tolist(), targets, None
         self.store, self._factors = store, factors
 
     def _update_block(
-        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, between: FloatArray, applied: list[FloatArray]
+        self, contexts: AnyArray, heads: IntArray, targets: FloatArray, products: FloatArray, applied: list[FloatArray]
     ) -> None:
+        """Learn a block of rounds, given the inner products (B, B) of its contexts, and v for every head."""
         first = len(self.store)
-        grown = []
+        extensions = []
         for head in np.unique(heads):
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
-            inner = between[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
-            grown.append((factor, factor.extension(applied[head][:, rows], inner, targets[rows]), first + rows))
-        for factor, extension, members in grown:
-            factor.extend(*extension, members)
+            inner = products[np.ix_(rows, rows)] + self.ridge * np.eye(len(rows))
+            extensions.append((factor, factor.extension(applied[head][:, rows], inner, targets[rows]), first + rows))
+        for factor, extension, rounds in extensions:
+            factor.extend(*extension, rounds)
         self.store.append(contexts)
         self._heads.extend(int(head) for head in heads)
         self._targets = np.concatenate([self._targets, targets])
 
     def _truncate(self, n: int, sizes: list[int]) -> None:
-        """Drop all rounds but the first ``n``, of which each head has ``sizes``."""
-        self._last = None
+        """Drop all rounds but the first ``n``; ``sizes`` are the numbers of these rounds per head."""
+        self._last_episode = None
         for factor, size in zip(self._factors, sizes, strict=True):
             factor.truncate(size)
         self._heads, self._targets = self._heads[:n], self._targets[:n]

@@ -1,4 +1,4 @@
-"""Choice of arms from predicted means and bonuses, with choice probabilities: for training and for serving."""
+"""Choose arms from predicted means and bonuses, and compute the probabilities of the choices."""
 
 from __future__ import annotations
 
@@ -17,61 +17,70 @@ from daband._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
 
-# The probability that an arm has the largest of K independent Gaussian draws, by quadrature.
-
-
-_REACH = 9.0
+#: Normal draws further from their mean, in standard deviations, are neglected in integrals.
+_MAX_DEVIATIONS = 9.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_KNOTS = np.array([-_REACH, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _REACH])
-_SMALLEST = 1e-13
+#: Limits of the pieces of an integral, in standard deviations.
+_KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_DEVIATIONS])
+#: The smallest standard deviation, relative to 1 plus the largest absolute mean.
+_MIN_RELATIVE_DEVIATION = 1e-13
 
 
 def gaussians(uniform: FloatArray) -> FloatArray:
-    """Return standard normal numbers (B, K) from uniform ones (B, 2 K), each from its own pair (Box-Muller)."""
+    """Return standard normal numbers (B, K), each from a pair of uniform numbers (B, 2 K) (Box-Muller)."""
     first, second = uniform[:, 0::2], uniform[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-first))
     return radius * np.cos(2.0 * np.pi * second)
 
 
 def probability_of_best(mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray) -> FloatArray:
-    """Return P(the draw of ``arms`` is the largest among available arms) for each row; mean, deviation (B, K) to (B,).
+    """Return the probability (B,) that the normal draw of one arm per row is the largest of all available arms.
+
+    Args:
+        mean: the means of the draws, (B, K).
+        deviation: their standard deviations, (B, K).
+        available: the arms that are drawn, (B, K).
+        arms: the arm of each row, (B,).
 
     The integral of the arm's density times the other arms' distribution functions is split where any of these bends
     (at fixed multiples of its standard deviation). Each piece gets twelve Gauss-Legendre nodes. A standard deviation of
     zero is replaced by a very small one, so two certain arms with equal means are equally likely, as in ties.
     """
-    out = np.empty(len(mean))
+    probabilities = np.empty(len(mean))
     for row in range(len(mean)):
         arm = int(arms[row])
-        rivals = np.flatnonzero(available[row])
-        rivals = rivals[rivals != arm]
-        out[row] = _one(mean[row], deviation[row], arm, rivals)
-    return out
+        others = np.flatnonzero(available[row])
+        others = others[others != arm]
+        probabilities[row] = _largest_draw_probability(mean[row], deviation[row], arm, others)
+    return probabilities
 
 
-def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) -> float:
-    if len(rivals) == 0:
+def _largest_draw_probability(mean: FloatArray, deviation: FloatArray, arm: int, others: IntArray) -> float:
+    """Return the probability that the draw of ``arm`` is larger than those of ``others``, for one row."""
+    if len(others) == 0:
         return 1.0
-    floor = _SMALLEST * (1.0 + np.abs(mean).max())
-    unit = max(float(deviation[arm]), floor)
-    others = np.maximum(deviation[rivals], floor)
-    # In units of the arm's standard deviation: its draw is t, a rival's is centre + deviation * N(0, 1).
-    centre, rival_deviation = (mean[rivals] - mean[arm]) / unit, others / unit
-    lowest = max(-_REACH, float((centre - _REACH * rival_deviation).max()))  # below, some rival is certainly larger
-    if lowest >= _REACH:
+    min_deviation = _MIN_RELATIVE_DEVIATION * (1.0 + np.abs(mean).max())
+    unit = max(float(deviation[arm]), min_deviation)
+    other_deviations = np.maximum(deviation[others], min_deviation)
+    # In units of the arm's standard deviation: another arm's draw is centre + deviation * N(0, 1).
+    centres, deviations = (mean[others] - mean[arm]) / unit, other_deviations / unit
+    # Below this value, another draw is certainly larger.
+    lowest = max(-_MAX_DEVIATIONS, float((centres - _MAX_DEVIATIONS * deviations).max()))
+    if lowest >= _MAX_DEVIATIONS:
         return 0.0
-    knots = np.concatenate([_KNOTS, (centre[:, None] + rival_deviation[:, None] * _KNOTS).ravel()])
-    knots = np.unique(np.concatenate([[lowest], knots[(knots > lowest) & (knots < _REACH)], [_REACH]]))
-    half = 0.5 * np.diff(knots)
-    t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
-    density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
-    for c, s in zip(centre, rival_deviation, strict=True):
-        density *= _normal_cdf((t - c) / s)
-    return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
+    knots = np.concatenate([_KNOTS, (centres[:, None] + deviations[:, None] * _KNOTS).ravel()])
+    knots = knots[(knots > lowest) & (knots < _MAX_DEVIATIONS)]
+    knots = np.unique(np.concatenate([[lowest], knots, [_MAX_DEVIATIONS]]))
+    half_lengths = 0.5 * np.diff(knots)
+    nodes = (knots[:-1] + half_lengths)[:, None] + half_lengths[:, None] * _NODES
+    density = np.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
+    for other_centre, other_deviation in zip(centres, deviations, strict=True):
+        density *= _normal_cdf((nodes - other_centre) / other_deviation)
+    return min(max(float(half_lengths @ (density @ _WEIGHTS)), 0.0), 1.0)
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
-    """Return the standard normal distribution function of every entry; importing scipy would take half a second."""
+    """Return the standard normal distribution function of every entry, without the slow import of scipy."""
     if (special := sys.modules.get("scipy.special")) is not None:
         values: FloatArray = special.ndtr(x)
         return values
@@ -79,12 +88,14 @@ def _normal_cdf(x: FloatArray) -> FloatArray:
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
-_RESOLUTION = 2.0**-53
-#: Maximum number of rows for which lists are faster than arrays.
-_FEW = 4
-#: The zero point and the unit of rewards.
+#: The distance of neighbouring random numbers in [0, 1).
+_FLOAT_STEP = 2.0**-53
+#: Maximum number of rows for which lists are faster than numpy arrays.
+_MAX_LIST_ROWS = 4
+#: The mean and the standard deviation of rewards, which define the unit of scores.
 Unit = tuple[float, float]
-#: Uniform numbers in [0, 1), (rounds, slots). Slot 0 decides on epsilon, slot 1 among tied arms.
+#: A function that returns uniform numbers in [0, 1) for a number of rounds and slots, (rounds, slots). Slot 0 decides
+#: whether the arm is random (epsilon), slot 1 chooses among arms.
 UniformDraws = Callable[[int, int], FloatArray]
 
 
@@ -94,12 +105,13 @@ def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
 
 
 def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
-    """Return draws from the operating system, which need no state that threads or forked processes would share."""
+    """Return uniform draws (rounds, slots) from the operating system. They need no generator state."""
     bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
-    return (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
+    return (bits >> np.uint64(11)).astype(np.float64) * _FLOAT_STEP
 
 
-_LARGEST_ALPHA = 1e100
+#: The largest ``alpha``; scores would overflow above it.
+_MAX_ALPHA = 1e100
 
 
 @dataclass(frozen=True)
@@ -119,22 +131,22 @@ class Exploration:
         one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
-        if self.alpha > _LARGEST_ALPHA:
-            raise InvalidInput(f"alpha must be at most {_LARGEST_ALPHA:g}, got {self.alpha:g}: scores would overflow")
+        if self.alpha > _MAX_ALPHA:
+            raise InvalidInput(f"alpha must be at most {_MAX_ALPHA:g}, got {self.alpha:g}: scores would overflow")
         if not 0 <= self.epsilon <= 1:
-            raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
+            raise InvalidInput(f"epsilon must be in [0, 1], got {self.epsilon}")
 
     @property
     def optimism(self) -> float:
-        """The factor of a bonus in the score of an arm, without random draws."""
+        """The factor of the bonus in an arm's score: ``alpha`` for "ucb", otherwise 0."""
         return self.alpha if self.rule == "ucb" else 0.0
 
     def by_rule(self, rule: str | None) -> Exploration:
-        """Return this exploration with ``rule`` and without epsilon; with None, return it unchanged."""
+        """Return a copy with this rule and epsilon 0, or this object if ``rule`` is None."""
         return self if rule is None else Exploration(rule, self.alpha)
 
     def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
-        """Return the factor of each bonus in the score, (n, K)."""
+        """Return the factor of each bonus in the scores, (n, K); random for "thompson"."""
         if self.rule != "thompson":
             return np.full((n, n_arms), self.optimism)
         return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
@@ -144,10 +156,10 @@ class Exploration:
     ) -> Decision:
         """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm per row. ``unit`` is the zero point and the unit of rewards, in which
-        ties are measured. Nothing is drawn if every row's best arm is certain.
+        ``available`` (B, K) has at least one arm per row. ``unit`` is the mean and the standard deviation of rewards,
+        relative to which ties are measured. No random number is drawn if every row has one best arm and epsilon is 0.
         """
-        if len(mean) <= _FEW:
+        if len(mean) <= _MAX_LIST_ROWS:
             chosen = self.choose_rows(mean, bonus, draws, available=available, unit=unit)
             arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
             return Decision(arms, propensities, mean, bonus)
@@ -164,24 +176,24 @@ class Exploration:
         available: Mask = None,
         unit: Unit = (0.0, 1.0),
     ) -> list[tuple[int, float]]:
-        """Choose arms for a few rows; return a list of arms and propensities."""
+        """Return (arm, propensity) for each row of means and bonuses (B, K); fast for few rows."""
         scores = self._scores(mean, bonus, draws)
         n, n_arms = scores.shape
-        every, epsilon, drawn = range(n_arms), self.epsilon, None
+        all_arms, epsilon, drawn = range(n_arms), self.epsilon, None
         chosen: list[tuple[int, float]] = []
         for row, values in enumerate(scores.tolist()):
-            among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
-            tied = tied_arms(values, among, *unit)
+            candidates: Sequence[int] = all_arms if available is None else available[row].nonzero()[0].tolist()
+            tied = tied_arms(values, candidates, *unit)
             if epsilon == 0.0 and len(tied) == 1:
                 chosen.append((tied[0], 1.0))
                 continue
             if drawn is None:
                 drawn = draws(n, 2).tolist()
-            chosen.append(drawn_arm(among, tied, epsilon, *drawn[row]))
+            chosen.append(drawn_arm(candidates, tied, epsilon, *drawn[row]))
         if self.rule == "thompson":
             arms = np.array([arm for arm, _ in chosen], np.int64)
-            exact = self.propensities(arms, np.empty(n), mean, bonus, available)
-            return list(zip(arms.tolist(), exact.tolist(), strict=True))
+            propensities = self.propensities(arms, np.empty(n), mean, bonus, available)
+            return list(zip(arms.tolist(), propensities.tolist(), strict=True))
         return chosen
 
     def _scores(self, mean: FloatArray, bonus: FloatArray, draws: UniformDraws) -> FloatArray:
@@ -212,7 +224,7 @@ class Exploration:
             best = np.where(mask, best, 0.0)
             best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of about 1e-9
         else:
-            tied = _tied(mean + self.optimism * bonus, mask, unit)
+            tied = _tied_for_best(mean + self.optimism * bonus, mask, unit)
             best = np.ascontiguousarray((tied / tied.sum(axis=0)).T)
         return (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
 
@@ -221,7 +233,7 @@ def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draws: UniformDraws, unit: Unit
 ) -> tuple[IntArray, FloatArray]:
     """Return the arms of many rounds (B,), and their probabilities under ties and epsilon (B,)."""
-    tied = _tied(scores, available, unit)
+    tied = _tied_for_best(scores, available, unit)
     n_tied = tied.sum(axis=0)
     if not n_tied.all():
         raise ValueError("no arm is available, or a score is NaN")
@@ -230,14 +242,14 @@ def _choose_batch(
     mask = np.ones(tied.shape, np.bool_) if available is None else available.T
     n_available = mask.sum(axis=0)
     coin, pick = draws(len(scores), 2).T
-    explored = coin < epsilon
-    wanted = (pick * np.where(explored, n_available, n_tied)).astype(np.int64)
-    arms: IntArray = (np.where(explored, mask, tied).cumsum(axis=0) > wanted).argmax(axis=0)
+    is_random = coin < epsilon
+    rank = (pick * np.where(is_random, n_available, n_tied)).astype(np.int64)
+    arms: IntArray = (np.where(is_random, mask, tied).cumsum(axis=0) > rank).argmax(axis=0)
     return arms, epsilon / n_available + tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
 
 
-def _tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
-    """Return which available arms are tied for the best, (K, B); sums over few arms are then sums of long rows."""
+def _tied_for_best(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
+    """Return True for available arms that are tied for the best, (K, B). Sums over arms are fast in this layout."""
     columns = np.array(scores.T, order="C")
     if available is not None:
         columns[~available.T] = -np.inf
@@ -248,7 +260,10 @@ def _tied(scores: FloatArray, available: Mask, unit: Unit) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and bonuses (B, K) at the time of the choice.
+    """The decisions of a policy for a batch of contexts.
+
+    ``arm`` (B,) has the chosen arms and ``propensity`` (B,) their probabilities. ``mean`` and ``bonus`` (B, K) are the
+    predicted rewards and confidence bonuses at the time of the choice.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
     >>> decision = policy.select([[1.0]], available=[False, True])
@@ -266,7 +281,7 @@ AnyDecision = TypeVar("AnyDecision", bound=Decision)
 
 
 def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
-    """Return the rounds of all parts, in order."""
+    """Return one decision with the rounds of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     kind = type(parts[0])

@@ -1,7 +1,7 @@
-"""Hybrid LinUCB: one ridge regression on products of context and arm features, with an intercept for each arm.
+"""Fit hybrid LinUCB: one ridge regression on products of context and arm features, with an intercept for each arm.
 
 Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). A
-context x of d numbers becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a context with an arm
+context x with d features becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a context with an arm
 are all products of the two, followed by one column per arm: 0.3 for this arm and 0 for the others. The coefficient of
 an arm's column is its *effect*, an intercept. So the mean reward of an arm with many rounds is learned from these
 rounds, and the mean reward of a new arm is predicted from its features. Contexts, arm features and their products
@@ -30,16 +30,16 @@ from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, ridge_scores
 from daband.linear._reward_moments import RewardMoments
 
-#: The prior standard deviation of an arm's own effect, in standard deviations of rewards, before penalties are fitted.
-_EFFECT = 0.3
-#: Steps of one fit, which starts from the previous penalties.
-_STEPS = 10
-#: Fitted penalties lie between these multiples of the ridge: beyond them, nothing or everything is shrunk.
-_PENALTIES = (1e-3, 1e6)
-#: Maximum number of effects. With more arms, several arms have a common effect, so that the regression stays small.
+#: The prior standard deviation of an arm's effect, in standard deviations of rewards, before penalties are fitted.
+_EFFECT_SCALE = 0.3
+#: The number of iterations of ``fit_penalties``.
+_FIT_STEPS = 10
+#: The smallest and the largest fitted penalty, as multiples of the ridge.
+_PENALTY_RANGE = (1e-3, 1e6)
+#: Maximum number of effects. With more arms, several arms share an effect, so that the regression stays small.
 _MAX_EFFECTS = 1024
-#: Up to this many contexts are scored one by one, without a regression per arm.
-_FEW = 4
+#: Maximum number of contexts that are scored one by one, without a regression per arm.
+_MAX_SINGLE_ROWS = 4
 
 
 def with_constant(contexts: FloatArray) -> FloatArray:
@@ -59,9 +59,9 @@ def n_effects(n_arms: int) -> int:
     return min(n_arms, _MAX_EFFECTS)
 
 
-def _effects(indices: IntArray, count: int) -> IntArray:
-    """Return the feature indices of the effects of arms with these ``indices``; ``count`` products come first."""
-    return count + indices % _MAX_EFFECTS
+def _effect_indices(indices: IntArray, n_products: int) -> IntArray:
+    """Return the feature indices of the effects of arms with these ``indices``; ``n_products`` products come first."""
+    return n_products + indices % _MAX_EFFECTS
 
 
 def arm_heads(
@@ -73,19 +73,19 @@ def arm_heads(
     regression, -1 for a new arm. ``dim`` is the number of context features d.
     """
     dim, size, known = dim + 1, vectors.shape[1], indices >= 0
-    count = dim * size
-    heads = vectors @ theta[:count].reshape(dim, size).T
-    own = _effects(indices[known], count)
-    heads[known, -1] += _EFFECT * theta[own]
+    n = dim * size  # the number of products
+    heads = vectors @ theta[:n].reshape(dim, size).T
+    effects = _effect_indices(indices[known], n)
+    heads[known, -1] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return heads, None
-    products = inverse[:count, :count].reshape(dim, size, dim, size).transpose(0, 2, 1, 3).reshape(dim * dim, -1)
+    products = inverse[:n, :n].reshape(dim, size, dim, size).transpose(0, 2, 1, 3).reshape(dim * dim, -1)
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
     matrices = (squares @ products.T).reshape(-1, dim, dim)
-    mixed = _EFFECT * np.einsum("ijk,kj->ki", inverse[:count, own].reshape(dim, size, -1), vectors[known])
-    matrices[known, :, -1] += mixed
-    matrices[known, -1, :] += mixed
-    matrices[known, -1, -1] += _EFFECT**2 * inverse[own, own]
+    cross = _EFFECT_SCALE * np.einsum("ijk,kj->ki", inverse[:n, effects].reshape(dim, size, -1), vectors[known])
+    matrices[known, :, -1] += cross
+    matrices[known, -1, :] += cross
+    matrices[known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
     return heads, matrices
 
 
@@ -102,18 +102,18 @@ def score_one(
     ``new_variance`` is the prior variance of the effect of an arm without rounds.
     """
     dim, size, known = len(context), vectors.shape[1], indices >= 0
-    count = dim * size
-    own = _effects(indices[known], count)
-    mean = vectors @ (context @ theta[:count].reshape(dim, size))
-    mean[known] += _EFFECT * theta[own]
+    n = dim * size  # the number of products
+    effects = _effect_indices(indices[known], n)
+    mean = vectors @ (context @ theta[:n].reshape(dim, size))
+    mean[known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    half = np.einsum("i,ijk->jk", context, inverse[:count].reshape(dim, size, -1))
-    square = np.einsum("jkl,k->jl", half[:, :count].reshape(size, dim, size), context)
-    variance = np.einsum("kj,kj->k", vectors @ square, vectors)
-    variance[known] += 2.0 * _EFFECT * np.einsum("kj,jk->k", vectors[known], half[:, own])
-    variance[known] += _EFFECT**2 * inverse[own, own]
-    variance[~known] += _EFFECT**2 * new_variance
+    context_inverse = np.einsum("i,ijk->jk", context, inverse[:n].reshape(dim, size, -1))
+    arm_inverse = np.einsum("jkl,k->jl", context_inverse[:, :n].reshape(size, dim, size), context)
+    variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
+    variance[known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[known], context_inverse[:, effects])
+    variance[known] += _EFFECT_SCALE**2 * inverse[effects, effects]
+    variance[~known] += _EFFECT_SCALE**2 * new_variance
     return mean, np.maximum(variance, 0.0, out=variance)
 
 
@@ -121,18 +121,18 @@ def joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     """Return the sums of the joint regression, computed from sums over each arm's rounds on ``with_constant(x)``."""
     n_arms, size = vectors.shape
     dim = sums.dim
-    count = dim * size
-    joint = RidgeSums(1, count + n_effects(n_arms))
+    n = dim * size  # the number of products
+    joint = RidgeSums(1, n + n_effects(n_arms))
     squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
     products = (sums.gram.reshape(n_arms, -1).T @ squares).reshape(dim, dim, size, size).transpose(0, 2, 1, 3)
-    joint.gram[0, :count, :count] = products.reshape(count, count)
-    own = _effects(np.arange(n_arms), count)
-    cross = _EFFECT * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, count)
-    np.add.at(joint.gram[0, :, :count], own, cross)
-    joint.gram[0, :count, count:] = joint.gram[0, count:, :count].T
-    np.add.at(joint.gram[0], (own, own), _EFFECT**2 * sums.gram[:, -1, -1])
-    joint.moment[0, :, :count] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, count)
-    np.add.at(joint.moment[0].T, own, _EFFECT * sums.moment[:, :, -1])
+    joint.gram[0, :n, :n] = products.reshape(n, n)
+    effects = _effect_indices(np.arange(n_arms), n)
+    cross = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, n)
+    np.add.at(joint.gram[0, :, :n], effects, cross)
+    joint.gram[0, :n, n:] = joint.gram[0, n:, :n].T
+    np.add.at(joint.gram[0], (effects, effects), _EFFECT_SCALE**2 * sums.gram[:, -1, -1])
+    joint.moment[0, :, :n] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, n)
+    np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
     joint.counts[0] = sums.counts.sum()
     joint.rewards = sums.rewards
     return joint
@@ -172,16 +172,16 @@ class JointHead:
         gram[np.diag_indices(s.dim)] -= self.penalties[blocks]
         total = (moments.squares + rounds * (moments.mean - moments.centre) ** 2) / moments.scale**2
         sizes = np.bincount(blocks, minlength=3)
-        for _ in range(_STEPS):
+        for _ in range(_FIT_STEPS):
             inverse = np.linalg.inv(gram + np.diag(self.penalties[blocks]))
             theta = inverse @ moment
-            used = sizes - self.penalties * np.bincount(blocks, inverse.diagonal(), minlength=3)
+            freedom = sizes - self.penalties * np.bincount(blocks, inverse.diagonal(), minlength=3)
             squares = np.bincount(blocks, theta * theta, minlength=3)
             residual = max(total - 2.0 * theta @ moment + theta @ gram @ theta, 1e-6 * total, 1e-12)
-            self.noise = float(residual / max(rounds - used.sum(), 1.0))
-            wanted = self.noise * np.maximum(used, 1e-9) / np.maximum(squares, 1e-12)
-            before, self.penalties = self.penalties, self.ridge * np.clip(wanted / self.ridge, *_PENALTIES)
-            if np.abs(np.log(self.penalties / before)).max() < 0.05:
+            self.noise = float(residual / max(rounds - freedom.sum(), 1.0))
+            optimum = self.noise * np.maximum(freedom, 1e-9) / np.maximum(squares, 1e-12)
+            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimum / self.ridge, *_PENALTY_RANGE)
+            if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
         s._gram[0], s._n_pending[0] = gram + np.diag(self.penalties[blocks]), 0
         s._invert(0)
@@ -190,21 +190,22 @@ class JointHead:
     def _blocks(self) -> IntArray:
         """Return the index of each coefficient's penalty, (p,)."""
         size, blocks = self.vectors.shape[1], np.full(self.statistics.dim, 2)
-        blocks[: self._count] = np.arange(self._count) % size < size - 1
+        blocks[: self._n_products] = np.arange(self._n_products) % size < size - 1
         return blocks
 
     @property
-    def _count(self) -> int:
+    def _n_products(self) -> int:
+        """The number of products of a context with an arm."""
         return (self.dim + 1) * self.vectors.shape[1]
 
     @property
     def counts(self) -> IntArray:
-        """The sum of the weights of each arm's rounds (K,), rounded."""
-        s, first = self.statistics, self._count
-        pending = s._pending[0, : s._n_pending[0], first:]
-        squares = s._gram[0].diagonal()[first:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
-        own = _effects(np.arange(len(self.vectors)), 0)
-        return np.rint(squares / _EFFECT**2).astype(np.int64)[own]
+        """The number of rounds of each arm, (K,), by weight and rounded."""
+        statistics, first = self.statistics, self._n_products
+        pending = statistics._pending[0, : statistics._n_pending[0], first:]
+        squares = statistics._gram[0].diagonal()[first:] - self.penalties[2] + np.einsum("nk,nk->k", pending, pending)
+        effects = _effect_indices(np.arange(len(self.vectors)), 0)
+        return np.rint(squares / _EFFECT_SCALE**2).astype(np.int64)[effects]
 
     def score(
         self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, bonuses: bool = True
@@ -213,7 +214,7 @@ class JointHead:
         contexts, indices = with_constant(unit_scale(features)), np.arange(len(self.vectors))
         theta, inverse = self.statistics.coefficients(centre)[0], self.statistics.inverse[0] if bonuses else None
         scale *= math.sqrt(self.noise)
-        if len(contexts) <= _FEW:
+        if len(contexts) <= _MAX_SINGLE_ROWS:
             rows = [score_one(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(part) for part in zip(*rows, strict=True))
         else:
@@ -223,18 +224,18 @@ class JointHead:
     def decide_row(self, *_: Any) -> None:
         """Return None: this head has no compiled decision for single rows."""
 
-    def _rows(self, features: AnyArray, arms: IntArray) -> FloatArray:
+    def _products(self, features: AnyArray, arms: IntArray) -> FloatArray:
         """Return the features (B, p) of each context with its arm."""
-        contexts, count = with_constant(unit_scale(features)), self._count
+        contexts, n_products = with_constant(unit_scale(features)), self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
-        rows[:, :count] = products.reshape(len(contexts), -1)
-        rows[np.arange(len(contexts)), _effects(arms, count)] = _EFFECT
+        rows[:, :n_products] = products.reshape(len(contexts), -1)
+        rows[np.arange(len(contexts)), _effect_indices(arms, n_products)] = _EFFECT_SCALE
         return rows
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Learn rounds: contexts (B, d), the chosen arm of each and its reward."""
-        rows, targets = self._rows(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
+        """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and weights (B,)."""
+        rows, targets = self._products(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
         check_norm(rows, self.ridge)
         if weights is not None:
             root = np.sqrt(weights)[:, None]
@@ -255,30 +256,31 @@ class JointHead:
         """Decide and learn round by round, as ``RidgeHead.play`` does."""
         parts = []
         for row in range(len(features)):
-            one = slice(row, row + 1)
+            row_slice = slice(row, row + 1)
             unit = (moments.centre, moments.scale)
-            mean, bonus = self.score(features[one], centre=unit[0], scale=unit[1])
-            mask, weight = None if available is None else available[one], None if weights is None else weights[one]
+            mean, bonus = self.score(features[row_slice], centre=unit[0], scale=unit[1])
+            mask = None if available is None else available[row_slice]
+            weight = None if weights is None else weights[row_slice]
             parts.append(exploration.decide(mean, bonus, draws(row), mask, unit=unit))
             arm = parts[-1].arm
-            self.learn(features[one], arm, rewards[one, arm[0]], weight)
-            moments.add(rewards[one, arm[0]], weight)
+            self.learn(features[row_slice], arm, rewards[row_slice, arm[0]], weight)
+            moments.add(rewards[row_slice, arm[0]], weight)
         return join_decisions(parts)
 
     def without_rounds(self) -> JointHead:
         """Return the same head without any rounds."""
-        other = copy.copy(self)
-        other.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        other._set_prior(slice(None), self.penalties[self._blocks()])
-        return other
+        empty = copy.copy(self)
+        empty.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
+        empty._set_prior(slice(None), self.penalties[self._blocks()])
+        return empty
 
-    def _set_prior(self, which: slice, penalties: FloatArray) -> None:
+    def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
         """Set the penalties of coefficients without rounds."""
-        own = np.arange(self.statistics.dim)[which]
-        self.statistics._gram[0, own, own], self.statistics.inverse[0, own, own] = penalties, 1.0 / penalties
+        at = np.arange(self.statistics.dim)[coefficients]
+        self.statistics._gram[0, at, at], self.statistics.inverse[0, at, at] = penalties, 1.0 / penalties
 
     def check_primal_fits(self) -> None:
-        """Do nothing: sums over the rounds of each arm fit in memory."""
+        """Do nothing: sums over the rounds of each arm always fit in memory."""
 
     def empty_sums(self) -> RidgeSums:
         """Return empty sums for each arm."""
@@ -295,12 +297,12 @@ class JointHead:
         return statistics
 
     def add_vectors(self, vectors: FloatArray) -> None:
-        """Add arms without rounds."""
-        before = n_effects(len(self.vectors))
+        """Add arms with these vectors (n, m), without rounds."""
+        n_before = n_effects(len(self.vectors))
         self.vectors = np.concatenate([self.vectors, vectors])
-        more = n_effects(len(self.vectors)) - before
-        self.statistics.add_dimensions(more)
-        self._set_prior(slice(self.statistics.dim - more, None), np.full(more, self.penalties[2]))
+        n_new = n_effects(len(self.vectors)) - n_before
+        self.statistics.add_dimensions(n_new)
+        self._set_prior(slice(self.statistics.dim - n_new, None), np.full(n_new, self.penalties[2]))
 
     def predict_left_out(
         self,
@@ -331,7 +333,7 @@ class JointHead:
         return {**statistics, "fitted": fitted}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
         fitted = restored_array(state, "fitted", np.empty(5))
         statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if name != "fitted"})

@@ -1,4 +1,4 @@
-"""Selects the inner loops for this machine: compiled ones if numba is installed, numpy ones otherwise.
+"""Select the inner loops for this machine: compiled ones if numba is installed, numpy ones otherwise.
 
 ``DABAND_KERNELS=numpy`` selects the numpy loops, e.g. to avoid compilation. Loops are loaded when the first one runs:
 numba takes more than a second to import, and deciding with an exported policy does not need it.
@@ -20,14 +20,14 @@ from daband.linear._kernels_numpy import uniforms
 
 @functools.cache
 def kernels_are_compiled() -> bool:
-    """True if numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
-    asked = os.environ.get("DABAND_KERNELS", "auto")
-    one_of("DABAND_KERNELS", asked, ("auto", "numba", "numpy"))
-    return asked == "numba" or (asked == "auto" and importlib.util.find_spec("numba") is not None)
+    """Return True if compiled loops are used: numba is installed, or ``DABAND_KERNELS`` is "numba"."""
+    choice = os.environ.get("DABAND_KERNELS", "auto")
+    one_of("DABAND_KERNELS", choice, ("auto", "numba", "numpy"))
+    return choice == "numba" or (choice == "auto" and importlib.util.find_spec("numba") is not None)
 
 
-class _LoadedOnUse:
-    """The module of loops, imported when the first loop is called; afterwards loops are ordinary attributes."""
+class _LazyKernels:
+    """A stand-in for the module of loops, which is imported when the first loop is used."""
 
     def __getattr__(self, name: str) -> Any:
         kind = "numba" if kernels_are_compiled() else "numpy"
@@ -36,7 +36,7 @@ class _LoadedOnUse:
         return loop
 
 
-kernels: Any = _LoadedOnUse()
+kernels: Any = _LazyKernels()
 
 
 # Seeded random numbers without a generator: each is a hash (splitmix64) of a key, a round number and a slot.

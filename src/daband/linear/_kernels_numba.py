@@ -1,4 +1,4 @@
-"""Compiled inner loops. ``kernels_numpy`` has the same functions in numpy; tests compare the two.
+"""Provide the compiled inner loops. ``_kernels_numpy`` has the same functions in numpy; tests compare the two.
 
 Reassociation is allowed so that dot products use vector instructions; nothing here relies on NaN or signed zeros, since
 ``Policy`` checks its input. Compiled code does not check indices: every index that comes from an argument (a head, a
@@ -31,7 +31,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 class UncachedKernelsWarning(UserWarning):
-    """Compiled loops cannot be stored on disk, so this process compiles them again."""
+    """Warn that compiled loops cannot be stored on disk, so that this process compiles them again."""
 
 
 def compiled(**options: Any) -> Callable[[Loop], Loop]:
@@ -43,7 +43,7 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            _say_uncached()
+            _warn_uncached()
             jitted = njit(**options)(loop)
         return jitted
 
@@ -51,25 +51,23 @@ def compiled(**options: Any) -> Callable[[Loop], Loop]:
 
 
 @functools.cache
-def _say_uncached() -> None:
-    """Warn once per process."""
+def _warn_uncached() -> None:
+    """Warn, once per process, that loops are compiled again."""
     warnings.warn(
-        "numba can write its cache neither beside the package nor below a home directory, so this process compiles "
-        "daband's loops anew (some seconds). Point NUMBA_CACHE_DIR to a folder that can be written, or set "
-        "DABAND_KERNELS=numpy",
+        "numba cannot write its cache next to the package or in a home directory, so this process compiles daband's "
+        "loops again (some seconds). Set NUMBA_CACHE_DIR to a writable folder, or set DABAND_KERNELS=numpy",
         UncachedKernelsWarning,
         stacklevel=2,
     )
 
 
-# A seeded uniform number, bit for bit equal to the one in ``kernels_numpy``.
-
-
+#: One, in the type of the hashes.
 _ONE = np.uint64(1)
 
 
 @compiled()
-def _mix(x):
+def _mix_bits(x):
+    """Return the hash of a 64-bit integer (the finaliser of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
@@ -77,18 +75,21 @@ def _mix(x):
 
 @compiled()
 def uniform(key, round_number, slot):
-    """Return the uniform number in [0, 1) of one round and slot."""
-    bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
-    bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+    """Return the uniform number in [0, 1) of one round and slot, equal to that of ``_kernels_numpy.uniforms``."""
+    bits = _mix_bits(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
+    bits = _mix_bits(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-FAST = {"reassoc", "contract", "nsz", "arcp"}
+#: Floating-point optimisations that the loops allow: see the module docstring.
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+#: As in ``_kernels_numpy``.
 TIE = 1e-12
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def _dot(x, y):
+    """Return the inner product of two vectors."""
     total = 0.0
     for i in range(x.shape[0]):
         total += x[i] * y[i]
@@ -99,7 +100,8 @@ def _dot(x, y):
 def choose(scores, available, epsilon, coin, pick):
     """Return the arm of one round, and its probability under ties and epsilon.
 
-    Scores within ``TIE`` of the best are tied, so that rounding does not decide. ``pick`` chooses among tied arms.
+    Scores within ``TIE`` of the best are tied, so that rounding does not decide. ``coin`` and ``pick`` are uniform
+    random numbers: if ``coin`` is below epsilon, ``pick`` chooses among all available arms, otherwise among tied arms.
     """
     n_available = 0
     best = -np.inf
@@ -107,30 +109,30 @@ def choose(scores, available, epsilon, coin, pick):
         if available[a]:
             n_available += 1
             best = max(best, scores[a])
-    floor = best - TIE * (1.0 + abs(best))
+    tie_threshold = best - TIE * (1.0 + abs(best))
     n_ties = 0
     for a in range(scores.shape[0]):
-        if available[a] and scores[a] >= floor:
+        if available[a] and scores[a] >= tie_threshold:
             n_ties += 1
-    explored = coin < epsilon
-    wanted = int(pick * (n_available if explored else n_ties))
+    is_random = coin < epsilon
+    rank = int(pick * (n_available if is_random else n_ties))
     arm = -1
-    seen = 0
+    passed = 0
     for a in range(scores.shape[0]):
-        if available[a] and (explored or scores[a] >= floor):
-            if seen == wanted:
+        if available[a] and (is_random or scores[a] >= tie_threshold):
+            if passed == rank:
                 arm = a
                 break
-            seen += 1
+            passed += 1
     if arm < 0:
         raise ValueError("no arm is available, or a score is NaN")
     probability = epsilon / n_available
-    if scores[arm] >= floor:
+    if scores[arm] >= tie_threshold:
         probability += (1.0 - epsilon) / n_ties
     return arm, probability
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def _rank_one(matrix, theta, z, targets, u, variance):
     """Update one head by Sherman-Morrison, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
     d = z.shape[0]
@@ -148,13 +150,13 @@ def _rank_one(matrix, theta, z, targets, u, variance):
             row[j] -= c * u[j]  # u_i u_j = u_j u_i: the matrix stays symmetric
 
 
-@compiled(fastmath=FAST)
-def learn_rounds(statistics, contexts, heads, targets, largest):
+@compiled(fastmath=_FASTMATH)
+def learn_rounds(statistics, contexts, heads, targets, max_square):
     """Learn rounds in place, one after the other, by Sherman-Morrison.
 
     Return the largest variance z'A^-1 z among the rounds, and the largest number of updates of a head since its inverse
     was computed. ``statistics`` are the arrays of ``PrimalRidge``. Contexts are (B, d), targets (B, 2). If the squared
-    norm of a context exceeds ``largest``, nothing changes and the returned variance is -1. Rows are collected in
+    norm of a context exceeds ``max_square``, nothing changes and the returned variance is -1. Rows are collected in
     ``pending``, which is summed into A when full.
     """
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
@@ -166,10 +168,10 @@ def learn_rounds(statistics, contexts, heads, targets, largest):
             raise IndexError("head out of range")
         if n_pending[heads[n]] < 0 or n_pending[heads[n]] > pending.shape[1]:
             raise IndexError("too many pending rows")
-        if not _dot(contexts[n], contexts[n]) <= largest:
+        if not _dot(contexts[n], contexts[n]) <= max_square:
             return -1.0, 0
     u = np.empty(d)
-    highest, updates = 0.0, 0
+    max_variance, updates = 0.0, 0
     for n in range(n_rounds):
         head, z, target = heads[n], contexts[n], targets[n]
         if n_pending[head] == pending.shape[1]:
@@ -179,7 +181,7 @@ def learn_rounds(statistics, contexts, heads, targets, largest):
         for i in range(d):
             u[i] = _dot(matrix[i], z)
         variance = max(_dot(u, z), 0.0)
-        highest = max(highest, variance)
+        max_variance = max(max_variance, variance)
         _rank_one(matrix, theta[head], z, target, u, variance)
         sums, row = moment[head], pending[head, n_pending[head]]
         for j in range(d):
@@ -190,12 +192,12 @@ def learn_rounds(statistics, contexts, heads, targets, largest):
         counts[head] += 1
         since_refresh[head] += 1
         updates = max(updates, since_refresh[head])
-    return highest, updates
+    return max_variance, updates
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def _sum_pending(gram, rows):
-    """Add the rows' Z'Z to A; the rows are summed first, which keeps rounding errors small."""
+    """Add Z'Z of the rows Z to A. The rows are summed first, which keeps rounding errors small."""
     d = gram.shape[0]
     line = np.empty(d)
     for i in range(d):
@@ -209,16 +211,16 @@ def _sum_pending(gram, rows):
             gram[i, j] += line[j]
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def _quadratic(matrix, z):
-    """Return z' M z of a symmetric matrix from its lower half; with many dimensions, memory is the bottleneck.
+    """Return z'M z for a symmetric matrix M. Only its lower half is read, since memory is the bottleneck.
 
     Processes four rows at a time, up to the 4 x 4 diagonal block, so that each z_j is loaded once for four products.
     """
     d = z.shape[0]
-    whole = d - d % 4
+    n_blocked = d - d % 4
     total = 0.0
-    for i in range(0, whole, 4):
+    for i in range(0, n_blocked, 4):
         row0, row1, row2, row3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         z0, z1, z2, z3 = z[i], z[i + 1], z[i + 2], z[i + 3]
         left = 0.0
@@ -228,17 +230,18 @@ def _quadratic(matrix, z):
         left += z3 * (z0 * row3[i] + z1 * row3[i + 1] + z2 * row3[i + 2])
         diagonal = z0 * z0 * row0[i] + z1 * z1 * row1[i + 1] + z2 * z2 * row2[i + 2] + z3 * z3 * row3[i + 3]
         total += 2.0 * left + diagonal
-    for i in range(whole, d):
+    for i in range(n_blocked, d):
         total += z[i] * (z[i] * matrix[i, i] + 2.0 * _dot(matrix[i, :i], z[:i]))
     return total
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def decide_one(statistics, context, available, unit, rule, first_round, scored, chosen):
-    """Decide for one context (1, d) and K heads; write to ``scored`` (2, 1, K) and ``chosen``, (1,) twice.
+    """Choose an arm for one context (1, d).
 
-    ``statistics`` are inverse and theta, ``unit`` the centre and scale of rewards, ``rule`` alpha (0 is greedy),
-    epsilon and the key of the draws.
+    ``statistics`` are the inverse and theta of K heads. ``unit`` is the centre and scale of rewards. ``rule`` is alpha
+    (0 is greedy), epsilon, and the key of the draws. Means and bonuses are written to ``scored`` (2, 1, K), the arm and
+    its propensity to ``chosen``, two arrays (1,).
     """
     (inverse, theta), (centre, scale), (alpha, epsilon, key) = statistics, unit, rule
     n_arms = theta.shape[0]
@@ -252,15 +255,15 @@ def decide_one(statistics, context, available, unit, rule, first_round, scored, 
         mean = _dot(theta[a, 0], z)
         if centre != 0.0:
             mean -= centre * _dot(theta[a, 1], z)
-        width = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
-        scored[0, 0, a], scored[1, 0, a] = centre + mean, scale * width
-        scores[a] = mean / scale + alpha * width
+        deviation = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
+        scored[0, 0, a], scored[1, 0, a] = centre + mean, scale * deviation
+        scores[a] = mean / scale + alpha * deviation
     coin, pick = uniform(key, first_round, 0), uniform(key, first_round, 1)
     arm, propensity = chosen
     arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     """Play every round of an episode, exactly as if played one by one, without changing the inverses.
 
@@ -278,7 +281,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
     products, contexts, direct, shared = covariances
     means, variance = predicted
     multiplier, available, epsilon, draws = rule
-    table, weights = rewards
+    reward_table, weights = rewards
     running, standardise = moments
     arms, probability, units = chosen
     mean, ones = means[0], means[1]
@@ -300,36 +303,36 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
         for a in range(n_arms):
             scores[a] = (mean[i, a] - centre * ones[i, a]) / scale
             scores[a] += multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
-        arm, chosen_with = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        arm, chosen_probability = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
-        probability[i] = chosen_with
+        probability[i] = chosen_probability
         head = 0 if shared else arm
         context = i * per_round + arm if shared else i
-        first = (i + 1) * per_round
+        next_context = (i + 1) * per_round
         row, product = rows[i], products[head, context]
         if direct:
-            for j in range(first, n_contexts):
+            for j in range(next_context, n_contexts):
                 row[j] = product[j]
         else:
-            for j in range(first, n_contexts):
+            for j in range(next_context, n_contexts):
                 row[j] = _dot(product, contexts[j])
         for r in range(i):
             if shared or arms[r] == arm:
                 earlier = rows[r]
                 c = earlier[context] * gains[r]
-                for j in range(first, n_contexts):
+                for j in range(next_context, n_contexts):
                     row[j] -= c * earlier[j]
         gain = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
         gains[i] = gain
-        reward = table[i, arm]
+        reward = reward_table[i, arm]
         residual, residual_of_ones = (reward - mean[i, arm]) * gain, (1.0 - ones[i, arm]) * gain
         if shared:
-            for j in range(first, n_contexts):
+            for j in range(next_context, n_contexts):
                 flat_mean[j] += row[j] * residual
                 flat_ones[j] += row[j] * residual_of_ones
                 flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * gain, 0.0)
         else:
-            for j in range(first, n):
+            for j in range(next_context, n):
                 mean[j, arm] += row[j] * residual
                 ones[j, arm] += row[j] * residual_of_ones
                 variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * gain, 0.0)
@@ -339,7 +342,7 @@ def play_episode(covariances, predicted, rule, rewards, moments, chosen):
 
 @compiled()
 def add_reward(running, reward, weight):
-    """Add a reward to the state of ``RewardMoments``."""
+    """Add a reward to ``running``, the state of a ``RewardMoments``."""
     before = running[0]
     total, difference = before + weight, reward - running[1]
     running[2] += difference * difference * (before * weight / total)
@@ -349,7 +352,7 @@ def add_reward(running, reward, weight):
     running[4] = reward if before == 0.0 else max(running[4], reward)
 
 
-@compiled(fastmath=FAST)
+@compiled(fastmath=_FASTMATH)
 def sum_of_squares(x):
     """Return the sum of squares of a flat float64 array, without a warning on overflow."""
     return _dot(x, x)

@@ -1,4 +1,4 @@
-"""Inner loops in numpy: those of ``kernels_numba``, for serving or without numba, and some that need no compiling."""
+"""Provide the inner loops in numpy, for serving and if numba is not installed."""
 
 # mypy: allow-untyped-defs
 
@@ -17,29 +17,35 @@ TIE = 1e-12
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
+    """Return the inner products (H, K) of left (K, H, d) and right (H, d), at least 0."""
     products: FloatArray = np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0]
     return np.maximum(products, 0.0, out=products)
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
     """Return the arm of one round, and its probability under ties and epsilon."""
-    among = available.nonzero()[0].tolist()
-    return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
+    candidates = available.nonzero()[0].tolist()
+    return drawn_arm(candidates, tied_arms(scores.tolist(), candidates), epsilon, coin, pick)
 
 
-def tied_arms(scores: list[float], among: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
-    """Return the arms within ``TIE`` of the best, in this unit."""
-    best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
-    floor = best - TIE * (unit + abs(best - zero))
-    return [arm for arm in among if scores[arm] >= floor]
+def tied_arms(scores: list[float], candidates: Sequence[int], zero: float = 0.0, unit: float = 1.0) -> list[int]:
+    """Return the candidates whose score is tied with the best one.
+
+    ``zero`` and ``unit`` are the mean and standard deviation of rewards, which define the unit of ``TIE``.
+    """
+    best = max(scores) if len(candidates) == len(scores) else max([scores[arm] for arm in candidates])
+    tie_threshold = best - TIE * (unit + abs(best - zero))
+    return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
-def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """Return a tied arm, or with probability epsilon (``coin``) any arm, and its probability; ``pick`` chooses."""
-    drawn_from = among if coin < epsilon else tied
-    arm = drawn_from[int(pick * len(drawn_from))]
-    return arm, epsilon / len(among) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
+def drawn_arm(arms: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+    """Return a random arm and its probability: any of ``arms`` with probability epsilon, otherwise a tied arm.
+
+    ``coin`` and ``pick`` are uniform random numbers: see ``_kernels_numba.choose``.
+    """
+    drawable = arms if coin < epsilon else tied
+    chosen = drawable[int(pick * len(drawable))]
+    return chosen, epsilon / len(arms) + ((1.0 - epsilon) / len(tied) if chosen in tied else 0.0)
 
 
 def _rank_one(
@@ -53,37 +59,37 @@ def _rank_one(
 
 
 def learn_rounds(
-    statistics: Any, contexts: FloatArray, heads: IntArray, targets: FloatArray, largest: float
+    statistics: Any, contexts: FloatArray, heads: IntArray, targets: FloatArray, max_square: float
 ) -> tuple[float, int]:
-    """Learn rounds one after the other by Sherman-Morrison; see ``kernels_numba.learn_rounds``."""
+    """Learn rounds one after the other by Sherman-Morrison; see ``_kernels_numba.learn_rounds``."""
     inverse, theta, gram, moment, pending, n_pending, counts, since_refresh = statistics
     if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
         raise IndexError("head out of range")
     if not ((n_pending[heads] >= 0) & (n_pending[heads] <= pending.shape[1])).all():
         raise IndexError("too many pending rows")
-    if not (np.einsum("bd,bd->b", contexts, contexts) <= largest).all():
+    if not (np.einsum("bd,bd->b", contexts, contexts) <= max_square).all():
         return -1.0, 0
-    highest = 0.0
+    max_variance = 0.0
     for head, z, target in zip(heads.tolist(), contexts, targets, strict=True):
         if n_pending[head] == pending.shape[1]:
             gram[head] += pending[head].T @ pending[head]
             n_pending[head] = 0
         u = inverse[head] @ z
         variance = max(float(u @ z), 0.0)
-        highest = max(highest, variance)
+        max_variance = max(max_variance, variance)
         _rank_one(inverse[head], theta[head], z, target, u, variance)
         moment[head] += np.outer(target, z)
         pending[head, n_pending[head]] = z
         n_pending[head] += 1
         counts[head] += 1
         since_refresh[head] += 1
-    return highest, int(since_refresh[heads].max())
+    return max_variance, int(since_refresh[heads].max())
 
 
 def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, moments: Any, chosen: Any) -> None:
-    """Play every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
+    """Play every round of an episode, exactly as if played one by one; see ``_kernels_numba.play_episode``."""
     (products, contexts, direct, shared), (means, variance) = covariances, predicted
-    (multiplier, available, epsilon, draws), (table, weights) = rule, rewards
+    (multiplier, available, epsilon, draws), (reward_table, weights) = rule, rewards
     (running, standardise), (arms, probability, units) = moments, chosen
     _, n, n_arms = means.shape
     per_round = n_arms if shared else 1
@@ -104,16 +110,16 @@ def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, mome
         earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
         row = rows[i, later] = row - (rows[earlier, context] * gains[earlier]) @ rows[earlier, later]
         gain = gains[i] = weights[i] / (1.0 + weights[i] * max(variance[i, arm], 0.0))
-        every = [part.reshape(-1) if shared else part[:, arm] for part in (means[0], means[1], variance)]
-        for part, target in zip(every, (table[i, arm], 1.0), strict=False):
+        predictions = [part.reshape(-1) if shared else part[:, arm] for part in (means[0], means[1], variance)]
+        for part, target in zip(predictions, (reward_table[i, arm], 1.0), strict=False):
             part[later] += row * ((target - part[context]) * gain)
-        every[2][later] = np.maximum(every[2][later] - row**2 * gain, 0.0)
+        predictions[2][later] = np.maximum(predictions[2][later] - row**2 * gain, 0.0)
         if weights[i] > 0.0:
-            add_reward(running, table[i, arm], weights[i])
+            add_reward(running, reward_table[i, arm], weights[i])
 
 
 def add_reward(running: FloatArray, reward: float, weight: float) -> None:
-    """Add a reward to the state of ``RewardMoments``."""
+    """Add a reward to ``running``, the state of a ``RewardMoments``."""
     before, mean, squares, low, high = running.tolist()
     total, difference = before + weight, reward - mean
     squares += difference * difference * (before * weight / total)
@@ -130,16 +136,15 @@ def sum_of_squares(x: FloatArray) -> float:
         return float(np.dot(x, x))
 
 
-# The seeded uniform numbers of ``kernels``.
-
-
+#: Odd constants that multiply the number of a round and of a slot, and the constants of splitmix64.
 STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
 STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mix(x: Any) -> Any:
+def _mix_bits(x: Any) -> Any:
+    """Return the hash of 64-bit integers (the finaliser of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
@@ -149,6 +154,6 @@ def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> F
     """Return uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
-    bits = _mix(_mix(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
+    bits = _mix_bits(_mix_bits(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
     numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
     return numbers

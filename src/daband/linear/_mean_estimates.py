@@ -1,4 +1,4 @@
-"""Estimated means with intervals that allow for skewed terms: the statistics of everything estimated from a log.
+"""Estimate means with intervals that are valid for skewed terms. All estimates from logs use this module.
 
 The mean of skewed terms is skewed itself: if one buyer in a hundred spends a lot, most samples have too few of them,
 and their standard error is too small at the same time. A normal interval then misses on the high side. Hall's
@@ -16,11 +16,12 @@ import numpy as np
 
 from daband._arrays import FloatArray
 
-_NEGLIGIBLE_SKEWNESS = 1e-6
-#: Rewards that each group needs before a lift has an interval.
-_MIN_GROUP = 50
-#: The number of rounds at which the interval of a lift is narrowest, relative to the interval of a single look.
-_TIGHT_AT = 2000
+#: A smaller skewness is not corrected.
+_MIN_SKEWNESS = 1e-6
+#: Minimum number of rewards per group for an interval of the lift.
+_MIN_GROUP_REWARDS = 50
+#: The number of rounds at which the interval of a lift is narrowest, relative to an interval for this number only.
+_TIGHTEST_ROUNDS = 2000
 
 
 class MeanEstimate(NamedTuple):
@@ -37,18 +38,18 @@ class MeanEstimate(NamedTuple):
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the interval that contains the mean with probability ``confidence``."""
         if math.isinf(self.freedom):  # the service runs without scipy
-            reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
+            quantile = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
         else:
             from scipy.special import stdtrit
 
-            reach = float(stdtrit(self.freedom, 0.5 + 0.5 * confidence)) if self.freedom > 0 else math.inf
-        return self.limit(reach), self.limit(-reach)
+            quantile = float(stdtrit(self.freedom, 0.5 + 0.5 * confidence)) if self.freedom > 0 else math.inf
+        return self.limit(quantile), self.limit(-quantile)
 
     def limit(self, quantile: float) -> float:
         """Return the limit ``quantile`` standard errors below the estimate, corrected for skewness."""
         if not math.isfinite(self.error) or not math.isfinite(quantile):
             return math.copysign(math.inf, -quantile)
-        if abs(self.skewness) > _NEGLIGIBLE_SKEWNESS:
+        if abs(self.skewness) > _MIN_SKEWNESS:
             root = float(np.cbrt(1.0 + self.skewness * (quantile - self.skewness / 6.0)))
             quantile = 3.0 * (root - 1.0) / self.skewness
         return self.value - quantile * self.error
@@ -62,7 +63,7 @@ class MeanEstimate(NamedTuple):
 
 
 def mean_estimate(terms: FloatArray) -> MeanEstimate:
-    """Return the estimated mean of independent terms (n,); the error of one term is infinite."""
+    """Return the estimated mean of independent terms (n,). With one term, its standard error is infinite."""
     n, value = len(terms), float(terms.mean())
     if n < 2:
         return MeanEstimate(value, math.inf, 0.0, 0.0)
@@ -92,14 +93,16 @@ def effective_sample_size(weights: FloatArray) -> float:
 
 
 class LiftSequence:
-    """The mean reward of a policy minus the control group's, with an interval that holds at all times simultaneously.
+    """The lift of a policy over a control group, with an interval that is valid at all times simultaneously.
+
+    The lift is the mean reward of the policy minus the mean reward of the control group.
 
     A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
     -(r - m) / c for the control group, where m is computed from earlier rewards only: its expectation is the lift,
     whatever the choice of c and however rewards change over time. Limits are an asymptotic confidence sequence
     (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central limit theory and asymptotic confidence
     sequences", 2024). The probability that the interval ever misses the mean lift is at most ``1 - confidence``,
-    however often it is read, up to an error that vanishes as the groups grow. It uses the larger of two variances:
+    however often it is looked at, up to an error that vanishes as the groups grow. It uses the larger of two variances:
     the variance of the terms, and their variance if both groups had the same rewards. Otherwise a control group that
     happens to have none of the rare rewards would seem certain.
     """
@@ -107,10 +110,10 @@ class LiftSequence:
     def __init__(self, confidence: float = 0.95) -> None:
         self._alpha = 1.0 - confidence
         peak = -2.0 * math.log(self._alpha)
-        self._rho = (peak + math.log(peak + 1.0)) / _TIGHT_AT
+        self._rho = (peak + math.log(peak + 1.0)) / _TIGHTEST_ROUNDS
         self._groups = {True: [0, 0.0], False: [0, 0.0]}  # control group and policy: number and sum of rewards
         self._n = 0
-        self._sum = self._squares = self._pooled = 0.0
+        self._sum = self._squares = self._pooled_squares = 0.0
         #: True once the upper limit was below 0.
         self.worse = False
         #: True once the lower limit was above 0.
@@ -122,17 +125,17 @@ class LiftSequence:
         return int(self._groups[False][0]), int(self._groups[True][0])
 
     def add(self, reward: float, control: float, *, in_control: bool) -> None:
-        """Count a round that was in the control group with probability ``control``."""
+        """Add the reward of a round that was in the control group with probability ``control``."""
         sums = self._groups[True], self._groups[False]
         if any(number for number, _ in sums):  # the first round only gives a first mean
-            overall = (sums[0][1] + sums[1][1]) / (sums[0][0] + sums[1][0])
-            of_control, of_policy = (total / number if number else overall for number, total in sums)
-            centre = (1.0 - control) * of_control + control * of_policy
+            overall_mean = (sums[0][1] + sums[1][1]) / (sums[0][0] + sums[1][0])
+            control_mean, policy_mean = (total / number if number else overall_mean for number, total in sums)
+            centre = (1.0 - control) * control_mean + control * policy_mean
             term = (reward - centre) * (-1.0 / control if in_control else 1.0 / (1.0 - control))
             self._n += 1
             self._sum += term
             self._squares += term * term
-            self._pooled += (reward - centre) ** 2 / (control * (1.0 - control))
+            self._pooled_squares += (reward - centre) ** 2 / (control * (1.0 - control))
         group = self._groups[in_control]
         group[0] += 1
         group[1] += reward
@@ -141,14 +144,14 @@ class LiftSequence:
         self.better |= low > 0.0
 
     def interval(self) -> tuple[float, float, float]:
-        """Return the estimated lift and its limits, which are infinite while a group is small."""
+        """Return the estimated lift and its lower and upper limit. Limits are infinite while a group is small."""
         n = self._n
         if not n:
             return math.nan, -math.inf, math.inf
         value = self._sum / n
-        if min(self.counts) < _MIN_GROUP:
+        if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
-        variance = max(self._squares / n - value * value, self._pooled / n)
+        variance = max(self._squares / n - value * value, self._pooled_squares / n)
         scale = n * self._rho + 1.0
         half = math.sqrt(2.0 * variance * scale / (n * n * self._rho) * math.log(math.sqrt(scale) / self._alpha))
         return value, value - half, value + half

@@ -1,6 +1,6 @@
-"""The weights of several predictors in a common prediction, based on the past errors of each.
+"""Compute the weights of several predictors in a common prediction, based on the past errors of each.
 
-Every round is predicted by every predictor before any of them learns it: the errors are honest and cost nothing. The
+Every predictor predicts every round before it learns that round, so the errors are those of unseen data. The
 weights w, non-negative with sum one, minimise
 
     sum_t (r_t - p_t . w)^2  +  100 v |w - w_0|^2
@@ -15,7 +15,7 @@ another arm has its error counted too.
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the simplex. Predictions
 are clipped to the range of the rewards seen so far. With rewards and predictions in a bounded range squared loss is
-exp-concave, and for any fixed weights u (one predictor alone, or the best mixture in hindsight)
+exp-concave, and for any fixed weights u (a single predictor, or the best mixture in hindsight)
 
     sum_t (r_t - p_t . w_t)^2  <=  sum_t (r_t - p_t . u)^2  +  O(M log n)
 
@@ -32,13 +32,14 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, restored_array
 
+#: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_ROUNDS = 100.0
-#: Weights are computed again after a sixteenth more rounds.
-_REVISED_EVERY = 16
+#: Weights are computed again after the number of rounds has grown by one part in this many.
+_UPDATE_DIVISOR = 16
 
 
 class MixtureWeights:
-    """The weights of predictors in a common prediction: ``weights`` (M,), equal to ``prior`` before the first round."""
+    """The weights (M,) of predictors in a common prediction; equal to ``prior`` before the first round."""
 
     def __init__(self, prior: Sequence[float] | FloatArray) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
@@ -46,7 +47,7 @@ class MixtureWeights:
         #: The number of predicted rounds.
         self.n = 0
         self._errors: FloatArray = np.zeros((len(prior), len(prior)))
-        self._revised_at = 0
+        self._updated_at = 0
 
     def add(self, predictions: FloatArray, rewards: FloatArray, *, scale: float = 1.0) -> bool:
         """Record the predictions (B, M) of rounds that no predictor had learned, and their rewards (B,).
@@ -56,29 +57,29 @@ class MixtureWeights:
         errors = predictions - rewards[:, None]
         self._errors += errors.T @ errors
         self.n += len(rewards)
-        if self.n - self._revised_at < max(1, self._revised_at // _REVISED_EVERY):
+        if self.n - self._updated_at < max(1, self._updated_at // _UPDATE_DIVISOR):
             return False
-        self._revised_at = self.n
+        self._updated_at = self.n
         penalised = self._errors / (scale * scale) + _PRIOR_ROUNDS * np.eye(len(self.prior))
         self.weights = simplex_least_squares(penalised, _PRIOR_ROUNDS * self.prior)
         return True
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
-        rounds = np.array([self.n, self._revised_at], np.int64)
+        rounds = np.array([self.n, self._updated_at], np.int64)
         return {"weights": self.weights, "errors": self._errors, "rounds": rounds}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         self.weights = restored_array(state, "weights", self.weights)
         self._errors = restored_array(state, "errors", self._errors)
-        self.n, self._revised_at = (int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64)))
+        self.n, self._updated_at = (int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64)))
         if not ((self.weights >= 0).all() and abs(self.weights.sum() - 1.0) < 1e-9):
-            raise ValueError("weights must not be negative, and sum to 1")
+            raise ValueError("weights must be >= 0 and sum to 1")
 
 
 def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the predictions with known rewards if exactly one arm has reward 1, and those rewards.
+    """Return the predictions whose rewards are known (n, M), and these rewards (n,), if one arm per round has reward 1.
 
     ``means`` (B, K, M) are the predictions. A reward of 1 reveals that all other arms have reward 0; any other reward
     reveals only the reward of the chosen arm.
@@ -96,22 +97,22 @@ def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray)
 
 
 def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:
-    """Return the exact minimiser of w'G w - 2 m'w with w >= 0 and sum 1, by trying every set of non-zero weights.
+    """Return the minimiser w (M,) of w'G w - 2 m'w with w >= 0 and sum 1, for a positive definite G.
 
-    There are 2^M - 1 sets, so M must be small; G is positive definite.
+    It is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
     """
-    m = len(moment)
-    best, value = np.full(m, 1.0 / m), np.inf
-    for size in range(1, m + 1):
-        for members in combinations(range(m), size):
-            part = list(members)
-            solved = np.linalg.solve(gram[np.ix_(part, part)], np.stack([moment[part], np.ones(size)], axis=1))
-            inner = solved[:, 0] - solved[:, 1] * ((solved[:, 0].sum() - 1.0) / solved[:, 1].sum())
-            if (inner < 0).any():
+    n_weights = len(moment)
+    best, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
+    for size in range(1, n_weights + 1):
+        for subset in combinations(range(n_weights), size):
+            used = list(subset)
+            solved = np.linalg.solve(gram[np.ix_(used, used)], np.stack([moment[used], np.ones(size)], axis=1))
+            solution = solved[:, 0] - solved[:, 1] * ((solved[:, 0].sum() - 1.0) / solved[:, 1].sum())
+            if (solution < 0).any():
                 continue
-            weights = np.zeros(m)
-            weights[part] = inner
+            weights = np.zeros(n_weights)
+            weights[used] = solution
             loss = float(weights @ gram @ weights - 2.0 * (moment @ weights))
-            if loss < value:
-                best, value = weights, loss
+            if loss < best_loss:
+                best, best_loss = weights, loss
     return best / best.sum()

@@ -1,4 +1,4 @@
-"""Principal components of contexts, in a few passes and little memory, up to 150,528 dimensions."""
+"""Compute principal components of contexts with many dimensions in a few passes and little memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daband.errors import InvalidInput, NotFitted
 
 @dataclass(frozen=True)
 class PcaStep:
-    """Projection of flat contexts (n, d), centred, on ``axes`` (m, d): (n, m)."""
+    """A fitted PCA: it maps flat contexts (n, d), minus ``centre`` (d,), to components (n, m) along ``axes`` (m, d)."""
 
     centre: FloatArray
     axes: FloatArray
@@ -55,13 +55,16 @@ class PcaStep:
         return {"centre": self.centre, "axes": self.axes}
 
 
-_EXACT_UP_TO = 1024
+#: Maximum number of dimensions for an exact eigendecomposition of the covariance.
+_MAX_EXACT_DIM = 1024
+#: The number of additional directions of the randomised method, which make it more accurate.
 _OVERSAMPLING = 16
+#: The number of power iterations of the randomised method.
 _POWER_PASSES = 4
 
 
 class PCA:
-    """Projects contexts on their ``n_components`` leading principal components: ``transform=PCA(64)`` for a policy.
+    """A transform of contexts to their leading principal components: ``transform=PCA(64)`` for a policy.
 
     It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
@@ -71,8 +74,8 @@ class PCA:
 
     Args:
         n_components: the number of principal components.
-        seed: fixes the randomised iteration.
-        by_domain: if True, each domain is centred by its own mean instead of the common mean; directions are common.
+        seed: determines the random start of the subspace iteration.
+        by_domain: if True, each domain is centred by its own mean instead of the common mean. Directions are common.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.prepare([[1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 4.0, 3.0], [0.0, 1.0, 0.0, 1.0]])
@@ -88,8 +91,8 @@ class PCA:
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        more = {name: value for name, value in self.settings().items() if name != "n_components" and value}
-        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in more.items())])})"
+        optional = {name: value for name, value in self.settings().items() if name != "n_components" and value}
+        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in optional.items())])})"
 
     @property
     def fitted(self) -> bool:
@@ -102,7 +105,7 @@ class PCA:
 
     @property
     def axes(self) -> FloatArray:
-        """The directions, (n_components, d), orthonormal, sorted by decreasing variance."""
+        """The principal axes, (n_components, d): orthonormal, sorted by decreasing variance."""
         if self._axes is None:
             raise NotFitted(
                 f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
@@ -117,34 +120,34 @@ class PCA:
         if n < 2:
             raise InvalidInput("PCA needs at least two contexts")
         if self.n_components > min(dim, n):
-            raise InvalidInput(f"n_components={self.n_components} exceeds the {n} contexts of {dim} dimensions")
-        sums = [sum((part.sum(axis=0) for part in _parts([batch])), np.zeros(dim)) for batch in flat]
+            raise InvalidInput(f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}")
+        sums = [sum((block.sum(axis=0) for block in _blocks([batch])), np.zeros(dim)) for batch in flat]
         if self.by_domain:
             means = iter([total / len(batch) for total, batch in zip(sums, flat, strict=True)])
             first = sums[0] / len(flat[0])
             centre = np.stack([next(means) if len(batch) else first for batch in domains])
             centres = [row for row, batch in zip(centre, domains, strict=True) if len(batch)]
         else:
-            centre = (sum((part.sum(axis=0) for part in _parts(flat)), np.zeros(dim)) / n)[None]
+            centre = (sum((block.sum(axis=0) for block in _blocks(flat)), np.zeros(dim)) / n)[None]
             centres = [centre[0]] * len(flat)
         if not np.isfinite(centre).all():
             raise InvalidInput("contexts have a NaN or infinite value")
-        axes = (self._exact if dim <= _EXACT_UP_TO else self._randomised)(flat, centres)
+        axes = (self._exact_axes if dim <= _MAX_EXACT_DIM else self._randomised_axes)(flat, centres)
         largest = np.abs(axes).argmax(axis=1)
         axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # eigenvectors have arbitrary signs: fix them
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Map contexts of a domain, (B, *C) or (B, K, *C), to components (B, n_components) or (B, K, n_components)."""
+        """Return the components (n, n_components) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
         flat = contexts.reshape(-1, step.n_inputs)
-        out = np.empty((len(flat), self.n_components))
+        components = np.empty((len(flat), self.n_components))
         start = 0
-        for part in _parts([flat]):
-            out[start : start + len(part)] = step(part)
-            start += len(part)
-        return out
+        for block in _blocks([flat]):
+            components[start : start + len(block)] = step(block)
+            start += len(block)
+        return components
 
     def frozen(self, domain: int = 0) -> PcaStep:
         """Return the fitted step for contexts of a domain."""
@@ -154,8 +157,8 @@ class PCA:
 
     def settings(self) -> dict[str, int]:
         """Return the arguments for an unfitted copy: ``PCA(**settings)``."""
-        more = {"by_domain": True} if self.by_domain else {}
-        return {"n_components": self.n_components, "seed": self.seed, **more}
+        optional = {"by_domain": True} if self.by_domain else {}
+        return {"n_components": self.n_components, "seed": self.seed, **optional}
 
     def state(self) -> dict[str, AnyArray]:
         """Return the fitted arrays; empty before ``fit``."""
@@ -170,18 +173,20 @@ class PCA:
             axes = restored_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
             self._centre, self._axes = centre, axes
 
-    def _exact(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _exact_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+        """Return the principal axes from an eigendecomposition of the scatter matrix."""
         scatter = np.zeros((flat[0].shape[1], flat[0].shape[1]))
-        for shifted in _centre_parts(flat, centres):
-            scatter += shifted.T @ shifted
+        for centred in _centred_blocks(flat, centres):
+            scatter += centred.T @ centred
         _, vectors = np.linalg.eigh(scatter)
-        top: FloatArray = vectors[:, ::-1][:, : self.n_components].T
-        return top.copy()
+        axes: FloatArray = vectors[:, ::-1][:, : self.n_components].T
+        return axes.copy()
 
-    def _randomised(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _randomised_axes(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+        """Return the principal axes from a randomised subspace iteration."""
         n, dim = sum(len(batch) for batch in flat), flat[0].shape[1]
-        width = min(self.n_components + _OVERSAMPLING, dim, n)
-        basis = np.random.default_rng(self.seed).standard_normal((dim, width))
+        n_columns = min(self.n_components + _OVERSAMPLING, dim, n)
+        basis = np.random.default_rng(self.seed).standard_normal((dim, n_columns))
         for _ in range(_POWER_PASSES):
             basis, _ = np.linalg.qr(_scatter_times(flat, centres, basis))
         small = basis.T @ _scatter_times(flat, centres, basis)
@@ -202,22 +207,22 @@ def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
 
 
 def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
-    """Return (X - centre)'(X - centre) basis, computed on one part of X at a time."""
-    out = np.zeros_like(basis)
-    for shifted in _centre_parts(flat, centres):
-        out += shifted.T @ (shifted @ basis)
-    return out
+    """Return (X - centre)'(X - centre) basis, computed on one block of X at a time."""
+    product = np.zeros_like(basis)
+    for centred in _centred_blocks(flat, centres):
+        product += centred.T @ (centred @ basis)
+    return product
 
 
-def _centre_parts(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
-    """Yield parts of batches, each minus its batch's centre."""
+def _centred_blocks(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+    """Yield blocks of each batch, minus the batch's centre."""
     for batch, centre in zip(flat, centres, strict=True):
-        for part in _parts([batch]):
-            yield part - centre
+        for block in _blocks([batch]):
+            yield block - centre
 
 
-def _parts(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
-    """Yield float64 parts of at most 32 MB."""
+def _blocks(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
+    """Yield the batches in float64 blocks of at most 32 MB."""
     for batch in flat:
         rows = max(1, (32 << 20) // (8 * batch.shape[1]))
         for start in range(0, len(batch), rows):

@@ -1,9 +1,9 @@
-"""Piecewise linear features, so that a linear regression on them can fit functions that are not linear in a number.
+"""Compute piecewise linear features, on which a linear regression can fit nonlinear functions of a column.
 
-A number x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with the knots at
+A column x with knots t_0 < ... < t_m becomes m features, clip((x - t_b) / (t_{b+1} - t_b), 0, 1), with the knots at
 quantiles of the contexts (Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in
-tabular deep learning", 2022). A ridge on their coefficients, which are the rises over each piece, prefers functions
-that change little. Beyond the outer knots such a function is constant: it does not extrapolate a line.
+tabular deep learning", 2022). A coefficient is the rise of the function over a piece, so a ridge penalty
+prefers functions that change little. Beyond the outer knots the function is constant: it is not extrapolated.
 """
 
 from __future__ import annotations
@@ -20,26 +20,35 @@ from daband.errors import NotFitted
 from daband.linear._pca import flat_batches
 from daband.linear._standardise import Standardise, feature_scale
 
-#: Maximum number of features per context, unless it has more numbers; and of pieces per number.
-_MOST_FEATURES, _MOST_PIECES = 128, 8
-#: Contexts per domain from which knots are computed: more rows change the quantiles little.
-_MOST_ROWS = 4096
-#: Grid points for knots per standard deviation: files contain no training value, and no piece is too short.
-_GRID = 1024.0
+#: Maximum number of features per context, unless the context has more columns.
+_MAX_FEATURES = 128
+#: Maximum number of pieces per column.
+_MAX_PIECES = 8
+#: Approximate maximum number of contexts per domain from which knots are computed.
+_MAX_ROWS = 4096
+#: Knots are rounded to a grid with this many points per standard deviation. So files contain no training value, and no
+#: piece is too short.
+_KNOTS_PER_DEVIATION = 1024.0
+#: The names of the arrays of a ``PiecewiseStep``.
 PIECEWISE_ARRAYS = "column", "start", "width", "centre", "scale"
 
 
 @dataclass(frozen=True)
 class PiecewiseStep:
-    """Maps flat contexts (n, d) to (n, m + 1): a constant 1, then m ramps, each between two knots of one number."""
+    """A fitted ``Piecewise``: it maps flat contexts (n, d) to features (n, m + 1).
 
-    #: The index of the number that each feature is computed from, (m,).
+    The first feature is a constant 1. The others are m ramps, each between two knots of one column.
+    """
+
+    #: The index of the column that each ramp is computed from, (m,).
     column: IntArray
+    #: The value at which each ramp starts, (m,).
     start: FloatArray
-    #: A ramp starts at ``start`` and is ``width`` long, (m,) each.
+    #: The length of each ramp, (m,).
     width: FloatArray
+    #: The number that is subtracted from a ramp's value in [0, 1], (m,).
     centre: FloatArray
-    #: A ramp value in [0, 1] has the centre subtracted and is then multiplied by the scale, (m,) each.
+    #: The factor by which the centred value is multiplied, (m,).
     scale: FloatArray
     #: The number of dimensions of a context.
     n_inputs: int
@@ -48,11 +57,11 @@ class PiecewiseStep:
     def __post_init__(self) -> None:
         parts = self.start, self.width, self.centre, self.scale
         if self.column.ndim != 1 or any(part.shape != self.column.shape for part in parts):
-            raise ValueError(f"{self.column.shape} columns, and arrays of {[part.shape for part in parts]}")
+            raise ValueError(f"all arrays must have shape {self.column.shape}, got {[part.shape for part in parts]}")
         if self.column.dtype.kind != "i" or not ((self.column >= 0) & (self.column < self.n_inputs)).all():
             raise ValueError(f"columns must be integers in 0..{self.n_inputs - 1}")
         if not all(np.isfinite(part).all() for part in parts) or not (self.width > 0).all():
-            raise ValueError("numbers of pieces must be finite, and widths positive")
+            raise ValueError("arrays must be finite, and widths positive")
 
     @property
     def n_features(self) -> int:
@@ -60,7 +69,7 @@ class PiecewiseStep:
         return len(self.column) + 1
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Return the features of rows."""
+        """Return the features (n, m + 1) of rows (n, d)."""
         out = np.ones((len(rows), self.n_features))
         inner = out[:, 1:]
         with np.errstate(over="ignore"):  # overflow is clipped
@@ -89,12 +98,15 @@ class PiecewiseStep:
 
 
 class Piecewise:
-    """Cuts every number of a context into pieces: ``transform=Piecewise()`` for a linear policy.
+    """A transform of each column to piecewise linear features: ``transform=Piecewise()`` for a linear policy.
 
-    Numbers are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
-    common to all domains, at quantiles of all contexts. A number with two values has one piece; others have at most
-    eight, fewer if the total would exceed 128 features, but at least one each. Together, the features of a number have
-    the same variance as the number after ``Standardise``. Unused features are 0.
+    Columns are standardised first, with common statistics of all domains, or by domain as in ``Standardise``. Knots are
+    common to all domains, at quantiles of all contexts. A column with two values has one piece. Other columns have at
+    most eight pieces, and fewer if there would be more than 128 features, but at least one. Together, the features of a
+    column have the same variance as the column after ``Standardise``. Unused features are 0.
+
+    Args:
+        by_domain: True, or the indices of columns, to standardise by domain; see ``Standardise``.
 
     >>> import numpy as np
     >>> from daband.linear import Piecewise
@@ -120,26 +132,26 @@ class Piecewise:
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """Return the number of features of a context of this shape, including unused ones."""
         size = math.prod(context_shape)
-        return max(size, min(_MOST_FEATURES, size * _MOST_PIECES)) + 1
+        return max(size, min(_MAX_FEATURES, size * _MAX_PIECES)) + 1
 
     def fit(self, *contexts: ArrayLike) -> Piecewise:
         """Fit on batches of contexts (n_i, *C), one per domain in order."""
         flat, dim = flat_batches(contexts)
-        flat = [unit_scale(batch[:: max(1, len(batch) // _MOST_ROWS)]) for batch in flat]
+        flat = [unit_scale(batch[:: max(1, len(batch) // _MAX_ROWS)]) for batch in flat]
         fitted = Standardise(by_domain=self.by_domain).fit(*flat)
         units = [fitted.frozen(domain) for domain in range(len(flat) if fitted.by_domain else 1)]
         parts = [(units[min(domain, len(units) - 1)], batch) for domain, batch in enumerate(flat) if len(batch)]
         rows = np.concatenate([unit(batch)[:, :-1] / unit.scale for unit, batch in parts])
-        numbers = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
-        features = self.n_features((dim,)) - 1
-        free = features - int((~numbers).sum())
-        most = max(1, min(_MOST_PIECES, free // max(1, int(numbers.sum()))))
-        pieces = [_pieces(rows[:, column], most if numbers[column] else 1) for column in range(dim)]
+        is_numeric = ((rows > rows.min(axis=0)) & (rows < rows.max(axis=0))).any(axis=0)
+        n_features = self.n_features((dim,)) - 1
+        n_available = n_features - int((~is_numeric).sum())
+        max_pieces = max(1, min(_MAX_PIECES, n_available // max(1, int(is_numeric.sum()))))
+        pieces = [_pieces(rows[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
         column = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
         start, width, centre, scale = np.concatenate(pieces, axis=1)
-        spare = features - len(column)  # features without a piece are 0, whatever the context
-        column, start, centre, scale = (np.pad(part, (0, spare)) for part in (column, start, centre, scale))
-        width, scale = np.pad(width, (0, spare), constant_values=1.0), scale * feature_scale(dim)
+        n_unused = n_features - len(column)  # features without a ramp are 0
+        column, start, centre, scale = (np.pad(part, (0, n_unused)) for part in (column, start, centre, scale))
+        width, scale = np.pad(width, (0, n_unused), constant_values=1.0), scale * feature_scale(dim)
         self._steps = [
             PiecewiseStep(column, mean + start * deviation, width * deviation, centre, scale, dim)
             for mean, deviation in ((unit.mean[column], unit.deviation[column]) for unit in units)
@@ -171,7 +183,7 @@ class Piecewise:
         return {**stacked, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         if state:
             inputs = int(restored_array(state, "inputs", np.zeros(1, np.int64))[0])
             shape = (len(state["column"]), self.n_features((inputs,)) - 1)
@@ -183,22 +195,22 @@ class Piecewise:
             ]
 
 
-def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseStep:
-    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``most`` per column.
+def ramps_step(rows: FloatArray, max_pieces: int, *, trim: float = 0.0) -> PiecewiseStep:
+    """Return ramps between quantiles of each column of ``rows`` (n, d), at most ``max_pieces`` per column.
 
-    With ``trim`` a column is clipped at this quantile and at one minus it, unless it is constant between them.
+    With ``trim``, a column is clipped at this quantile and at one minus it, unless it is constant between them.
     """
-    sample = rows[:: max(1, len(rows) // _MOST_ROWS)]
+    sample = rows[:: max(1, len(rows) // _MAX_ROWS)]
     dim = sample.shape[1]
     mean, deviation = sample.mean(axis=0), sample.std(axis=0)
     deviation = np.where(deviation > 1e-12 * (1.0 + np.abs(mean)), deviation, 1.0)
     units = (sample - mean) / deviation
     low, high = np.quantile(units, [trim, 1.0 - trim], axis=0)
     units = np.where(low < high, np.clip(units, low, high), units)
-    numbers = ((units > units.min(axis=0)) & (units < units.max(axis=0))).any(axis=0)
-    free = max(dim, _MOST_FEATURES) - int((~numbers).sum())
-    most = max(1, min(most, free // max(1, int(numbers.sum()))))
-    pieces = [_pieces(units[:, column], most if numbers[column] else 1) for column in range(dim)]
+    is_numeric = ((units > units.min(axis=0)) & (units < units.max(axis=0))).any(axis=0)
+    n_available = max(dim, _MAX_FEATURES) - int((~is_numeric).sum())
+    max_pieces = max(1, min(max_pieces, n_available // max(1, int(is_numeric.sum()))))
+    pieces = [_pieces(units[:, column], max_pieces if is_numeric[column] else 1) for column in range(dim)]
     columns = np.repeat(np.arange(dim), [len(starts) for starts, *_ in pieces])
     start, width, centre, scale = np.concatenate(pieces, axis=1)
     return PiecewiseStep(
@@ -206,11 +218,12 @@ def ramps_step(rows: FloatArray, most: int, *, trim: float = 0.0) -> PiecewiseSt
     )
 
 
-def _pieces(numbers: FloatArray, most: int) -> FloatArray:
-    """Return start, width, centre and scale (4, m) of the pieces of a number (n,), with a total variance of 1."""
-    knots = np.unique(np.round(_GRID * np.quantile(numbers, np.linspace(0.0, 1.0, most + 1))) / _GRID)
+def _pieces(values: FloatArray, max_pieces: int) -> FloatArray:
+    """Return start, width, centre and scale (4, m) of the ramps of a column (n,), with a total variance of 1."""
+    quantiles = np.quantile(values, np.linspace(0.0, 1.0, max_pieces + 1))
+    knots = np.unique(np.round(_KNOTS_PER_DEVIATION * quantiles) / _KNOTS_PER_DEVIATION)
     start, width = knots[:-1], np.diff(knots)
-    ramps = np.clip((numbers[:, None] - start) / width, 0.0, 1.0)
+    ramps = np.clip((values[:, None] - start) / width, 0.0, 1.0)
     variance = float(ramps.var(axis=0).sum())
     if not variance > 0.0:
         return np.zeros((4, 0))

@@ -1,4 +1,4 @@
-"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one or more heads.
+"""Compute ridge regressions in the primal form: A = ridge I + Z'Z and theta = A^-1 Z'[r, 1], for one or more heads.
 
 Every regression has two right-hand sides, rewards r and ones, hence two columns theta_r and theta_1. With a prior mean
 c the prediction of a context z is ``c + z.(theta_r - c theta_1)``. This is exactly the ridge regression of r - c, plus
@@ -18,14 +18,14 @@ from daband.linear._kernels import kernels
 from daband.linear._kernels_numpy import diagonal
 from daband.linear._reward_moments import RewardMoments
 
-# From features to predicted rewards and bonuses: ridge regressions, and the weighted mean of several predictions.
-
-
-#: Minimum number of features, and of rows, for which single precision is faster.
-_WIDE, _MANY = 16, 1024
-_MOST_ROUNDING = 1e-4
-#: Numbers in a block of products: about 1 MB, which fits in the cache.
-_BLOCK = 131_072
+#: Minimum number of features for which single precision is faster.
+_MIN_SINGLE_DIM = 16
+#: Minimum number of rows for which single precision is faster.
+_MIN_SINGLE_ROWS = 1024
+#: The largest estimated rounding error of a bonus in single precision.
+_MAX_ROUNDING_ERROR = 1e-4
+#: The number of products that are computed at once: about 1 MB, which fits in the cache.
+_BLOCK_NUMBERS = 131_072
 
 
 def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -43,12 +43,12 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
         variance = inverse.reshape(-1, dim).dot(row).reshape(n_heads, dim).dot(row)
         np.maximum(variance, 0.0, out=variance)
         return mean, variance[None]
-    if dim >= _WIDE and len(z) >= max(_MANY, 4 * dim):
+    if dim >= _MIN_SINGLE_DIM and len(z) >= max(_MIN_SINGLE_ROWS, 4 * dim):
         single = np.zeros((len(z), n_heads)) if inverse is None else _single_variances(inverse, z)
         if single is not None:
             return z @ theta.T, single
     mean, variance = np.empty((len(z), n_heads)), np.zeros((len(z), n_heads))
-    rows = max(64, _BLOCK // (dim * n_heads))
+    rows = max(64, _BLOCK_NUMBERS // (dim * n_heads))
     for start in range(0, len(z), rows):
         part = z[start : start + rows]
         mean[start : start + rows] = part @ theta.T
@@ -66,9 +66,9 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     errors mostly cancel (measured: a twentieth of the estimate); without cancellation they would be about 1.5 d times
     the estimate.
     """
-    largest = np.abs(z).max(axis=0)
-    reach = float((largest @ np.sqrt(np.abs(inverse.diagonal(axis1=1, axis2=2)).T)).max())
-    if not np.finfo(np.float32).eps / 2 * reach <= _MOST_ROUNDING:
+    max_features = np.abs(z).max(axis=0)
+    max_deviation = float((max_features @ np.sqrt(np.abs(inverse.diagonal(axis1=1, axis2=2)).T)).max())
+    if not np.finfo(np.float32).eps / 2 * max_deviation <= _MAX_ROUNDING_ERROR:
         return None
     try:
         root = np.linalg.cholesky(inverse).astype(np.float32)
@@ -81,7 +81,7 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
         (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
     ]
     variance = np.zeros((len(z), heads))
-    rows = max(64, 2 * _BLOCK // (heads * columns))
+    rows = max(64, 2 * _BLOCK_NUMBERS // (heads * columns))
     for start in range(0, len(z), rows):
         part = z[start : start + rows].astype(np.float32)
         for at, block in blocks:
@@ -114,19 +114,19 @@ def mixed_scores(
 
 #: The largest squared norm of a context, in units of the ridge. Up to this limit the error of means is about 1e-6, or
 #: 1e-4 in the dual form or if one such context repeats. Errors grow in proportion to it: at 1e16 bonuses are noise.
-LARGEST_SQUARE = 1e10
+MAX_SQUARED_NORM = 1e10
 
 
 def squared_norms(contexts: AnyArray) -> FloatArray:
     """Return the squared norm of every row of contexts (B, d), (B,); uint8 is scaled to 0..1."""
-    wide = contexts.astype(np.float64, copy=False)
-    norms: FloatArray = np.einsum("bd,bd->b", wide, wide)
+    values = contexts.astype(np.float64, copy=False)
+    norms: FloatArray = np.einsum("bd,bd->b", values, values)
     return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
 
 
 def check_norm(contexts: AnyArray, ridge: float) -> None:
     """Raise an error if one of the contexts (..., d) is too large for the ridge."""
-    limit = LARGEST_SQUARE * ridge
+    limit = MAX_SQUARED_NORM * ridge
     if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:
         return
     if contexts.dtype == np.float64 and kernels.sum_of_squares(contexts.reshape(-1)) <= limit:  # all rows at once
@@ -140,8 +140,8 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
     """Raise an error that names the largest of the contexts with these squared norms (B,)."""
     row = int(np.argmax(norms))
     raise InvalidInput(
-        f"contexts are too large against ridge={ridge:g} for accurate arithmetic: row {row} has squared norm "
-        f"{float(norms[row]):.3g}, and at most {LARGEST_SQUARE:g} times the ridge is accepted. Look for an outlier, "
+        f"contexts are too large for ridge={ridge:g} in accurate arithmetic: row {row} has squared norm "
+        f"{float(norms[row]):.3g}, the maximum is {MAX_SQUARED_NORM:g} times the ridge. Look for an outlier, "
         "scale the contexts down, or raise the ridge"
     )
 
@@ -154,14 +154,15 @@ def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
 
 #: Rows are sorted by head and summed in tiles of about this size, which fit in the cache.
 _TILE_BYTES = 1 << 22
-#: Padding between the columns of a tile, in numbers: columns a power of two apart would share few cache lines.
-_APART = 8
+#: Padding between the columns of a tile, in numbers. Columns at a distance of a power of two would use few cache lines.
+_COLUMN_PADDING = 8
 
 
 class RidgeSums:
-    """``gram`` (heads, d, d), ``moment`` (heads, 2, d), ``counts`` (heads,) and ``rewards`` of the added rounds.
+    """Sums over rounds, from which ridge regressions can be computed.
 
-    ``moment`` has Z'r and Z'1. Contexts in Fortran order, as tables give them, are summed fastest.
+    ``gram`` (heads, d, d) is Z'Z, ``moment`` (heads, 2, d) has Z'r and Z'1, ``counts`` (heads,) are numbers of rounds,
+    and ``rewards`` are the moments of all rewards. Contexts in Fortran order, as tables give them, are summed fastest.
     """
 
     def __init__(self, n_heads: int, dim: int) -> None:
@@ -173,7 +174,7 @@ class RidgeSums:
         self._tile = max(64, _TILE_BYTES // (8 * dim))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rounds: contexts (B, d), the head of each round, its reward, and its weight if rounds count unequally."""
+        """Add rounds: contexts (B, d), and the heads, rewards and weights of rounds, (B,); weights are 1 by default."""
         self.rewards.add(rewards, weights)
         for start in range(0, len(contexts), self._tile):
             tile = slice(start, start + self._tile)
@@ -191,7 +192,7 @@ class RidgeSums:
         return {"gram": self.gram, "moment": self.moment, "counts": self.counts, "rewards": self.rewards.state()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         for name in ("gram", "moment", "counts"):
             setattr(self, name, restored_array(state, name, getattr(self, name)))
         self.rewards.restore(state["rewards"])
@@ -204,15 +205,16 @@ class RidgeSums:
         self.restore(state)
 
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
+        """Add at most one tile of rounds: sort them by head, and sum each head's rows in one product."""
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
-        small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
-        order = np.argsort(small, kind="stable")  # a radix sort for small integers
+        sort_keys = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
+        order = np.argsort(sort_keys, kind="stable")  # a radix sort for small integers
         # A row times the square root of its weight counts by its weight in every product of two rows.
         root = np.ones(n) if weights is None else np.sqrt(weights[order])
-        columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _APART))[:, :n]
-        taken = thread_scratch("taken columns", (dim, n), contexts.dtype)
-        np.take(contexts.T, order, axis=1, out=taken, mode="clip")  # "raise" would copy ``out``
-        np.multiply(taken, root, out=columns[:dim])
+        columns = thread_scratch("tile of rounds", (dim + 2, self._tile + _COLUMN_PADDING))[:, :n]
+        sorted_columns = thread_scratch("taken columns", (dim, n), contexts.dtype)
+        np.take(contexts.T, order, axis=1, out=sorted_columns, mode="clip")  # "raise" would copy ``out``
+        np.multiply(sorted_columns, root, out=columns[:dim])
         np.multiply(rewards[order], root, out=columns[dim])
         columns[dim + 1] = root
         counts = np.bincount(heads, minlength=n_heads)
@@ -225,18 +227,21 @@ class RidgeSums:
         self.counts += counts
 
 
-#: A rank-one update loses as many digits as its variance has. Above this, the inverse is computed from A immediately.
+#: A rank-one update with a variance of 10^k loses k digits. Above this variance, the inverse is computed from A at
+#: once.
 _LARGE_VARIANCE = 1e6
-#: Largest condition number of A, scaled to a unit diagonal, for inversion; above it rank-one updates are more accurate.
-_LARGEST_CONDITION = 1e10
-#: Rows collected before they are summed into A: few enough to be small, enough for one matrix product.
-_PENDING = 32
-#: Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products).
-_SEQUENTIAL_DIM = 96
+#: The largest condition number of A, scaled to a unit diagonal, for inversion. Above it, rank-one updates are more
+#: accurate.
+_MAX_CONDITION = 1e10
+#: The number of rows that are collected before one matrix product adds them to A.
+_MAX_PENDING = 32
+#: Maximum dimension for which a batch is learned row by row (compiled). Larger ones use Woodbury's identity (matrix
+#: products).
+_MAX_SEQUENTIAL_DIM = 96
 
 
 class Episode(NamedTuple):
-    """The initial state for the rounds of an episode: see ``kernels_numba.play_episode``."""
+    """The predictions for the rounds of an episode before the first one: see ``_kernels_numba.play_episode``."""
 
     products: FloatArray
     contexts: FloatArray
@@ -263,10 +268,14 @@ class PrimalRidge:
     counts: IntArray
     theta: FloatArray
     inverse: FloatArray
+    #: A without the pending rows, (heads, d, d).
     _gram: FloatArray
+    #: Z'r and Z'1, (heads, 2, d).
     _moment: FloatArray
+    #: Rows that are learned but not yet added to ``_gram``, (heads, 32, d), and their number (heads,).
     _pending: FloatArray
     _n_pending: IntArray
+    #: The number of updates since the inverse was computed from A, (heads,).
     _since_refresh: IntArray
 
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
@@ -276,16 +285,17 @@ class PrimalRidge:
         self._set_heads(n_heads)
 
     def _set_heads(self, n: int) -> None:
+        """Replace all heads by ``n`` heads without rounds."""
         for name, array in self._heads_without_rounds(n).items():
             setattr(self, name, array)
 
     def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
-        """Return the arrays of ``n`` heads, by attribute name."""
+        """Return the arrays of ``n`` heads without rounds, by attribute name."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
             "counts": np.zeros(n, np.int64), "theta": np.zeros((n, 2, dim)),
             "inverse": np.tile(eye / self.ridge, (n, 1, 1)), "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
-            "_moment": np.zeros((n, 2, dim)), "_pending": np.zeros((n, _PENDING, dim)),
+            "_moment": np.zeros((n, 2, dim)), "_pending": np.zeros((n, _MAX_PENDING, dim)),
             "_n_pending": np.zeros(n, np.int64), "_since_refresh": np.zeros(n, np.int64),
         }  # fmt: skip
 
@@ -317,11 +327,14 @@ class PrimalRidge:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
 
-    def score(self, contexts: AnyArray, *, centre: float = 0.0, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads); 0 without ``widths``."""
-        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
-        inverse = self.inverse if widths else None
-        z = contexts if usual else unit_scale(contexts)
+    def score(self, contexts: AnyArray, *, centre: float = 0.0, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and variances z'A^-1 z of contexts (B, d), each (B, heads).
+
+        Without ``bonuses``, variances are 0.
+        """
+        is_usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        inverse = self.inverse if bonuses else None
+        z = contexts if is_usual else unit_scale(contexts)
         mean, variance = ridge_scores(self.coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
@@ -334,13 +347,13 @@ class PrimalRidge:
     def update(self, contexts: AnyArray, heads: IntArray, targets: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each round and its targets (B, 2)."""
         z = contexts if contexts.dtype == np.float64 and contexts.flags.c_contiguous else unit_scale(contexts)
-        if len(z) > 1 and self.dim > _SEQUENTIAL_DIM:
+        if len(z) > 1 and self.dim > _MAX_SEQUENTIAL_DIM:
             check_norm(z, self.ridge)
             for head in np.unique(heads):
                 rows = heads == head
                 self._update_head(int(head), z[rows], targets[rows])
             return
-        variance, updates = kernels.learn_rounds(self._arrays(), z, heads, targets, LARGEST_SQUARE * self.ridge)
+        variance, updates = kernels.learn_rounds(self._arrays(), z, heads, targets, MAX_SQUARED_NORM * self.ridge)
         if variance < 0.0:
             raise_too_large(squared_norms(z), self.ridge)
         if variance > _LARGE_VARIANCE or updates >= self.refresh_after:
@@ -363,7 +376,7 @@ class PrimalRidge:
             self._sum_and_invert(head, z[heads == head], targets[heads == head])
 
     def add_sums(self, sums: RidgeSums) -> None:
-        """Learn rounds from their sums; if A is too ill-conditioned to invert, nothing changes."""
+        """Learn rounds from their sums. Raise an error and change nothing if A is too ill-conditioned to invert."""
         before = {name: array.copy() for name, array in self.state().items()}
         for head in np.flatnonzero(sums.counts):
             self._gram[head] += sums.gram[head]
@@ -372,7 +385,7 @@ class PrimalRidge:
             if not self._invert(int(head)):
                 self.restore(before)
                 raise InvalidInput(
-                    f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
+                    f"the rounds of regression {head} are too ill-conditioned for ridge={self.ridge:g} to be "
                     "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
                 )
 
@@ -388,8 +401,8 @@ class PrimalRidge:
         """Restore the arrays that ``state`` returned."""
         for name in self._heads_without_rounds(0):
             setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
-        if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
-            raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
+        if not ((self._n_pending >= 0) & (self._n_pending <= _MAX_PENDING) & (self.counts >= 0)).all():
+            raise ValueError(f"n_pending must be in 0..{_MAX_PENDING} and counts >= 0")
 
     def _update_head(self, head: int, z: FloatArray, targets: FloatArray) -> None:
         """Update one head by Woodbury's identity, or invert A if that is cheaper or more accurate."""
@@ -410,7 +423,7 @@ class PrimalRidge:
         """Count rows that are already in the inverse, and add them to A and Z'r."""
         n = len(z)
         filled = int(self._n_pending[head])
-        if filled + n <= _PENDING:
+        if filled + n <= _MAX_PENDING:
             self._pending[head, filled : filled + n] = z
             self._n_pending[head] = filled + n
             self._moment[head] += targets.T @ z
@@ -438,21 +451,21 @@ class PrimalRidge:
             kernels.learn_rounds((self.inverse, self.theta, *scratch), z, np.full(len(z), head), targets, np.inf)
 
     def _invert(self, head: int) -> bool:
-        """Compute A^-1 and theta from A. If that would be less accurate, keep the present ones and return False.
+        """Compute A^-1 and theta from A and return True, or return False and change nothing if that is less accurate.
 
         A is scaled to a unit diagonal first, so that features of different sizes do not count as ill-conditioning.
         """
         self._since_refresh[head] = 0
         gram = self.gram(head)
         scale = 1.0 / np.sqrt(gram.diagonal())
-        both = np.outer(scale, scale)
-        scaled = gram * both
+        scales = np.outer(scale, scale)
+        scaled = gram * scales
         try:
             inverse = np.linalg.inv(scaled)
         except np.linalg.LinAlgError:
             return False
-        if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _LARGEST_CONDITION:
+        if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _MAX_CONDITION:
             return False
-        self.inverse[head] = 0.5 * (inverse + inverse.T) * both
+        self.inverse[head] = 0.5 * (inverse + inverse.T) * scales
         self.theta[head] = self._moment[head] @ self.inverse[head]
         return True

@@ -1,4 +1,4 @@
-"""Estimated propensities, for logs without any: the probability with which each logged arm was chosen."""
+"""Estimate propensities (the probability of each logged arm) for logs without propensities."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray, unit_scale
 
+#: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
+#: The number of folds in which rounds are held out.
 _FOLDS = 5
 
 
 def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
     """Return the estimated probability of each chosen arm (n,), and the name of the estimation method.
 
-    It is the arm's frequency, or comes from a multinomial logistic model if that predicts held-out rounds better. Each
+    The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
+    rounds. Each
     round is predicted by a model that did not see it. No propensity is below 0.01.
     """
     counts = np.bincount(arms, minlength=n_arms)
     frequencies = (counts / len(arms))[arms]
-    how = "estimated by the frequency of each arm"
-    best = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
+    method = "estimated by the frequency of each arm"
+    propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
     if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
         predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
-        if np.log(predicted).mean() > np.log(best).mean():
-            best, how = predicted, "estimated by a logistic model of the arm given the context"
-    return best, how
+        if np.log(predicted).mean() > np.log(propensities).mean():
+            propensities, method = predicted, "estimated by a logistic model of the arm given the context"
+    return propensities, method
 
 
 def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
+    """Return cross-validated predictions (n,) of a logistic model for the logged arms."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import PredefinedSplit, cross_val_predict
     from sklearn.pipeline import make_pipeline

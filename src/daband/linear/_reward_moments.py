@@ -1,7 +1,7 @@
-"""Running moments of the learned rewards: the zero point and the unit of predictions.
+"""Compute running moments of the learned rewards, which define the prior mean and the unit of predictions.
 
-A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Both follow
-the rewards themselves: the prior mean is their mean, the unit their standard deviation. Rewards ``a r + b`` with a > 0
+A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. The prior
+mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0
 therefore lead to the same decisions as rewards r. The moments do not depend on the order of rounds, except for
 rounding.
 """
@@ -19,7 +19,7 @@ class RewardMoments:
     """The weighted count, mean and variance of rewards, and the smallest and largest reward.
 
     Args:
-        standardise: use the moments; otherwise the prior mean is 0 and the unit is 1.
+        standardise: if False, the prior mean is 0 and the unit is 1, whatever the rewards.
 
     >>> from daband.linear._reward_moments import RewardMoments
     >>> import numpy as np
@@ -56,7 +56,7 @@ class RewardMoments:
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
 
     def add(self, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rewards (B,), each counted by its weight (B,); None counts each once."""
+        """Add rewards (B,) with weights (B,), by default 1."""
         if len(rewards) == 1:
             reward = rewards.item()
             self._combine(1.0 if weights is None else weights.item(), reward, 0.0, reward, reward)
@@ -75,6 +75,7 @@ class RewardMoments:
         self._combine(other.count, other.mean, other._squares, other.low, other.high)
 
     def _combine(self, count: float, mean: float, squares: float, low: float, high: float) -> None:
+        """Add the moments of other rewards; ``squares`` is the sum of squared differences from their mean."""
         if not count > 0.0:
             return
         total, difference = self.count + count, mean - self.mean
@@ -87,14 +88,14 @@ class RewardMoments:
             self.scale = (math.sqrt(self._squares / total) or 1.0) if self.low < self.high else 1.0
 
     def state(self) -> FloatArray:
-        """Return count, mean, sum of squared differences, smallest and largest reward; kernels read this array."""
+        """Return an array (5,) for kernels: count, mean, sum of squared differences, smallest and largest reward."""
         low, high = (self.low, self.high) if self.count else (0.0, 0.0)
         return np.array([self.count, self.mean, self._squares, low, high])
 
     def restore(self, state: AnyArray) -> None:
-        """Restore the state."""
+        """Restore the array that ``state`` returned."""
         count, mean, squares, low, high = (float(x) for x in restored_array({"rewards": state}, "rewards", np.empty(5)))
         if count < 0.0 or squares < 0.0 or not low <= high:
-            raise ValueError(f"rewards have count {count}, squares {squares}, and lie between {low} and {high}")
+            raise ValueError(f"rewards have count {count}, squares {squares}, and range from {low} to {high}")
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
         self._combine(count, mean, squares, low, high)

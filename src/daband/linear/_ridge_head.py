@@ -1,4 +1,4 @@
-"""The head of every policy that is linear in some features: ridge statistics, in primal or dual form.
+"""Define the head of linear policies: ridge regressions of rewards on features, in the primal or the dual form.
 
 LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder.
 """
@@ -20,31 +20,35 @@ from daband.linear._kernels import kernels, kernels_are_compiled
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm
 from daband.linear._reward_moments import RewardMoments
 
+#: The value of the argument ``arms``.
 ArmModel = Literal["disjoint", "shared"]
 
-_PRIMAL_LIMIT_BYTES = 4 << 30
+#: Maximum size of the matrices of the primal form, in bytes.
+_MAX_PRIMAL_BYTES = 4 << 30
 #: Primal matrices of more bytes are avoided as long as the dual form is cheaper.
 _SMALL_PRIMAL_BYTES = 1 << 30
 #: Minimum dimension of the dual form. It was 2 to 7 times as fast at 512 for rounds in episodes of 64.
-_DUAL_FROM_DIM = 512
+_MIN_DUAL_DIM = 512
 #: Minimum dimension of the dual form for rounds one at a time. At 512 it took twice as long after 1,000 rounds.
-_DUAL_SINGLES_FROM_DIM = 1024
-#: The cost of a primal multiplication, in units of a dual one: primal matrices do not fit in a cache.
-#: The measured cost is about three on images of 2,352 dimensions, which the dual form multiplies in single precision.
-_PRIMAL_COST = 2.0
-_PRIMAL_BLOCK = 64
-_DUAL_BLOCK = 256  # each block reads all stored contexts once, so blocks are few and long
+_MIN_DUAL_DIM_SINGLES = 1024
+#: The cost of a multiplication in the primal form relative to the dual form. Primal matrices do not fit in the cache.
+#: Measured: about 3 on images of 2,352 dimensions, which the dual form multiplies in single precision.
+_RELATIVE_PRIMAL_COST = 2.0
+#: Rounds per block of an episode in the primal form.
+_PRIMAL_BLOCK_ROUNDS = 64
+#: Rounds per block in the dual form. Each block reads all stored contexts once, so blocks are long.
+_DUAL_BLOCK_ROUNDS = 256
 
 
 def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:
-    """Raise an error if a head does not fit in memory: two d x d matrices and 32 pending rows per regression.
+    """Raise an error if a head without rounds does not fit in memory.
 
-    In the dual form an empty regression is small, so the number of regressions and one round's arrays count.
+    In the primal form a regression has two d x d matrices and 32 pending rows. In the dual form it is small.
     """
     heads = n_arms if arms == "disjoint" else 1
-    each = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
-    one_round = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
-    check_memory(heads * each + one_round, f"n_arms={n_arms} with {dim} features")
+    head_bytes = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
+    round_bytes = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
+    check_memory(heads * head_bytes + round_bytes, f"n_arms={n_arms} with {dim} features")
 
 
 class RidgeHead:
@@ -54,7 +58,7 @@ class RidgeHead:
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in the space of features;
     "auto" starts dual if the dimension is large and changes to primal once that is cheaper and fits in memory.
 
-    Contexts to learn from may have a squared norm of at most ``LARGEST_SQUARE`` times the ridge; larger ones raise
+    Contexts to learn from may have a squared norm of at most ``MAX_SQUARED_NORM`` times the ridge; larger ones raise
     ``InvalidInput`` and change nothing. ``score`` may run in several threads, but not while ``learn``, ``play`` or
     ``add_arm`` change the statistics; the policy holds a lock.
     """
@@ -72,8 +76,8 @@ class RidgeHead:
         self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        large = dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
-        dual = form == "dual" or (form == "auto" and large)
+        is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
+        dual = form == "dual" or (form == "auto" and is_large)
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, dim, ridge)
 
     def score(
@@ -84,7 +88,7 @@ class RidgeHead:
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus.
         """
         rows = features.reshape(-1, self.dim) if self.arms == "shared" else features
-        mean, variance = self.statistics.score(rows, centre=centre, widths=bonuses)
+        mean, variance = self.statistics.score(rows, centre=centre, bonuses=bonuses)
         bonus = np.sqrt(variance, out=variance)
         if scale != 1.0:
             bonus *= scale
@@ -99,13 +103,13 @@ class RidgeHead:
         first_round: int,
         available: Mask,
     ) -> Decision | None:
-        """Score one row and choose its arm in one compiled call, as ``score`` and ``exploration`` do, or return None.
+        """Score one row and choose its arm in one compiled call. Return None if that is not supported.
 
-        ``unit`` is (centre, scale); ``key`` is the key of the draws.
+        ``unit`` is (centre, scale) as in ``score``. ``key`` is the key of the random draws.
         """
         statistics = self.statistics
-        fits = self.arms == "disjoint" and isinstance(statistics, PrimalRidge) and exploration.rule != "thompson"
-        if not (fits and kernels_are_compiled()):
+        compilable = self.arms == "disjoint" and isinstance(statistics, PrimalRidge) and exploration.rule != "thompson"
+        if not (compilable and kernels_are_compiled()):
             return None
         row = features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features)
         n_arms = len(statistics.theta)  # type: ignore[union-attr]
@@ -114,15 +118,15 @@ class RidgeHead:
             self._all_arms = np.ones((1, n_arms), np.bool_)
         mask = self._all_arms if available is None else available
         rule = exploration.optimism, exploration.epsilon, key
-        both = statistics.inverse, statistics.theta  # type: ignore[union-attr]
-        kernels.decide_one(both, row, mask, unit, rule, first_round, scored, (arm, propensity))
+        arrays = statistics.inverse, statistics.theta  # type: ignore[union-attr]
+        kernels.decide_one(arrays, row, mask, unit, rule, first_round, scored, (arm, propensity))
         return Decision(arm, propensity, scored[0], scored[1])
 
     def predict(self, features: AnyArray, arms: IntArray, *, centre: float = 0.0) -> FloatArray:
-        """Return the predicted reward of one arm in each row, (B,)."""
+        """Return the predicted reward of one arm per row, (B,)."""
         features, arms = self.chosen_features(features, arms)
         if isinstance(self.statistics, DualRidge):
-            mean: FloatArray = self.statistics.score(features, centre=centre, widths=False)[0]
+            mean: FloatArray = self.statistics.score(features, centre=centre, bonuses=False)[0]
             return mean[np.arange(len(arms)), arms]
         return centre + np.einsum("bd,bd->b", unit_scale(features), self.statistics.coefficients(centre)[arms])
 
@@ -133,14 +137,14 @@ class RidgeHead:
         return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Learn from rounds: features as in ``score``, the chosen arm of each round and its reward.
+        """Learn rounds: features as in ``score``, and the arms, rewards and weights of rounds, (B,).
 
-        A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
+        A round of weight w counts w times in A and in Z'r; ``counts`` counts it once.
         """
         features, arms = self.chosen_features(features, arms)
-        self.statistics.update(*_weigh(features, arms, rewards, weights))
+        self.statistics.update(*_weighted_rounds(features, arms, rewards, weights))
         if isinstance(self.statistics, DualRidge):
-            self._change_form(len(features))
+            self._convert_if_cheaper(len(features))
 
     def play(
         self,
@@ -153,25 +157,25 @@ class RidgeHead:
         available: Mask = None,
         weights: Weights = None,
     ) -> Decision:
-        """Decide and learn round by round, exactly; ``rewards`` (B, K) holds the reward of every arm.
+        """Choose arms and learn round by round; ``rewards`` (B, K) has the reward of every arm.
 
         All features are known beforehand, so the expensive part is a few matrix products for the whole episode. The
-        loop over rounds only corrects means and variances of the remaining rounds. Long episodes are split into blocks,
-        since these corrections grow with the square of the block length. ``draws`` returns the draws from a row on;
-        ``moments`` learn the rewards.
+        loop over rounds only corrects means and bonuses of the remaining rounds. Long episodes are split into blocks,
+        since these corrections grow with the square of the block length. ``draws(row)`` returns the random draws from
+        this row on. ``moments`` is updated with the rewards.
         """
         n, n_arms = rewards.shape
         check_norm(features, self.ridge)
         mask = np.ones((n, n_arms), np.bool_) if available is None else available
-        counted = np.ones(n) if weights is None else weights
+        round_weights = np.ones(n) if weights is None else weights
         parts = []
         start = 0
         while start < n:
-            stop = start + (_DUAL_BLOCK if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK)
+            stop = start + (_DUAL_BLOCK_ROUNDS if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK_ROUNDS)
             stop = n if n - stop == 1 else stop  # a block of one round would change the form
             rows = slice(start, stop)
             rule = exploration, draws(start), mask[rows]
-            parts.append(self._play_block(features[rows], rewards[rows], counted[rows], rule, moments))
+            parts.append(self._play_block(features[rows], rewards[rows], round_weights[rows], rule, moments))
             start = stop
         return join_decisions(parts)
 
@@ -183,6 +187,7 @@ class RidgeHead:
         rule: tuple[Exploration, UniformDraws, BoolArray],
         moments: RewardMoments,
     ) -> Decision:
+        """Play the rounds of one block; ``rule`` has the exploration, the draws and the available arms."""
         (n, n_arms), (exploration, draws, available) = rewards.shape, rule
         flat = features if self.arms == "disjoint" else features.reshape(n * n_arms, self.dim)
         products, contexts, direct, means, variance = self.statistics.episode(flat)
@@ -209,17 +214,17 @@ class RidgeHead:
 
     def without_rounds(self) -> RidgeHead:
         """Return the same head without any rounds."""
-        other = copy.copy(self)
-        other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
-        return other
+        empty = copy.copy(self)
+        empty.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        return empty
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds that each regression has learned from."""
+        """The number of learned rounds of each regression, (heads,)."""
         return self.statistics.counts
 
     def empty_sums(self) -> RidgeSums:
-        """Return sums without a round."""
+        """Return sums over no rounds."""
         return RidgeSums(self.statistics.n_heads, self.dim)
 
     def with_sums(self, sums: RidgeSums) -> PrimalRidge:
@@ -230,10 +235,10 @@ class RidgeHead:
 
     def check_primal_fits(self) -> None:
         """Raise an error if the head's statistics are too large for sums over rounds."""
-        if not self._primal_fits(self.statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+        if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
-                f"sums over rounds cannot be had here: with {self.dim} features and {self.statistics.n_heads} "
-                "regressions they take too much memory; put a transform in front, e.g. daband.PCA(64)"
+                f"sums over rounds do not fit in memory: there are {self.dim} features and {self.statistics.n_heads} "
+                "regressions; reduce the contexts, e.g. by transform=daband.PCA(64)"
             )
 
     def add_arm(self) -> None:
@@ -247,30 +252,31 @@ class RidgeHead:
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
-            statistics = self.primal("replay=False cannot be had here")
+            statistics = self.primal("replay=False is not possible")
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
-    def primal(self, refusal: str) -> PrimalRidge:
-        """Return the statistics in the space of features: the head's own, or dual ones converted to a new object.
+    def primal(self, problem: str) -> PrimalRidge:
+        """Return the statistics in the primal form: the head's own object, or a converted copy.
 
-        If they do not fit in memory, raise an error that starts with ``refusal``.
+        If the primal form does not fit in memory, raise an error that starts with ``problem``.
         """
         statistics = self.statistics
         if isinstance(statistics, PrimalRidge):
             return statistics
-        if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+        if not self._primal_fits(statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
-                f"{refusal}: with {self.dim} features the statistics are kept in the dual form, which is made of the "
-                "contexts themselves; put a transform in front, e.g. daband.PCA(64)"
+                f"{problem}: with {self.dim} features the statistics have the dual form, which stores the contexts "
+                "themselves; reduce the contexts, e.g. by transform=daband.PCA(64)"
             )
         return statistics.to_primal()
 
-    def frozen(self, moments: RewardMoments, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (heads, d) and the inverse of A (heads, d, d); without ``widths`` it is (heads, 0, 0).
+    def frozen(self, moments: RewardMoments, *, bonuses: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Return copies of theta (heads, d) and of the inverse of A (heads, d, d).
 
-        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by their scale.
+        Without ``bonuses``, the second array is empty: (heads, 0, 0). Predictions by this theta are in the unit of
+        ``moments``: minus their centre, divided by their scale.
         """
-        if not widths:
+        if not bonuses:
             statistics: PrimalRidge | DualRidge = self.statistics
             inverse = np.zeros((statistics.n_heads, 0, 0))
         else:
@@ -279,7 +285,7 @@ class RidgeHead:
         return statistics.coefficients(moments.centre) / moments.scale, inverse
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state; the number of arms is taken from the statistics."""
+        """Restore the arrays that ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
         statistics = (DualRidge if dual else PrimalRidge)(self.statistics.n_heads, self.dim, self.ridge)
@@ -287,25 +293,26 @@ class RidgeHead:
         self.statistics = statistics
 
     def _primal_fits(self, heads: int, limit: int) -> bool:
+        """Return True if the primal matrices of this many heads have at most ``limit`` bytes."""
         return 2 * heads * self.dim * self.dim * 8 <= limit
 
-    def _change_form(self, rounds: int) -> None:
-        """Change dual statistics, which have just learned this many rounds, to primal ones if these are cheaper."""
+    def _convert_if_cheaper(self, rounds: int) -> None:
+        """Convert dual statistics, which have just learned this many rounds, to the primal form if that is cheaper."""
         if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
             return
         heads = self.statistics.n_heads
-        cheaper = self.statistics.cost_per_round() > _PRIMAL_COST * heads * float(self.dim) ** 2
-        singles = rounds == 1 and self.dim < _DUAL_SINGLES_FROM_DIM
-        if (cheaper and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES)) or (
+        is_cheaper = self.statistics.cost_per_round() > _RELATIVE_PRIMAL_COST * heads * float(self.dim) ** 2
+        singles = rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
+        if (is_cheaper and self._primal_fits(heads, _MAX_PRIMAL_BYTES)) or (
             singles and self._primal_fits(heads, _SMALL_PRIMAL_BYTES)
         ):
             self.statistics = self.statistics.to_primal()
 
 
-def _weigh(
+def _weighted_rounds(
     features: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights
 ) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Return rounds (B, d), heads and targets (B, 2) whose ridge statistics count the given rounds by weight."""
+    """Return features (B, d), heads (B,) and targets (B, 2), multiplied by the square roots of the weights."""
     targets = np.array([[rewards.item(), 1.0]]) if len(rewards) == 1 else np.stack([rewards, np.ones(len(rewards))], 1)
     if weights is None:
         return features, heads, targets
@@ -313,11 +320,8 @@ def _weigh(
     return unit_scale(features) * root, heads, targets * root
 
 
-# Several ridge heads on different features of the same contexts.
-
-
 class EpisodeScores:
-    """Predicted rewards and bonuses of rounds under several heads, (heads, B, K) each, updated as rounds are learned.
+    """Predicted rewards and bonuses of an episode's rounds under several heads, updated as rounds are learned.
 
     The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
     products, and each learned round corrects the remaining ones by a rank-one update. The heads themselves learn all
@@ -341,7 +345,7 @@ class EpisodeScores:
         return centre + mean - centre * ones, scale * np.sqrt(self._variance[:, row])
 
     def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
-        """Correct the rows after ``row``, in which this arm was played, and which counts ``weight`` times."""
+        """Update the predictions of all later rows, after ``arm`` was played in ``row`` with this reward and weight."""
         rest = slice(row + 1, None)
         covariance = self._covariance[:, arm]
         column = covariance[:, row, rest]

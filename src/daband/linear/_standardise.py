@@ -1,4 +1,4 @@
-"""Standardisation of contexts with any scale and offset: centred, scaled, clipped, with a constant added."""
+"""Standardise contexts of any scale and offset: centre, scale and clip each column, and append a constant."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from daband._arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit
 from daband.errors import InvalidInput, NotFitted
 from daband.linear._pca import PCA, flat_batches
 
-#: Division by a larger number never overflows for numbers that a policy accepts.
-_SMALLEST_DEVIATION = 1e-200
+#: Division by a standard deviation of at least this size never overflows.
+_MIN_DEVIATION = 1e-200
 
 
 @dataclass(frozen=True)
 class StandardiseStep:
-    """Maps flat contexts (n, d) to (n, d + 1): centred, divided by standard deviations, clipped, scaled; then a 1.
+    """A fitted ``Standardise``: it maps flat contexts (n, d) to features (n, d + 1).
 
-    With ``axes`` (m, d) the standardised numbers are projected on them, which gives (n, m + 1).
+    Each column is centred, divided by its standard deviation, clipped and multiplied by ``scale``; a 1 is appended.
+    With ``axes`` (m, d), the standardised columns are projected on them first, which gives (n, m + 1).
     """
 
     mean: FloatArray
@@ -40,7 +41,7 @@ class StandardiseStep:
         if self.axes is not None and (self.axes.ndim != 2 or self.axes.shape[1] != len(self.mean)):
             raise ValueError(f"axes have shape {self.axes.shape}, there are {len(self.mean)} means")
         if not ((self.deviation > 0).all() and np.isfinite(self.deviation).all() and np.isfinite(self.mean).all()):
-            raise ValueError("means must be finite and deviations positive")
+            raise ValueError("means must be finite and standard deviations positive")
         if not (0 < self.clip < np.inf and 0 < self.scale < np.inf):
             raise ValueError(f"clip and scale must be positive, got {self.clip} and {self.scale}")
 
@@ -54,8 +55,8 @@ class StandardiseStep:
         """The number of features per context."""
         return len(self.mean if self.axes is None else self.axes) + 1
 
-    def __call__(self, rows: FloatArray, watch: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
-        """Return the features of rows; ``watch`` gets the rows, and their standardised values before clipping."""
+    def __call__(self, rows: FloatArray, check: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
+        """Return the features of rows (n, d). ``check`` is called with rows and their values before clipping."""
         dimensions = len(self.mean)
         out = np.empty((len(rows), dimensions + 1))
         out[:, -1] = 1.0
@@ -66,8 +67,8 @@ class StandardiseStep:
                 inner /= self.deviation
         else:
             inner /= self.deviation
-        if watch is not None:
-            watch(rows, inner)
+        if check is not None:
+            check(rows, inner)
         lowest, highest, scale = self._bounds
         np.maximum(inner, lowest, out=inner)
         np.minimum(inner, highest, out=inner)
@@ -79,7 +80,7 @@ class StandardiseStep:
     def clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return weights and biases (d + 1, d + 1), and the lower and upper limits (d + 1,) that clip features."""
         if self.axes is not None:
-            raise ValueError("components are computed after limits apply")
+            raise ValueError("a step with axes is not linear before clipping")
         slope, limit = self.scale / self.deviation, np.full(len(self.mean), self.clip * self.scale)
         weight = np.diag(np.append(slope, 1.0))
         weight[-1, :-1] = -self.mean * slope
@@ -87,12 +88,13 @@ class StandardiseStep:
 
     @functools.cached_property
     def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return lower and upper clipping limits and the scale as arrays: numpy would convert numbers in every call."""
+        """The lower and upper clipping limit and the scale, as arrays: numpy would convert numbers in every call."""
         return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
 
     @functools.cached_property
     def _may_overflow(self) -> bool:
-        return bool(self.deviation.min() < _SMALLEST_DEVIATION)
+        """True if a division may overflow."""
+        return bool(self.deviation.min() < _MIN_DEVIATION)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
@@ -104,42 +106,48 @@ class StandardiseStep:
         return arrays if self.axes is None else {**arrays, "axes": self.axes}
 
 
-#: Standardised numbers are clipped at this many standard deviations.
+#: Standardised columns are clipped at this many standard deviations.
 CLIP = 5.0
-_OUTLIER = 1e4  # far above sqrt(n) standard deviations, the size of a value seen once in n contexts
-#: For the warning, the standard deviation of a column counts as at least this fraction of the columns' median: a column
-#: that was almost always 0, as in features of a network with ReLU, does not tell which values are unusual.
-_NEGLIGIBLE = 1e-3
-_TAIL = 0.001
-_SMALLEST_SCALE = 1.0 / 4.0
-_COLUMNS = 64
-#: Numbers of each domain to which principal components are fitted: more take long and change little.
-_MOST_NUMBERS = 1 << 23
+#: A value further from the mean, in standard deviations, causes a warning. A single large value among n contexts is at
+#: most sqrt(n) standard deviations away, which is far less.
+_OUTLIER_DEVIATIONS = 1e4
+#: The smallest standard deviation of a column for this warning, as a fraction of the columns' median. In a column that
+#: is almost always 0, such as a ReLU feature, large values are not unusual.
+_MIN_RELATIVE_DEVIATION = 1e-3
+#: The fraction of smallest values, and of largest values, that is winsorised.
+_TAIL_FRACTION = 0.001
+#: The smallest factor of standardised columns.
+_MIN_SCALE = 1.0 / 4.0
+#: The number of columns whose moments are computed at once.
+_COLUMNS_AT_ONCE = 64
+#: Approximate maximum size (rows times columns) of each domain's sample to which principal components are fitted.
+_MAX_PCA_NUMBERS = 1 << 23
 
 
 class OutlierWarning(UserWarning):
-    """A context is so far from the others that it was clipped."""
+    """Warn that a context is so far from the others that it was clipped."""
 
 
 class Standardise:
-    """Standardises every number of a context by source and target contexts: ``transform=Standardise()``.
+    """A transform that standardises each column of contexts: ``transform=Standardise()`` for a policy.
 
-    Each number is centred by its mean, divided by its standard deviation, and clipped at five standard deviations. It
+    Each column is centred by its mean, divided by its standard deviation, and clipped at five standard deviations. It
     is then scaled by ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows
     slowly beyond. A constant 1 is appended. With ridge 1, one ``alpha`` is then sensible for contexts of any unit,
-    offset and dimension. A number that never changes becomes 0. With ``components``, only this many leading principal
-    components of the standardised numbers are kept, in addition to the constant.
+    offset and dimension. A constant column becomes 0.
 
-    Means and standard deviations are robust. The 0.1% smallest and largest values of each number, at least one on each
-    side, are winsorised: they count as at most one range of the remaining values further out. So one row of size 1e9
-    changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
-
-    All domains have the same mean and standard deviation of a number, so that it means the same in each.
-    ``by_domain=True`` is for domains with their own units (``shift="units"``) or style: each is standardised
-    separately. ``by_domain=[0, 3]`` does so only for the numbers with these indices. Batches of ``fit`` are then the
-    domains in order, and a domain without contexts gets the statistics of the first.
+    Means and standard deviations are robust. The 0.1% smallest and largest values of each column, at least one on each
+    side, are winsorised: they are clipped at one range of the remaining values beyond that range. So one row of size
+    1e9 changes little. Such a row is clipped like any other, with an ``OutlierWarning``.
 
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+
+    Args:
+        components: if given, the standardised columns are replaced by this many leading principal components.
+        by_domain: False if all domains have a common mean and standard deviation of each column. True if each domain is
+            standardised separately, for domains with their own units (``shift="units"``) or style. A sequence of
+            column indices if only these columns are. The batches of ``fit`` are then the domains in order, and a
+            domain without contexts gets the statistics of the first.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
     >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
@@ -159,8 +167,8 @@ class Standardise:
         self._steps: list[StandardiseStep] = []
 
     def __repr__(self) -> str:
-        given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
-        return f"Standardise({', '.join(given)})"
+        arguments = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
+        return f"Standardise({', '.join(arguments)})"
 
     @property
     def fitted(self) -> bool:
@@ -172,51 +180,51 @@ class Standardise:
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C): one per domain in order, or with ``by_domain=False`` all together."""
+        """Fit on batches of contexts (n_i, *C). With ``by_domain``, pass one batch per domain in order."""
         flat, dim = flat_batches(contexts)
         filled = [batch for batch in flat if len(batch)]
         if not filled:
             raise InvalidInput("Standardise needs at least one context")
-        own = np.full(dim, self.by_domain is True)
+        separate = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
-                raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
-            own[list(self.by_domain)] = True
-        domains = len(flat) if own.any() else 1
+                raise InvalidInput(f"by_domain must have column indices in 0..{dim - 1}, got {max(self.by_domain)}")
+            separate[list(self.by_domain)] = True
+        domains = len(flat) if separate.any() else 1
         mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
-        for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
-            part = slice(start, start + _COLUMNS)
-            columns = [unit_scale(batch[:, part]) for batch in flat]
+        for start in range(0, dim, _COLUMNS_AT_ONCE):  # a few columns at a time: quantiles sort a copy
+            block = slice(start, start + _COLUMNS_AT_ONCE)
+            columns = [unit_scale(batch[:, block]) for batch in flat]
             if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
-            mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
-            if own[part].any():
+            mean[:, block], deviation[:, block] = _robust_moments(np.concatenate(columns))
+            if separate[block].any():
                 first = next(batch for batch in columns if len(batch))
                 for domain, batch in enumerate(columns):
                     moments = _robust_moments(batch if len(batch) else first)
-                    for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
-                        all_domains[domain, part][own[part]] = of_domain[own[part]]
+                    for common, own in zip((mean, deviation), moments, strict=True):
+                        common[domain, block][separate[block]] = own[separate[block]]
         axes = None
         if self.components is not None:
-            steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
+            steps = [_make_step(*rows) for rows in zip(mean, deviation, strict=True)]
             pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
-            most = max(self.components, _MOST_NUMBERS // dim)
-            shown = [(step, batch[:: -(-len(batch) // most)]) for step, batch in pairs]
-            kept = min(self.components, max(1, sum(len(batch) for _, batch in shown)))
-            axes = PCA(kept).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in shown]).axes
-            axes = np.pad(axes, ((0, self.components - kept), (0, 0)))  # with fewer contexts than components
-        self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+            max_rows = max(self.components, _MAX_PCA_NUMBERS // dim)
+            samples = [(step, batch[:: -(-len(batch) // max_rows)]) for step, batch in pairs]
+            n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
+            axes = PCA(n_components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in samples]).axes
+            axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))  # with fewer contexts than components
+        self._steps = [_make_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Return features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
 
-        def watch(rows: FloatArray, deviations: FloatArray) -> None:
-            _warn_of_outlier(rows, deviations, step)
+        def check(rows: FloatArray, deviations: FloatArray) -> None:
+            _warn_about_outlier(rows, deviations, step)
 
         rows = contexts.reshape(-1, len(step.mean))
-        return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows), check=check)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """Return the fitted step for contexts of a domain."""
@@ -246,44 +254,46 @@ class Standardise:
             axes = None
             if self.components is not None:
                 axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
-            self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+            self._steps = [_make_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
 
 
-def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
-    if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER:
+def _warn_about_outlier(rows: FloatArray, deviations: FloatArray, step: StandardiseStep) -> None:
+    """Warn if a value of rows (n, d) is extremely far from the mean; ``deviations`` are its standardised values."""
+    if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER_DEVIATIONS:
         return
-    deviations = deviations * np.minimum(1.0, step.deviation / (_NEGLIGIBLE * np.median(step.deviation)))
+    deviations = deviations * np.minimum(1.0, step.deviation / (_MIN_RELATIVE_DEVIATION * np.median(step.deviation)))
     row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
-    if abs(deviations[row, column]) <= _OUTLIER:
+    if abs(deviations[row, column]) <= _OUTLIER_DEVIATIONS:
         return
     warnings.warn(
-        f"a context has {rows[row, column]:.4g} in column {column}, {abs(deviations[row, column]):.4g} deviations from "
-        f"the mean {step.mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        f"a context has {rows[row, column]:.4g} in column {column}, {abs(deviations[row, column]):.4g} standard "
+        f"deviations from the mean {step.mean[column]:.4g}; it is clipped at {CLIP:g}. Check where it comes from",
         OutlierWarning,
         stacklevel=7,
     )
 
 
-def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+def _make_step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+    """Return the step with the default clipping and scale."""
     return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
 
 
 def feature_scale(dimensions: int) -> float:
-    """Return the factor of standardised numbers for contexts of this many dimensions."""
-    return max(1.0 / math.sqrt(dimensions), _SMALLEST_SCALE)
+    """Return the factor of standardised columns for contexts of this many dimensions."""
+    return max(1.0 / math.sqrt(dimensions), _MIN_SCALE)
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return mean and standard deviation (d,) of winsorised columns (n, d); 1 if it is due to rounding only."""
+    """Return mean and standard deviation (d,) of winsorised columns (n, d). The deviation of a constant column is 1."""
     n = len(columns)
-    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, if there are three
+    tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)  # at least one row on each side, if there are three
     ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
     low, high = ordered[tail], ordered[n - 1 - tail]
-    reach = high - low
+    spread = high - low
     # If the middle is a single value, as in a column of mostly zeros, only the other values are informative.
-    kept = np.where(reach > 0, np.clip(columns, low - reach, high + reach), columns)
+    winsorised = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
     with np.errstate(over="ignore"):
-        mean = low + (kept - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
-        deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
-    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
+        mean = low + (winsorised - low).mean(axis=0)  # rounding depends on the range of a column, not on its offset
+        deviation = np.sqrt(np.square(winsorised - mean).mean(axis=0))
+    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(winsorised).max(axis=0))
     return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

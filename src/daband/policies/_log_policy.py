@@ -118,7 +118,7 @@ class LogPolicy(Policy):
     @property
     def counts(self) -> IntArray:
         """The number of rounds of each arm, (K,)."""
-        return self._plays
+        return self._round_counts
 
     @property
     def evidence(self) -> LogEvidence:

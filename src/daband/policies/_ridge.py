@@ -36,7 +36,7 @@ from daband._shift import ShiftLike
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, seeded_draws
 from daband.linear._joint_ridge import JointHead
-from daband.linear._primal_ridge import LARGEST_SQUARE, RidgeSums
+from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.policies._incoming_rounds import (
@@ -264,7 +264,7 @@ class LinUCB(RidgePolicy):
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form=form)
         else:
             self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge)
-        self.max_norm = math.sqrt(LARGEST_SQUARE * ridge)  # above it the arithmetic is inaccurate
+        self.max_norm = math.sqrt(MAX_SQUARED_NORM * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
         return {
