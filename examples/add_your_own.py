@@ -130,14 +130,14 @@ pair = daband.domains.load("rings", turn=20.0)
 
 @terms.register("mean_distance")
 class MeanDistance(Term):
-    """The squared distance of the domains' mean alignment features."""
+    """The squared distance of the domains' mean aligned features."""
 
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        if len(batch.alignment) == 0 or len(batch.target_alignment) == 0:
-            return batch.both_alignments.sum() * 0
-        return (batch.alignment.mean(dim=0) - batch.target_alignment.mean(dim=0)).square().mean()
+        if len(batch.aligned) == 0 or len(batch.target_aligned) == 0:
+            return batch.both_aligned.sum() * 0
+        return (batch.aligned.mean(dim=0) - batch.target_aligned.mean(dim=0)).square().mean()
 
 
 check_term(MeanDistance)

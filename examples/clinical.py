@@ -35,9 +35,9 @@ print("real data" if real else "MADE-UP DATA: the numbers mean nothing", "-", pa
 # Look at the arms first
 # ----------------------
 #
-# Which dose is right, and how often, differs between the populations: *label shift*. What one can see without labels
-# is the source alone. An alignment makes the features of both populations look alike, and with them the choices: it
-# carries the source's frequencies over to the target, where they are wrong.
+# Which dose is right, and how often, differs between the populations: *label shift*. What one can see without labels is
+# the source alone. An alignment_summary makes the features of both populations look alike, and with them the choices:
+# it carries the source's frequencies over to the target, where they are wrong.
 
 every = np.arange(len(pair.source))
 in_source = pair.source.read_rewards(every)[0].mean(axis=0)
@@ -53,7 +53,7 @@ print("                              target:", dict(zip(pair.class_names, in_tar
 # ``Constant`` is the best constant arm. A method that is not above it has learned nothing that helps here. One seed
 # and a small budget; :doc:`the records </results/methods>` have five seeds and all six ordered pairs. An age or a
 # weight means the same in both populations (a covariate shift), so DABand aligns nothing by itself:
-# ``policy.alignment`` says so, and its row is that of Neural-LinUCB.
+# ``policy.alignment_summary`` says so, and its row is that of Neural-LinUCB.
 
 makers = {
     "Constant": daband.Constant,

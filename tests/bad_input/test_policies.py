@@ -299,7 +299,7 @@ NEURAL = {
         {"learning": {"batch": 0}}, {"learning": 3}, {"learningrate": 1}, {"encoder": {"name": "mpl"}},
         {"encoder": {"options": {"width": (3,)}}}, {"encoder": {"options": {"widths": ()}}},
         {"encoder": {"options": 3}},
-        {"encoder": {"name": "conv"}}, {"encoder": {"latent": {"dimension": 0}}}, {"replay": {"capacity": 0}},
+        {"encoder": {"name": "conv"}}, {"encoder": {"dense": {"dimension": 0}}}, {"replay": {"capacity": 0}},
         {"replay": {"place": "cloud"}}, {"alpha": "x"}, {"learning": {"learning_rate": -1}},
         {"learning": {"learning_rate": float("nan")}}, {"learning": {"ema_decay": 1.0}},
     ],

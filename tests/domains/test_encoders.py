@@ -124,11 +124,11 @@ def test_what_is_no_encoder_is_named(folders, tmp_path):
     for wrong, message in (
         ("keras:vgg", "must start with one of efficientnet_lite0, torchvision, timm"),
         (7, "must be a name, a path or a torch.nn.Module"),
-        (nn.Linear(3, 3), "cannot take contexts of shape"),
+        (nn.Linear(3, 3), "must accept contexts of shape"),
     ):
         with pytest.raises(InvalidInput, match=message):
             from_images(**folders, encoder=wrong)
-    with pytest.raises(InvalidInput, match="comes with its own"):
+    with pytest.raises(InvalidInput, match="has its own"):
         from_images(**folders, encoder="efficientnet_lite0", framing=64)
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match="not an ONNX program"):

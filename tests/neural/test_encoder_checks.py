@@ -34,28 +34,28 @@ def _contexts(context_shape, seed=0):
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
 def test_latents_have_unit_norm(name, context_shape):
-    """Check that latents (B, d) have norm 1 and alignments (B, w) the stated width, in training and after it."""
+    """Check that features (B, d) have norm 1 and aligned_features (B, w) the stated width, in training and after it."""
     encoder = _encoder(name, context_shape)
     for mode in (True, False):
-        latent, alignment = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
-        assert latent.shape == (_ROWS, encoder.dimension), f"latents have shape {tuple(latent.shape)}"
-        assert alignment.shape == (_ROWS, encoder.alignment_width), f"alignments have shape {tuple(alignment.shape)}"
-        norms = latent.norm(dim=1)
-        assert torch.allclose(norms, torch.ones_like(norms)), f"latents have norms {norms.tolist()}"
+        features, aligned = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
+        assert features.shape == (_ROWS, encoder.dimension), f"features have shape {tuple(features.shape)}"
+        assert aligned.shape == (_ROWS, encoder.aligned_width), f"aligned_features have shape {tuple(aligned.shape)}"
+        norms = features.norm(dim=1)
+        assert torch.allclose(norms, torch.ones_like(norms)), f"features have norms {norms.tolist()}"
 
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
 def test_a_batch_equals_its_singles(name, context_shape):
-    """Check that after training a context's latent does not depend on the rest of its batch."""
+    """Check that after training a context's features does not depend on the rest of its batch."""
     encoder = _encoder(name, context_shape)
     contexts = _contexts(context_shape)
     with torch.no_grad():
         encoder(contexts, domain_rows=_DOMAIN_ROWS)
         encoder.eval()
-        mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).latent
+        mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).features
         for row in range(_ROWS):
-            alone = encoder(contexts[row : row + 1], domain_rows=domain_rows(int(row >= _SOURCE), 1)).latent[0]
-            assert _close(alone, mixed[row]), f"row {row} has another latent alone"
+            alone = encoder(contexts[row : row + 1], domain_rows=domain_rows(int(row >= _SOURCE), 1)).features[0]
+            assert _close(alone, mixed[row]), f"row {row} has another features alone"
 
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
@@ -76,12 +76,12 @@ def test_two_runs_equal_each_alone(name, context_shape):
         stacked[0].train(mode)
         options = {"domain_rows": _DOMAIN_ROWS, "runs": 2}
         output = functional_call(stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options)
-        gradients = torch.autograd.grad(_score(output.latent, output.alignment), list(both.values()), allow_unused=True)
+        gradients = torch.autograd.grad(_score(output.features, output.aligned), list(both.values()), allow_unused=True)
         for run, encoder in enumerate(alone):
-            latent, alignment = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
-            assert _close(output.latent[:, run], latent), f"run {run} has other latents than alone"
-            assert _close(output.alignment[:, run], alignment), f"run {run} has other alignments than alone"
-            expected = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)
+            features, aligned = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
+            assert _close(output.features[:, run], features), f"run {run} has other features than alone"
+            assert _close(output.aligned[:, run], aligned), f"run {run} has other aligned_features than alone"
+            expected = torch.autograd.grad(_score(features, aligned), list(encoder.parameters()), allow_unused=True)
             for key, gradient, wanted in zip(both, gradients, expected, strict=True):
                 if wanted is not None:
                     assert gradient is not None, f"{key} gets no gradient"
@@ -92,11 +92,11 @@ def test_two_runs_equal_each_alone(name, context_shape):
                 assert _close(buffer, state[key]), f"run {run} has another {key} than alone"
 
 
-def _score(latent, alignment):
-    """Return a number that depends on every latent and alignment in a different way."""
-    weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
-    rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
-    return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()
+def _score(features, aligned):
+    """Return a number that depends on every features and aligned in a different way."""
+    weights = torch.cos(torch.arange(features.shape[-1], dtype=features.dtype))
+    rows = torch.arange(1, len(features) + 1, dtype=features.dtype).view(-1, *[1] * (features.ndim - 1))
+    return (rows * features * weights).sum() + (rows * aligned * aligned).sum()
 
 
 def test_every_registered_network_is_checked_or_needs_what_is_not_here():

@@ -47,7 +47,7 @@ class RowForRow(Term):
     needs_target = True
 
     def forward(self, batch):
-        return (batch.alignment.sum(dim=1) * batch.predicted.sum(dim=1)).sum()
+        return (batch.aligned.sum(dim=1) * batch.predicted.sum(dim=1)).sum()
 
 
 def test_terms_that_cannot_be_mapped_over_runs_are_found():

@@ -13,7 +13,7 @@ from torch.nn import functional
 from daband.neural.encoders import _domain_norm as domain_norm
 from daband.neural.encoders._conv import _patches
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.learning._flat_parameters import RowAdam, fresh_moments
+from daband.neural.learning._flat_parameters import RowAdam, initial_moments
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,7 +77,7 @@ def test_patches_are_those_of_torch(kernels, runs):
 def test_steps_of_adam_are_those_of_torch_and_a_bad_row_takes_none(kernels):
     torch.manual_seed(0)
     rows = torch.randn(3, 10_000)
-    moments = [fresh_moments(row) for row in rows]
+    moments = [initial_moments(row) for row in rows]
     theirs = {name: torch.stack([own[name] for own in moments]) for name in moments[0]}
     ours = {name: own.to(DEVICE, copy=True) for name, own in theirs.items()}
     mine, yours = rows.to(DEVICE, copy=True), rows.clone()
@@ -98,11 +98,11 @@ def test_steps_of_adam_are_those_of_torch_and_a_bad_row_takes_none(kernels):
 
 def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
     norm = DomainNorm(channels=3)
-    assert norm._fuses((2, 2))
-    assert not norm._fuses((3, 1))
-    assert not norm._fuses((0, 4))
-    assert not norm.eval()._fuses((2, 2))
-    assert not DomainNorm(channels=3, statistics="source")._fuses((2, 2))
+    assert norm._can_fuse((2, 2))
+    assert not norm._can_fuse((3, 1))
+    assert not norm._can_fuse((0, 4))
+    assert not norm.eval()._can_fuse((2, 2))
+    assert not DomainNorm(channels=3, statistics="source")._can_fuse((2, 2))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,6 @@ def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, c
     found = object()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(domain_norm, "_capability", lambda _: capability)
-    monkeypatch.setattr(domain_norm, "_module", lambda: found)
+    monkeypatch.setattr(domain_norm, "_triton_module", lambda: found)
     assert (domain_norm.triton_kernels(torch.device(device)) is found) == kernels_run
     assert domain_norm.has_bfloat16(torch.device(device)) == bfloat16

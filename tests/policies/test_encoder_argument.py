@@ -11,7 +11,7 @@ from torch import nn
 
 import daband
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.encoders._encoder import DenseSettings
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.neural.learning._settings import EncoderSettings
 from daband.policies._checkpoints import load_policy
@@ -35,11 +35,11 @@ def test_a_name_or_settings_replace_the_recipes_network():
     assert named.recipe == small()  # its options stay where the network is the same
     other = make(recipe=replace(small(), encoder=EncoderSettings(name="conv")), encoder="mlp")
     assert (other.recipe.encoder.name, other.recipe.encoder.options) == ("mlp", {})
-    settings = EncoderSettings(name="mlp", options={"widths": (8,)}, latent=LatentSettings(dimension=5))
+    settings = EncoderSettings(name="mlp", options={"widths": (8,)}, dense=DenseSettings(dimension=5))
     policy = make(encoder=settings)
     assert policy.recipe.encoder == settings
     assert isinstance(policy.learner.encoder.features, MlpFeatures)
-    assert policy.latent(problem(3)[0]).shape == (3, 5)
+    assert policy.encode(problem(3)[0]).shape == (3, 5)
     with pytest.raises(InvalidInput, match="encoder must be a name"):
         make(encoder=7)
 
@@ -115,7 +115,7 @@ def test_images_with_the_channels_last_and_grey_ones_are_images(shape, axes, tmp
     policy = played(daband.DABand(context_shape=shape, n_arms=2, recipe=SMALL, device="cpu"), given)
     assert policy.recipe == reference.recipe
     np.testing.assert_array_equal(policy.decide(given).mean, reference.decide(first).mean)
-    np.testing.assert_array_equal(policy.latent(given[:3]), reference.latent(first[:3]))
+    np.testing.assert_array_equal(policy.encode(given[:3]), reference.encode(first[:3]))
     policy.save(tmp_path / "p.safetensors")
     np.testing.assert_array_equal(
         load_policy(tmp_path / "p.safetensors").decide(given).mean, reference.decide(first).mean

@@ -55,8 +55,8 @@ def test_members_are_saved_and_exported(trained, tmp_path):
 def test_members_teach_each_other_by_their_mean_prediction(trained):
     trained.adapt(1)
     step = next(iter(trained.members.values())).learner.stepper.step
-    latents = torch.randn(3, 5, step.stack.first.encoder.dimension)
-    own, common = (step._taught_predictions(latents, common=common) for common in (False, True))
+    features = torch.randn(3, 5, step.stack.first.encoder.dimension)
+    own, common = (step._teacher_predictions(features, common=common) for common in (False, True))
     assert (own[0] - own[1]).abs().max() > 1e-3
     for member in range(3):
         torch.testing.assert_close(common[member], own.mean(dim=0))

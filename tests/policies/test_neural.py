@@ -184,7 +184,7 @@ def test_recipes_survive_json_and_name_themselves():
 
 def test_nonsense_is_refused():
     for wrong, message in (
-        ({"recipe": "defualt"}, "unknown recipe"),
+        ({"recipe": "defualt"}, "recipe must be one of"),
         ({"recipe": {"weight": {}}}, "no setting 'weight'"),
         ({"feedback": "labels"}, "feedback must be "),
         ({"device": "tpu9"}, "device"),

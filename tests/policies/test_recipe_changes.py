@@ -39,14 +39,14 @@ def test_groups_are_changed_in_part():
     after = changed(
         alpha=0.01,
         learning={"learning_rate": 1e-4, "augmentation": {"shift": 1}},
-        encoder={"options": {"channels": [4, 6]}, "latent": {"dimension": 16}},
+        encoder={"options": {"channels": [4, 6]}, "dense": {"dimension": 16}},
     )
     before = recipe_for("default-rpd", context_shape=SHAPE)
     assert (after.alpha, after.learning.learning_rate, after.learning.augmentation.shift) == (0.01, 1e-4, 1)
     assert after.learning.augmentation.contrast == before.learning.augmentation.contrast
     assert after.encoder.options["channels"] == (4, 6)
-    assert after.encoder.latent.dimension == 16
-    assert after.encoder.latent.hidden == before.encoder.latent.hidden
+    assert after.encoder.dense.dimension == 16
+    assert after.encoder.dense.hidden == before.encoder.dense.hidden
 
 
 def test_a_changed_policy_is_saved_in_full(tmp_path):
@@ -95,12 +95,12 @@ def test_a_change_without_a_base_changes_the_default():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base": "papr"}, "unknown recipe 'papr'"),
+        ({"base": "papr"}, "got 'papr'"),
         ({"learning": {"learning_rat": 1}}, r"'learning.learning_rat'; did you mean 'learning_rate'"),
         ({"lerning": {}}, "did you mean 'learning'"),
-        ({"learning": 3}, "group of settings"),
-        ({"learning": {"steps": "many"}}, "is a number"),
-        ({"weights": 3}, "table of terms"),
+        ({"learning": 3}, "mapping of settings"),
+        ({"learning": {"steps": "many"}}, "must be a number"),
+        ({"weights": 3}, "mapping from terms"),
         ({"weights": {"adversarial": -1}}, "finite number >= 0"),
         ({"weights": {"adversarial": {"valu": 1}}}, "did you mean 'value'"),
         ({"weights": {"adversaril": 1}}, "did you mean 'adversarial'"),
@@ -162,7 +162,7 @@ def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, tmp
     assert set(policy.recipe.weights) == {"source_cross_entropy", *terms}
     plain = {} if terms else PLAIN
     assert policy.recipe.encoder.options == {**options, **plain}
-    assert policy.alignment.startswith("aligned by adversarial" if terms else "nothing is aligned")
+    assert policy.alignment_summary.startswith("aligned by adversarial" if terms else "nothing is aligned")
     policy.save(tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
     assert (loaded.shift, loaded.recipe) == (policy.shift, policy.recipe)

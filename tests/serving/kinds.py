@@ -10,7 +10,7 @@ from daband.policies import policies
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
 LATENT = {"dimension": 8, "hidden": 10}
 STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8}}
-SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9]}, "latent": LATENT}}
+SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9]}, "dense": LATENT}}
 
 
 def _vector(**settings):
@@ -21,7 +21,7 @@ def _conv(**options):
     encoder = {
         "name": "conv",
         "options": {"channels": [4, 5], **options},
-        "latent": LATENT,
+        "dense": LATENT,
     }
     return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**STEPS, "encoder": encoder}}
 

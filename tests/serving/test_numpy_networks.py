@@ -46,7 +46,7 @@ def test_grey_images_of_every_type_and_layout_are_decided_as_the_policy_does(sha
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (40, *shape)).astype(np.uint8)
     contexts = images if dtype is np.uint8 else (images / 255.0).astype(dtype)
-    encoder = {"name": "conv", "options": {"channels": [4, 5]}, "latent": {"dimension": 8, "hidden": 10}}
+    encoder = {"name": "conv", "options": {"channels": [4, 5]}, "dense": {"dimension": 8, "hidden": 10}}
     recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}, "encoder": encoder}
     policy = daband.DABand(context_shape=shape, n_arms=3, recipe=recipe, seed=0)
     policy.observe_target(contexts)

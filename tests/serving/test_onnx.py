@@ -16,7 +16,7 @@ from torch import nn
 
 import daband
 from daband.errors import CheckpointError, InvalidInput
-from daband.neural import Features, LatentSettings
+from daband.neural import DenseSettings, Features
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
@@ -148,7 +148,7 @@ def test_a_network_inside_a_policy_is_exported_as_it_decides(name, tmp_path):
     module = build(name)
     recipe = {
         "base": "small",
-        "encoder": {"latent": {"dimension": 8, "hidden": 10}},
+        "encoder": {"dense": {"dimension": 8, "hidden": 10}},
         "learning": {"steps": 2, "batch": 8},
     }
     policy = daband.DABand(context_shape=SHAPE, n_arms=2, seed=0, encoder=module, recipe=recipe)
@@ -199,7 +199,7 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
             return torch.relu(self.norm(contexts, domain_rows=domain_rows))
 
     torch.manual_seed(0)
-    encoder = Encoder(features=Normed(), latent=LatentSettings(dimension=4, hidden=8))
+    encoder = Encoder(features=Normed(), dense=DenseSettings(dimension=4, hidden=8))
     contexts = np.random.default_rng(0).normal(size=(9, 6))
     own = [freeze_encoder(encoder, domain=domain) for domain in (0, 1)]
     assert not own[1].settings["single"]
@@ -214,7 +214,7 @@ def test_what_cannot_be_written_as_onnx_is_named():
         def forward(self, images):
             return torch.fft.fft2(images).abs().flatten(1)[:, :4].sort(dim=1).values + torch.special.i1(images.mean())
 
-    with pytest.raises(InvalidInput, match="Odd cannot be written as ONNX"):
+    with pytest.raises(InvalidInput, match="Odd cannot be converted to ONNX"):
         to_onnx(Odd(), (torch.rand(3, 3, 8, 8),))
 
 

@@ -120,7 +120,7 @@ def test_mistakes_in_a_request_have_clear_errors(deployed):
         (["a1", "a1"], "given twice"),
         ("a1", "list of 1 to 1,000"),
         ([], "list of 1 to 1,000"),
-        ([{"price": 3}], "an arm is an id or"),
+        ([{"price": 3}], "arms must be ids, or"),
         ([{"id": "n", "features": [1.0]}], "3 finite numbers"),
     ):
         with pytest.raises(daband.InvalidInput, match=message):

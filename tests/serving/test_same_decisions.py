@@ -61,7 +61,7 @@ def random_policy(draw):
             options = {"channels": [3, 4]} if image else {"widths": [6]}
             if image and draw.random() < 0.5:
                 options |= {"pixels": "symmetric", "normalise": bool(draw.random() < 0.5)}
-            encoder = {"name": "conv" if image else "mlp", "options": options, "latent": LATENT}
+            encoder = {"name": "conv" if image else "mlp", "options": options, "dense": LATENT}
             learning = {"steps": 1, "batch": 8}
             recipe = {"base": "small", "learning": learning, "encoder": encoder}
             own = {"nlinucb": daband.NeuralLinUCB, "daband": daband.DABand}[kind]

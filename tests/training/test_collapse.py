@@ -9,14 +9,14 @@ import pytest
 import daband
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.neural._daband import DABand
-from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.encoders._encoder import DenseSettings
 from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe
 from daband.neural.objectives._objective import Weight
 
 pytestmark = pytest.mark.slow
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
-    encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
+    encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, dense=DenseSettings(dimension=8, hidden=16)),
     learning=LearningSettings(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
     alpha=0.5,
 )

@@ -49,7 +49,7 @@ _SIGNS = (
         None,
         "the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the encoder learns "
         "nothing from it. Raise the adversarial weight, or align the encoder's wider features (the recipe's setting "
-        "latent.alignment = 'features')",
+        "dense.aligned = 'penultimate')",
     ),
 )
 

@@ -20,12 +20,15 @@ from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 TERM_CHECKS = Checks()
 
-_ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
-_SHAPE = TermShape(n_arms=_ARMS, alignment_width=_ALIGNMENT, feedback="one_hot")
-_WITH_GRADIENT = ("predicted", "alignment", "target_predicted", "target_alignment")
+#: The sizes of the batch on which terms are checked: rounds, target contexts, arms, aligned features.
+_ROUNDS, _TARGETS, _ARMS, _ALIGNED_WIDTH = 7, 6, 4, 5
+_SHAPE = TermShape(n_arms=_ARMS, aligned_width=_ALIGNED_WIDTH, feedback="one_hot")
+#: The fields of a batch that depend on the encoder.
+_WITH_GRADIENT = ("predicted", "aligned", "target_predicted", "target_aligned")
 
 
 def _batch(*, arms: int = _ARMS) -> Batch:
+    """Return a random batch, always the same one."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -35,22 +38,24 @@ def _batch(*, arms: int = _ARMS) -> Batch:
         predicted=draw(_ROUNDS, arms),
         arm=torch.arange(_ROUNDS) % arms,
         reward=(torch.arange(_ROUNDS) % 2).double(),
-        alignment=draw(_ROUNDS, _ALIGNMENT),
+        aligned=draw(_ROUNDS, _ALIGNED_WIDTH),
         target_predicted=draw(_TARGETS, arms),
-        target_width=0.1 * draw(_TARGETS, arms),
-        target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
+        target_bonus=0.1 * draw(_TARGETS, arms),
+        target_aligned=draw(_TARGETS, _ALIGNED_WIDTH) + 0.5,
         target_teacher=3 * draw(_TARGETS, arms),
         weight=torch.ones((), dtype=torch.float64),
     )
 
 
 def _term(kind: type[Term], seed: int = 0) -> Term:
+    """Return a term of this class in double precision."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return kind(_SHAPE).double()
 
 
 def _gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
+    """Return the gradients of a term's value by the name of the input."""
     leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _WITH_GRADIENT}
     value = term(replace(batch, **leaves))
     grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
@@ -68,7 +73,7 @@ def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
 
 
 @TERM_CHECKS.add
-def check_something_learns_from_it(kind: type[Term]) -> None:
+def check_encoder_gets_gradient(kind: type[Term]) -> None:
     """Check that some input of the encoder gets a finite gradient that is not zero."""
     grads = [grad for grad in _gradients(_term(kind), _batch()).values() if grad is not None]
     assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
@@ -77,8 +82,8 @@ def check_something_learns_from_it(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_gradient_is_the_derivative(kind: type[Term]) -> None:
-    """Check that the gradient agrees with finite differences, except for terms that weigh themselves."""
-    if kind.weighs_itself:
+    """Check that the gradient agrees with finite differences, except for terms that apply their weight themselves."""
+    if kind.applies_weight:
         return
     term, batch = _term(kind), _batch()
     grads = _gradients(term, batch)
@@ -95,12 +100,12 @@ def check_gradient_is_the_derivative(kind: type[Term]) -> None:
 
 
 @TERM_CHECKS.add
-def check_no_target_is_no_trouble(kind: type[Term]) -> None:
+def check_works_without_target(kind: type[Term]) -> None:
     """Check that a term that does not need the target works without one."""
     if kind.needs_target:
         return
-    empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_width", "target_teacher")}
-    value = _term(kind)(replace(_batch(), **empty, target_alignment=_batch().target_alignment[:0]))
+    empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_bonus", "target_teacher")}
+    value = _term(kind)(replace(_batch(), **empty, target_aligned=_batch().target_aligned[:0]))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
@@ -133,13 +138,13 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
     """Check that rewarded target rounds may follow or replace source rounds, which may have a context per arm."""
     batch, term = _batch(), _term(kind)
     again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
-    names = ("alignment", "target_alignment")
+    names = ("aligned", "target_aligned")
     a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in names}
     for what, changes in (
         ("with rounds of the target", again),
         ("with a context per arm", a_context_per_arm),
         ("with both", {**again, **a_context_per_arm}),
-        ("without a round of the source", {"alignment": batch.alignment[:0]}),
+        ("without a round of the source", {"aligned": batch.aligned[:0]}),
     ):
         changed = replace(batch, **changes)
         for name, value in {"value": term(changed), **term.measured(changed)}.items():
@@ -152,25 +157,25 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
 
     A term may hold parameters and buffers only, and must not branch on values (``.item()``, ``if``).
     """
-    runs = [_Measured(_term(kind, seed)) for seed in (0, 1)]
+    runs = [_TermWithMeasurements(_term(kind, seed)) for seed in (0, 1)]
     weights = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
     first = _batch()
-    second = replace(_batch(), predicted=first.predicted.flip(0), alignment=first.alignment * 1.5)
+    second = replace(_batch(), predicted=first.predicted.flip(0), aligned=first.aligned * 1.5)
     batches = [vars(first), vars(second)]
 
-    def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return functional_call(runs[0], of_run, (Batch(**fields),))
+    def measure(run_parameters: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return functional_call(runs[0], run_parameters, (Batch(**fields),))
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _WITH_GRADIENT]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
-    present = [name for name, given in batches[0].items() if given is not None]
-    both = {name: torch.stack([fields[name] for fields in batches]) for name in present}
+    names = [name for name, given in batches[0].items() if given is not None]
+    both = {name: torch.stack([fields[name] for fields in batches]) for name in names}
     for fields in (*batches, both):
         for name in _WITH_GRADIENT:
             fields[name].requires_grad_()
-    stacked = torch.vmap(measure)({name: torch.stack([one[name] for one in weights]) for name in weights[0]}, both)
+    stacked = torch.vmap(measure)({name: torch.stack([own[name] for own in weights]) for name in weights[0]}, both)
     stacked_gradients = gradients(stacked["value"].sum(), both)
     for number, (run, fields) in enumerate(zip(runs, batches, strict=True)):
         alone = run(Batch(**fields))
@@ -181,7 +186,7 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
             assert torch.allclose(other[number], gradient), f"run {number} has another gradient of {name} than alone"
 
 
-class _Measured(nn.Module):
+class _TermWithMeasurements(nn.Module):
     """A term that returns its value and all its measurements in one call."""
 
     def __init__(self, term: Term) -> None:

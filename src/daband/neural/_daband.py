@@ -1,4 +1,4 @@
-"""DABand: Neural-LinUCB whose encoder also aligns target contexts with source contexts.
+"""Define DABand: Neural-LinUCB whose encoder also aligns target contexts with source contexts.
 
 "Towards Domain Adaptive Neural Contextual Bandits" (ICLR 2025). The objective adds the terms of the target-regret bound
 to the source regret. With all of these terms at weight 0 it is Neural-LinUCB, to the bit.
@@ -12,10 +12,10 @@ from daband.policies._registered import policies
 
 @policies.register("daband")
 class DABand(NeuralLinUCB):
-    """Learns in the source, where rewards are observed, and acts in the target, where they are not.
+    """A neural policy that learns in the source, where rewards are observed, and acts in the target.
 
     Show it target contexts with ``observe_target`` and call ``adapt`` after every episode (``daband.train`` does both).
-    The arguments are the same as for ``NeuralLinUCB``; the name of a recipe means the recipe with all its terms.
+    The arguments are those of ``NeuralLinUCB``, but named recipes include their target terms.
 
     >>> policy = daband.DABand(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> policy.observe_target([[0.5] * 8] * 64)

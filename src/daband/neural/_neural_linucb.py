@@ -1,4 +1,4 @@
-"""Neural-LinUCB: LinUCB on the features of an encoder that is trained during the run.
+"""Define Neural-LinUCB: LinUCB on the features of an encoder that is trained during the run.
 
 Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration" (2020). A ridge head
 (``linear/_ridge_head.py``) on the encoder's features predicts rewards and explores. After an episode ``adapt`` takes
@@ -43,19 +43,19 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import MOST_CONTEXTS
 
-#: Floating-point images with larger numbers cause a warning.
-_LARGEST_PIXEL = 2.0
-#: Members of ``members="auto"`` on a GPU: five networks trained together take about three times as long as one.
-_MEMBERS = 5
+#: The largest expected pixel of a floating-point image; larger ones cause a warning.
+_MAX_PIXEL = 2.0
+#: The number of members for ``members="auto"`` on a GPU. Five networks together take about three times as long as one.
+_GPU_MEMBERS = 5
 #: The maximum number of steps per episode that ``plan`` sets to reach ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
-#: Consecutive steps with a loss or gradient that is not finite after which training stops.
-_STREAK_THAT_STOPS = 3
+#: Training stops after this many consecutive steps with a loss or gradient that is not finite.
+_MAX_BAD_STEPS = 3
 
 
 @policies.register("nlinucb")
 class NeuralLinUCB(Policy):
-    """LinUCB on learned features.
+    """LinUCB on the features of a neural encoder.
 
     Args:
         context_shape: the shape of one context.
@@ -69,7 +69,7 @@ class NeuralLinUCB(Policy):
         feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if exactly one arm has
             reward 1 and all others 0, without noise. With "one_hot", a reward other than 1 is learned as bandit
             feedback.
-        alpha: the factor of the confidence bonus; the recipe's by default.
+        alpha: the factor of the confidence bonus; by default the recipe's ``alpha``.
         ridge: the penalty of the head's regressions.
         arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per arm, one
             regression).
@@ -79,7 +79,7 @@ class NeuralLinUCB(Policy):
             that decisions do not depend on the unit of rewards. Rewards of "one_hot" feedback are not standardised.
         transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
-        seed: determines initial weights, batches, ties and draws.
+        seed: determines initial weights, batches, random draws, and how ties are broken.
         shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by default it follows
             from the shape of a context. It decides which statistics normalise, and which terms the named recipes have.
         domains: the names of the sources and targets, one of each by default.
@@ -134,7 +134,7 @@ class NeuralLinUCB(Policy):
         self.device_setting = device
         # If there is a transform, it corrects for different units, so the recipe does not have to.
         kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
-        chosen = resolve_recipe(
+        resolved = resolve_recipe(
             recipe,
             context_shape=self.feature_shape,
             n_arms=self.n_arms,
@@ -142,19 +142,19 @@ class NeuralLinUCB(Policy):
             shift=self.shift if self.transform is None else Shift(kinds, stated=self.shift.stated),
             standardised=isinstance(self.transform, Standardise),
         )
-        self.recipe = with_encoder(chosen, encoder)
+        self.recipe = with_encoder(resolved, encoder)
         self.exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
             checked_number("epsilon", epsilon),
         )
         # daband's networks take images with the channels first; a custom one gets contexts as they are.
-        own = self.recipe.encoder.name in ("auto", "conv", "pretrained")
-        self._layout = image_layout(self.feature_shape) if own else None
-        self._encoded_shape = channels_first_shape(self.feature_shape) if own else self.feature_shape
+        is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
+        self._layout = image_layout(self.feature_shape) if is_builtin else None
+        self._encoded_shape = channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
         self._head = RidgeHead(
             n_arms=self.n_arms,
-            dim=self.recipe.encoder.latent.dimension,
+            dim=self.recipe.encoder.dense.dimension,
             arms=arms,
             ridge=checked_number("ridge", ridge),
             form="primal",
@@ -195,24 +195,29 @@ class NeuralLinUCB(Policy):
             settings.setdefault("transform", None)
         members = settings.pop("members", 1)
         if members == "auto":
-            members = _MEMBERS if device_named(settings.get("device", "auto")).type == "cuda" else 1
+            members = _GPU_MEMBERS if device_named(settings.get("device", "auto")).type == "cuda" else 1
         members = check_int("members", members, minimum=1)
         if members == 1:
             return super().for_pair(pair, **settings)
         first = settings.pop("seed", 0)
-        made = {f"seed-{seed}": cls.for_pair(pair, seed=seed, **settings) for seed in range(first, first + members)}
-        of_mixture = {name: settings[name] for name in ("explore", "epsilon") if name in settings}
-        return Mixture.for_pair(pair, members=made, transform=None, learn_weights=False, seed=first, **of_mixture)
+        seeded = {f"seed-{seed}": cls.for_pair(pair, seed=seed, **settings) for seed in range(first, first + members)}
+        exploration = {name: settings[name] for name in ("explore", "epsilon") if name in settings}
+        return Mixture.for_pair(pair, members=seeded, transform=None, learn_weights=False, seed=first, **exploration)
 
     @property
     def counts(self) -> IntArray:
         """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
         return self._head.statistics.counts
 
-    def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
-        """Return the features that the head works on: (B, d), or (B, K, d) with shared arms."""
-        where = self.domains.index(domain)
-        return self._encoder.encode(self._laid_out(transformed_contexts(self, contexts, domain)), where)
+    def encode(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
+        """Return the encoder's features for the head: (B, d), or (B, K, d) with shared arms.
+
+        Args:
+            contexts: (B, *context_shape).
+            domain: the domain of the contexts.
+        """
+        domain_index = self.domains.index(domain)
+        return self._encoder.encode(self._channels_first(transformed_contexts(self, contexts, domain)), domain_index)
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -222,9 +227,9 @@ class NeuralLinUCB(Policy):
         }  # fmt: skip
 
     @property
-    def alignment(self) -> str:
-        """One line that describes the alignment between the domains."""
-        return self.learner.alignment
+    def alignment_summary(self) -> str:
+        """A line of text that describes how the domains are aligned."""
+        return self.learner.alignment_summary
 
     @property
     def adapts_to_target(self) -> bool:
@@ -232,31 +237,31 @@ class NeuralLinUCB(Policy):
 
     def plan(self, episodes: int) -> None:
         if self.learner.step_number == 0:  # a continued run keeps its plan
-            wanted = math.ceil(self.recipe.learning.min_run_steps / episodes)
-            self.steps = max(self.steps, min(_MAX_STEPS_PER_EPISODE, wanted))
+            needed_steps = math.ceil(self.recipe.learning.min_run_steps / episodes)
+            self.steps = max(self.steps, min(_MAX_STEPS_PER_EPISODE, needed_steps))
             self.learner.plan(episodes * self.steps)
 
     # Deciding and learning.
 
-    def _laid_out(self, contexts: AnyArray) -> AnyArray:
-        """Return images with the channels first, and other contexts as they are."""
+    def _channels_first(self, contexts: AnyArray) -> AnyArray:
+        """Return images with the channels first, and other contexts unchanged."""
         return contexts if self._layout is None else channels_first(contexts, self._layout)
 
     def _score(self, contexts: AnyArray, domain: int, bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        features, moments = self._encoder.encode(self._laid_out(contexts), domain), self.reward_moments
+        features, moments = self._encoder.encode(self._channels_first(contexts), domain), self.reward_moments
         with self._locks.state:
             return self._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=bonuses)
 
     def _head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, FloatArray]:
-        """Return the head and the features of contexts, with which a ``Mixture`` plays an episode in blocks."""
-        return self._head, self._encoder.encode(self._laid_out(contexts), domain)
+        """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
+        return self._head, self._encoder.encode(self._channels_first(contexts), domain)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        contexts = self._laid_out(contexts)
+        contexts = self._channels_first(contexts)
         self._check_pixels(contexts)
         features, predicted = self._encoder.encode(contexts, domain), None
         with self._locks.state:
-            if self._gates(domain):
+            if self._counts_for_gate(domain):
                 predicted, _ = self._head.score(features, centre=self.reward_moments.centre, bonuses=False)
             self._head.learn(features, arms, rewards, weights)
         if predicted is not None:
@@ -272,7 +277,7 @@ class NeuralLinUCB(Policy):
         first_round: int,
         weights: Weights,
     ) -> Decision:
-        contexts = self._laid_out(contexts)
+        contexts = self._channels_first(contexts)
         self._check_pixels(contexts)
         features = self._encoder.encode(contexts, domain)
         with self._locks.state:
@@ -286,31 +291,31 @@ class NeuralLinUCB(Policy):
                 weights=weights,
             )
         received = rewards[np.arange(len(contexts)), decision.arm]
-        if self._gates(domain):
+        if self._counts_for_gate(domain):
             self.learner.skill_gate.add(decision.mean, decision.arm, received)
         self.buffers.rounds[domain].add_rounds(contexts, decision.arm, received, weights)
         return decision
 
-    def _gates(self, domain: int) -> bool:
+    def _counts_for_gate(self, domain: int) -> bool:
         """Return True if rounds of this domain count for the ``SkillGate``, which scales the target terms."""
         return self.learner.gated and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        contexts = self._laid_out(contexts)
+        contexts = self._channels_first(contexts)
         self._check_pixels(contexts)
         if self.learner.uses_target:
             self.buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     def _check_pixels(self, contexts: AnyArray) -> None:
-        """Warn of floating-point images with pixels of 0..255, which networks learn less well."""
+        """Warn once about floating-point images with pixels of 0..255, from which networks learn less well."""
         if self._layout is None or contexts.dtype.kind != "f" or "pixels" in self._warned:
             return
-        largest = float(contexts.max())
-        if largest > _LARGEST_PIXEL:
+        maximum = float(contexts.max())
+        if maximum > _MAX_PIXEL:
             self._warned.add("pixels")
             warnings.warn(
-                f"contexts are images of floating-point numbers up to {largest:g}; pass them as uint8, or divide them "
-                "by 255, so that pixels lie in [0, 1]",
+                f"contexts are images of floating-point numbers up to {maximum:g}; pass them as uint8, or divide them "
+                "by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
 
@@ -321,24 +326,25 @@ class NeuralLinUCB(Policy):
         self.learner.grow()
 
     def _empty_buffers(self, n_arms: int) -> ReplayBuffers:
-        lead = (n_arms,) if self.arms == "shared" else ()
-        shape, device = (*lead, *self._encoded_shape), self.learner.device
+        """Return empty replay buffers for this number of arms."""
+        arm_axis = (n_arms,) if self.arms == "shared" else ()
+        shape, device = (*arm_axis, *self._encoded_shape), self.learner.device
         return ReplayBuffers.empty(shape, self.recipe.replay, seed=self.seed, device=device, domains=self.domains)
 
     def _freeze(self, domain: int) -> FrozenParts:
         network = freeze_encoder(self._encoder.network, domain=domain)
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are stored as they came
-            part = self.buffers.rounds[domain]
+            buffer = self.buffers.rounds[domain]
             if self.domains.is_target(domain):
-                part = self.buffers.unlabelled[domain - self.domains.first_target]
-            reference = part.contexts[: min(len(part), MOST_CONTEXTS)].cpu().numpy() if len(part) else None
+                buffer = self.buffers.unlabelled[domain - self.domains.first_target]
+            reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
             (Member(*self._head.frozen(self.reward_moments), network=network),),
             self.counts.copy(),
             layout=self._layout,
             reference=reference,
-            seen_target=any(len(part) for part in self.buffers.unlabelled),
+            seen_target=any(len(buffer) for buffer in self.buffers.unlabelled),
         )
 
     # Gradient steps.
@@ -350,24 +356,24 @@ class NeuralLinUCB(Policy):
 
     @staticmethod
     def student_of(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
-        """Return a copy of the member with the largest weight that predicts as all of them do on average.
+        """Return a copy of the member with the largest weight, trained to predict the weighted mean of all members.
 
-        Its encoder is trained on the stored target contexts; its head, and so its bonus, stays as it is.
+        Its encoder is trained on the stored target contexts. Its head, and so its bonus, does not change.
         """
         if not can_stack(members):
-            raise InvalidInput("only a mixture of neural policies of one shape and recipe has a student")
+            raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
         if members[0].arms == "shared":
-            raise InvalidInput("a mixture with one context per arm has no student")
+            raise InvalidInput("student() is not available with one context per arm")
         neural = [member for member in members if isinstance(member, NeuralLinUCB)]
         student = copy.deepcopy(neural[int(np.argmax(weights))])
-        where = student.domains.first_target
+        domain_index = student.domains.first_target
         stored = student.buffers.unlabelled[0]
         if not len(stored):
-            raise InvalidInput("a student learns from target contexts, and the members have none stored")
+            raise InvalidInput("student() needs target contexts, and the members have stored none")
         contexts = stored.contexts[: len(stored)]
         predicted = np.zeros((len(contexts), student.n_arms))
         for member, weight in zip(neural, weights, strict=True):
-            features, moments = member._encoder.encode(contexts.cpu().numpy(), where), member.reward_moments
+            features, moments = member._encoder.encode(contexts.cpu().numpy(), domain_index), member.reward_moments
             means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, bonuses=False)
             predicted += weight * (means - moments.centre) / moments.scale
         learner, settings = student.learner, student.recipe.learning
@@ -377,7 +383,7 @@ class NeuralLinUCB(Policy):
             contexts,
             torch.softmax(learner.scale * torch.from_numpy(predicted).float().to(learner.device), dim=1),
             learner.scale * learner.constants["theta"],
-            domain=where,
+            domain=domain_index,
             augmentation=settings.augmentation,
             learning_rate=settings.learning_rate,
             batch=4 * settings.batch,
@@ -391,32 +397,32 @@ class NeuralLinUCB(Policy):
         return student
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        due = self.before_steps(steps)
-        return self.after_steps(take_steps([self.learner], due, [self.buffers])[0]) if due else {}
+        n_steps = self.before_steps(steps)
+        return self.after_steps(take_steps([self.learner], n_steps, [self.buffers])[0]) if n_steps else {}
 
     def before_steps(self, steps: int | None) -> int:
-        """Prepare gradient steps, and return their number: 0 if there is nothing to learn from."""
+        """Prepare gradient steps, and return their number, which is 0 if there are no rounds."""
         steps = self.steps if steps is None else steps
         if steps == 0 or not any(len(part) for part in self.buffers.rounds):
             return 0
-        unseen = self.learner.objective.needs_target and not any(map(len, self.buffers.unlabelled))
-        if unseen and "target" not in self._warned:
+        lacks_target = self.learner.objective.needs_target and not any(map(len, self.buffers.unlabelled))
+        if lacks_target and "target" not in self._warned:
             self._warned.add("target")
             warnings.warn(
                 f"{self.name} has seen no target context, so it learns from the source only, as Neural-LinUCB does; "
-                "show it some with observe_target, or give daband.train a target",
+                "call observe_target, or pass a target to daband.train",
                 stacklevel=4,
             )
         statistics, moments = self._head.primal("no step can be taken"), self.reward_moments
         theta = statistics.coefficients(moments.centre) / moments.scale
         unit = (moments.centre, moments.scale)
-        self.learner.take_head(theta, statistics.inverse, alpha=self.alpha, unit=unit)
+        self.learner.set_head(theta, statistics.inverse, alpha=self.alpha, unit=unit)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
         """Use the trained encoder for decisions, unless the steps diverged."""
         streak = measured.pop("worst_streak", 0.0)
-        if streak >= _STREAK_THAT_STOPS:
+        if streak >= _MAX_BAD_STEPS:
             raise TrainingDiverged(
                 f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
                 f"and training stops here. The last saved state is not affected; try a learning rate below "
@@ -430,7 +436,7 @@ class NeuralLinUCB(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         buffers = self.buffers if replay else self._empty_buffers(self.n_arms)
         parts = {"head": self._head.state(rounds=replay), "learner": self.learner.state(), "replay": buffers.state()}
-        arrays = {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
+        arrays = {f"{part}.{name}": array for part, part_arrays in parts.items() for name, array in part_arrays.items()}
         return {**arrays, "steps": np.array([self.steps], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -441,11 +447,8 @@ class NeuralLinUCB(Policy):
         self.steps = int(state["steps"][0])
 
 
-# Steps of several policies of one shape together, in about half the time on a GPU.
-
-
 def can_stack(members: Sequence[Policy]) -> bool:
-    """Return True if ``adapt_stacked`` can take the steps of these policies: neural, of one shape and recipe.
+    """Return True if ``adapt_stacked`` can train these policies together: neural ones of one shape and recipe.
 
     Seeds may differ. The weights of terms may differ too, if all policies have the same terms. Each policy may be given
     only once.
@@ -459,29 +462,29 @@ def can_stack(members: Sequence[Policy]) -> bool:
 def adapt_stacked(
     members: Sequence[Policy], *, steps: int | None = None, committee: bool = False
 ) -> list[dict[str, float] | Exception]:
-    """Call ``adapt`` for several policies that ``can_stack``, with common gradient steps.
+    """Adapt several policies with common gradient steps, in about half the time on a GPU; see ``can_stack``.
 
     If a policy fails, its result is the exception, and the others are not affected. In a ``committee`` the mean
     prediction of all EMA encoders gives the pseudo-labels of each; the policies must have observed the same contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
     ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for policy in sorted(members, key=id):  # the same order in every thread that stacks them, against deadlocks
-            held.enter_context(policy._locks.write)
+            locks.enter_context(policy._locks.write)
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
             # Steps differ between policies with and without target contexts or target rewards, so these are grouped.
-            due, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
-            if due:
-                ready.setdefault((due, kinds), []).append((index, policy))
-        for (due, _), group in ready.items():
-            together = [policy for _, policy in group]
-            learners, buffers = [one.learner for one in together], [one.buffers for one in together]
-            measured = take_steps(learners, due, buffers, committee=committee)
-            for (index, policy), own in zip(group, measured, strict=True):
+            n_steps, kinds = policy.before_steps(steps), tuple(part.kind for part in policy.buffers.parts().values())
+            if n_steps:
+                ready.setdefault((n_steps, kinds), []).append((index, policy))
+        for (n_steps, _), group in ready.items():
+            stacked = [policy for _, policy in group]
+            learners, buffers = [member.learner for member in stacked], [member.buffers for member in stacked]
+            measured = take_steps(learners, n_steps, buffers, committee=committee)
+            for (index, policy), metrics in zip(group, measured, strict=True):
                 try:
-                    results[index] = policy.after_steps(own)
+                    results[index] = policy.after_steps(metrics)
                 except Exception as error:
                     results[index] = error
     return results

@@ -1,10 +1,16 @@
-"""The named recipes, and the interpretation of the argument ``recipe=``.
+"""Define the named recipes, and resolve the argument ``recipe=`` of neural policies.
 
-``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` has P
-on the arm that the policy would choose in the target. ``default`` is the recommended recipe; ``default-rpd`` is the
-same with R, P and D all on, for ablations. ``small`` is ``default`` for a few minutes on a CPU: a narrower network,
-fewer steps. ``default`` and ``small`` follow the ``shift`` between the domains: they have target terms only if its
-style differs. For Neural-LinUCB a name means that recipe without target terms. ``docs/results/protocol.md`` has the
+A recipe is a ``Recipe``: all settings of a neural policy. R, P and D are terms of the target-regret bound
+(``objectives/``).
+
+* ``default`` is the recommended recipe.
+* ``default-rpd`` also has the terms R and P, for ablations.
+* ``small`` is ``default`` for a few minutes on a CPU, with a narrower network and fewer steps.
+* ``paper`` is Algorithm 1 with the paper's settings; P uses the arm of the source round.
+* ``paper-target-choice`` is the same; P uses the arm that the policy would choose in the target.
+
+``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the style of the domains
+differs. For Neural-LinUCB a name means that recipe without target terms. ``docs/results/protocol.md`` has the
 data on which the defaults were chosen.
 
 A recipe can also be given as changes of a named one, in a form that JSON and TOML can hold:
@@ -26,7 +32,7 @@ from daband._image_layout import image_layout
 from daband._shift import Shift, default_shift
 from daband.errors import InvalidInput
 from daband.neural.encoders._augmentation import Augmentation
-from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.encoders._encoder import DenseSettings
 from daband.neural.learning._settings import (
     CUSTOM,
     EncoderSettings,
@@ -37,17 +43,19 @@ from daband.neural.learning._settings import (
 )
 from daband.neural.objectives._objective import Weight
 
-_FOLLOW_SHIFT = ("default", "small")
-#: The fraction of a run in which target terms grow: 6,000 of the 19,200 steps of 300 episodes.
-_RAMP = 0.3125
-#: Gradient steps of an episode on vectors if nothing is aligned: 32 overfit a table (development half, 44 pairs: 8 are
-#: better by 0.002 on average, and a run takes a third of the time).
+#: The recipes that depend on the assumed shift.
+_SHIFT_RECIPES = ("default", "small")
+#: The fraction of a run in which the weights of target terms grow: 6,000 of the 19,200 steps of 300 episodes.
+_RAMP_FRACTION = 0.3125
+#: Gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: on 44 pairs of the development
+#: data sets, 8 steps are better by 0.002 on average, and a run takes a third of the time.
 _UNALIGNED_STEPS = 8
-#: Gradient steps of a planned run on at most 64 numbers.
+#: Minimum number of gradient steps of a run on small contexts.
 _MIN_RUN_STEPS = 1024
-#: The same with two arms: a single function separates them, so more steps overfit, as they do on longer contexts.
+#: The same with two arms: one function separates them, so that more steps overfit.
 _MIN_RUN_STEPS_WITH_TWO_ARMS = 256
-_FEW_NUMBERS = 64
+#: Maximum number of dimensions of a small context.
+_MAX_SMALL_CONTEXT = 64
 
 
 def resolve_recipe(
@@ -69,66 +77,66 @@ def resolve_recipe(
     ``base`` of a change, mean that recipe without target terms. A full recipe is used without a change.
     """
     if isinstance(recipe, Recipe):
-        full = recipe
+        resolved = recipe
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
-        full = recipe_from(recipe)
+        resolved = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
-        named: dict[str, Any] = {} if recipe is None else {"base": recipe}
-        changes = dict(recipe) if isinstance(recipe, Mapping) else named
+        base_only: dict[str, Any] = {} if recipe is None else {"base": recipe}
+        changes = dict(recipe) if isinstance(recipe, Mapping) else base_only
         name = str(changes.pop("base", "default"))
         base = recipe_for(name, context_shape=context_shape)
         base = base.source_only() if source_only else base
-        if name in _FOLLOW_SHIFT:
+        if name in _SHIFT_RECIPES:
             shift = default_shift(context_shape) if shift is None else shift
-            base = _for_shift(base, shift, math.prod(context_shape), changes.get("weights"))
+            base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns and base.encoder.name == "mlp":
-                base = _unaligned(base, math.prod(context_shape), n_arms, standardised=standardised)
+                base = _without_alignment(base, math.prod(context_shape), n_arms, standardised=standardised)
         learning = changes.get("learning")
         if isinstance(learning, Mapping) and "steps" in learning:
             changes["learning"] = {"min_run_steps": 0, **learning}
-        full = base.changed(changes)
+        resolved = base.changed(changes)
     else:
-        raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
+        raise InvalidInput(f"recipe must be a name, a Recipe or a mapping, got {recipe!r}")
     try:
-        return recipe_from(json.loads(json.dumps(full.settings())))  # the recipe in use is the one that is saved
+        return recipe_from(json.loads(json.dumps(resolved.settings())))  # the recipe in use is the one that is saved
     except TypeError as error:
         raise InvalidInput(
-            f"a recipe holds names and numbers only, as its file does ({error}); pass a custom network as encoder="
+            f"recipe must contain only JSON types ({error}); pass a custom network as encoder="
         ) from None
 
 
-def _for_shift(recipe: Recipe, shift: Shift, n_numbers: int, changed_weights: object) -> Recipe:
-    """Return the recipe under this assumption about the difference between the domains.
+def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weights: object) -> Recipe:
+    """Return the recipe for this assumed shift between the domains.
 
-    Target terms stay only if the style differs, and if ``changed_weights`` names them. If the frequencies of arms
-    differ, there is no term for equally frequent arms. Networks normalise by the statistics of each domain
-    if its style or its units differ, otherwise by those of the sources.
+    Target terms are kept if the style differs, or if ``changed_weights`` names them. If the frequencies of arms differ,
+    there is no term for equally frequent arms. Networks normalise each domain by its own statistics if style or units
+    differ, and otherwise by the statistics of the sources.
     """
-    named = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
+    kept = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
     dropped = {"target_diversity"} if shift.moves_labels else set()
     if not shift.aligns:
         dropped = {name for name in recipe.weights if not name.startswith("source_")}
-    weights = {name: weight for name, weight in recipe.weights.items() if name in named or name not in dropped}
+    weights = {name: weight for name, weight in recipe.weights.items() if name in kept or name not in dropped}
     options = dict(recipe.encoder.options)
-    if not any(shift.own_statistics(n_numbers)):
+    if not any(shift.own_statistics(n_inputs)):
         options["statistics"] = "source"
     return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options))
 
 
-def _unaligned(recipe: Recipe, n_numbers: int, n_arms: int, *, standardised: bool) -> Recipe:
-    """Return the recipe for vectors whose numbers mean the same in every domain: no batch norm, fewer steps."""
+def _without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, *, standardised: bool) -> Recipe:
+    """Return the recipe for vectors whose columns mean the same in every domain: no batch norm, fewer steps."""
     options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
-    least = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
+    min_run_steps = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
     learning = replace(
         recipe.learning,
         steps=min(recipe.learning.steps, _UNALIGNED_STEPS),
-        min_run_steps=least if n_numbers <= _FEW_NUMBERS else 0,
+        min_run_steps=min_run_steps if n_inputs <= _MAX_SMALL_CONTEXT else 0,
     )
     return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
 def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
-    """Return the recipe with this network: a registered name, settings, or a custom module, whose name it keeps."""
+    """Return the recipe with another network: a registered name, settings, or a custom module."""
     if encoder is None:
         return recipe
     if isinstance(encoder, EncoderSettings):
@@ -171,16 +179,17 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
         return default
     if name == "default-rpd":
         return default.with_weights(regression_error=0.5, predicted_reward=1.0)
-    raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
+    raise InvalidInput(f"recipe must be one of {', '.join(recipe_names())}, got {name!r}")
 
 
 def _default_image() -> Recipe:
+    """Return the recipe "default" for images."""
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(0.3, ramp=_RAMP),
+            "adversarial": Weight(0.3, ramp=_RAMP_FRACTION),
             "target_diversity": Weight(0.1),
-            "pseudo_labels": Weight(0.5, start=_RAMP),
+            "pseudo_labels": Weight(0.5, start=_RAMP_FRACTION),
         },
         encoder=EncoderSettings(name="conv"),
         learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2), gate_exponent=8.0),
@@ -188,18 +197,20 @@ def _default_image() -> Recipe:
 
 
 def _default_vector() -> Recipe:
+    """Return the recipe "default" for vectors."""
     return Recipe(
-        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP / 2)},
+        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2)},
         encoder=EncoderSettings(name="mlp"),
         learning=LearningSettings(steps=32, gate_exponent=1.0, run_steps=9_600),
     )
 
 
 def _small_image() -> Recipe:
+    """Return the recipe "small" for images."""
     default = _default_image()
     return replace(
-        default.with_weights(adversarial=Weight(1.0, ramp=_RAMP), pseudo_labels=Weight(0.5, start=0.4375)),
-        encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
+        default.with_weights(adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)),
+        encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)),
         learning=replace(
             default.learning,
             augmentation=replace(default.learning.augmentation, affine=0.0),  # too few steps to learn from such images
@@ -214,6 +225,7 @@ def _small_image() -> Recipe:
 
 
 def _small_vector() -> Recipe:
+    """Return the recipe "small" for vectors."""
     default = _default_vector()
     return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
@@ -236,7 +248,7 @@ def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe
             options={"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
             if image
             else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
-            latent=LatentSettings(dimension=64, hidden=128, alignment="latent"),
+            dense=DenseSettings(dimension=64, hidden=128, aligned="last"),
             initialisation="gaussian",
         ),
         learning=LearningSettings(learning_rate=1e-5, ema_decay=0.0),

@@ -1,4 +1,4 @@
-"""Triton kernels for NVIDIA GPUs, for steps in which torch's operations take many passes over large tensors.
+"""Provide Triton kernels for NVIDIA GPUs, for operations in which torch passes many times over large tensors.
 
 ``norm_pool_relu`` is batch norm by domain, 2x2 max pooling and ReLU. Between a convolution and the pooled maps, torch
 reads and writes the large maps about fifteen times a step. These kernels read them four times and write them once.
@@ -18,14 +18,17 @@ import triton
 import triton.language as tl
 
 #: The number of pieces in which the rows of a domain are summed; a power of two.
-_PARTIALS = 64
-_ROWS = 32
-#: Rows that a program reads at once for sums: more rows hide the latency of memory.
-_ROWS_OF_SUMS = 128
-_CHANNELS = 64
-_NUMBERS = 1024
-_OPTIONS = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-_SUM_OPTIONS = {**_OPTIONS, "rows": _ROWS_OF_SUMS, "num_warps": 8}
+_PIECES = 64
+#: The number of rows that a program processes.
+_TILE_ROWS = 32
+#: The number of rows that a program reads at once for sums. More rows hide the latency of memory.
+_SUM_ROWS = 128
+#: The number of channels that a program processes.
+_TILE_CHANNELS = 64
+#: The number of parameters that a program of Adam processes.
+_BLOCK_NUMBERS = 1024
+_KERNEL_OPTIONS = {"pieces": _PIECES, "rows": _TILE_ROWS, "wide": _TILE_CHANNELS}
+_SUM_KERNEL_OPTIONS = {**_KERNEL_OPTIONS, "rows": _SUM_ROWS, "num_warps": 8}
 
 
 @triton.jit
@@ -53,8 +56,8 @@ def _moments(x, partial, n_rows, channels, per_piece, pieces: tl.constexpr, rows
 
 
 @triton.jit
-def _pool(
-    x, partial, weight, bias, out, index_of_largest, largest, moments, running_mean, running_variance, row_stride,
+def _norm_pool(
+    x, partial, weight, bias, out, max_index, max_value, moments, running_mean, running_variance, row_stride,
     n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
@@ -102,13 +105,13 @@ def _pool(
     which = tl.where(best > 0, which, 4)
     offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
     tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
-    tl.store(index_of_largest + offset, which.to(tl.int8), mask=mask)
-    tl.store(largest + offset, raw, mask=mask)
+    tl.store(max_index + offset, which.to(tl.int8), mask=mask)
+    tl.store(max_value + offset, raw, mask=mask)
 
 
 @triton.jit
-def _sums(
-    largest, gradient, index_of_largest, moments, partial, channels, per_piece, pooled_rows,
+def _gradient_sums(
+    max_value, gradient, max_index, moments, partial, channels, per_piece, pooled_rows,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient, and the gradient times the normalised value: partial (domains, pieces, 2, C)."""
@@ -126,9 +129,9 @@ def _sums(
         mask = (row < last)[:, None] & inside[None, :]
         whole = domain * pooled_rows + row
         offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
-        which = tl.load(index_of_largest + offset, mask=mask, other=4).to(tl.int32)
+        which = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
         mask = mask & (which < 4)
-        value = tl.load(largest + offset, mask=mask, other=0.0)
+        value = tl.load(max_value + offset, mask=mask, other=0.0)
         own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(own, axis=0)
         product += tl.sum(own * (value.to(tl.float32) - mean) * inverse, axis=0)
@@ -138,8 +141,8 @@ def _sums(
 
 
 @triton.jit
-def _back(
-    x, gradient, index_of_largest, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
+def _map_gradient(
+    x, gradient, max_index, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient with respect to the maps."""
@@ -160,7 +163,7 @@ def _back(
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
     offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
     own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
-    which = tl.load(index_of_largest + offset, mask=mask, other=4).to(tl.int32)
+    which = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
     start = corner[:, None] * channels + column[None, :]
     for one in tl.static_range(4):
         step = ((one // 2) * width + one % 2) * channels
@@ -175,7 +178,7 @@ def _back(
 def _affine_pool(
     x, scale, shift, out, channels, pooled_rows, height, width, rows: tl.constexpr, wide: tl.constexpr
 ):  # fmt: skip
-    """Scale and shift, take the largest of four, and apply ReLU."""
+    """Scale and shift, take the max_value of four, and apply ReLU."""
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
     factor = tl.load(scale + column, mask=inside, other=0.0)
@@ -220,6 +223,7 @@ def _adam(
     parameters, gradient, mean, square, taken, bad, numbers, learning_rate, log_beta1, log_beta2, epsilon,
     size: tl.constexpr,
 ):  # fmt: skip
+    """Take a step of Adam for a block of one run's parameters; see ``adam``."""
     run = tl.program_id(1)
     offset = tl.program_id(0) * size + tl.arange(0, size)
     rests = tl.load(bad + run) + tl.zeros([size], tl.float32)
@@ -241,6 +245,8 @@ def _adam(
 
 
 class _NormPoolReLU(torch.autograd.Function):
+    """Batch norm by domain, max pooling and ReLU with an explicit gradient; see ``norm_pool_relu``."""
+
     @staticmethod
     def forward(
         ctx: Any, maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
@@ -248,39 +254,39 @@ class _NormPoolReLU(torch.autograd.Function):
         images, channels, height, width = maps.shape
         x = maps.permute(0, 2, 3, 1).contiguous()
         n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
-        across = -(-channels // _CHANNELS)
-        tiles = -(-pooled_rows // _ROWS)
-        partial = x.new_empty(domains, 2, _PARTIALS, channels, dtype=torch.float32)
+        across = -(-channels // _TILE_CHANNELS)
+        tiles = -(-pooled_rows // _TILE_ROWS)
+        partial = x.new_empty(domains, 2, _PIECES, channels, dtype=torch.float32)
         moments = x.new_empty(domains, 2, channels, dtype=torch.float32)
         out = x.new_empty(images, height // 2, width // 2, channels)
-        which, largest = torch.empty(out.shape, dtype=torch.int8, device=x.device), torch.empty_like(out)
-        per_piece = -(-n_rows // _PARTIALS)
-        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **_SUM_OPTIONS)
-        given, made = (x, partial, weight, bias), (out, which, largest, moments)
+        which, max_value = torch.empty(out.shape, dtype=torch.int8, device=x.device), torch.empty_like(out)
+        per_piece = -(-n_rows // _PIECES)
+        _moments[(_PIECES, across, domains)](x, partial, n_rows, channels, per_piece, **_SUM_KERNEL_OPTIONS)
+        given, made = (x, partial, weight, bias), (out, which, max_value, moments)
         running = (running_mean, running_variance, running_mean.stride(0))
         sizes = (n_rows, channels, per_piece, pooled_rows, height, width)
-        _pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **_OPTIONS)
-        ctx.save_for_backward(x, which, largest, moments, weight)
+        _norm_pool[(tiles, across, domains)](*given, *made, *running, *sizes, momentum, epsilon, **_KERNEL_OPTIONS)
+        ctx.save_for_backward(x, which, max_value, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, which, largest, moments, weight = ctx.saved_tensors
+        x, which, max_value, moments, weight = ctx.saved_tensors
         images, height, width, channels = x.shape
         domains = ctx.domains
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
         n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
-        across = -(-channels // _CHANNELS)
-        partial = x.new_empty(domains, _PARTIALS, 2, channels, dtype=torch.float32)
+        across = -(-channels // _TILE_CHANNELS)
+        partial = x.new_empty(domains, _PIECES, 2, channels, dtype=torch.float32)
         out = torch.empty_like(x)
         sums = (which, moments, partial)
         sizes = (pooled_rows, height, width)
-        per_piece = -(-pooled_rows // _PARTIALS)
-        of_pieces = (_PARTIALS, across, domains)
-        _sums[of_pieces](largest, gradient, *sums, channels, per_piece, pooled_rows, **_SUM_OPTIONS)
-        tiles = (-(-pooled_rows // _ROWS), across, domains)
-        _back[tiles](x, gradient, *sums, weight, out, n_rows, channels, *sizes, **_OPTIONS)
+        per_piece = -(-pooled_rows // _PIECES)
+        of_pieces = (_PIECES, across, domains)
+        _gradient_sums[of_pieces](max_value, gradient, *sums, channels, per_piece, pooled_rows, **_SUM_KERNEL_OPTIONS)
+        tiles = (-(-pooled_rows // _TILE_ROWS), across, domains)
+        _map_gradient[tiles](x, gradient, *sums, weight, out, n_rows, channels, *sizes, **_KERNEL_OPTIONS)
         of_bias, of_weight = partial.sum(dim=(0, 1)).unbind()
         return out.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None, None, None
 
@@ -310,8 +316,8 @@ def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tenso
     x = maps.permute(0, 2, 3, 1).contiguous()
     out = x.new_empty(images, height // 2, width // 2, channels)
     pooled_rows = images * (height // 2) * (width // 2)
-    grid = (-(-pooled_rows // _ROWS), -(-channels // _CHANNELS))
-    _affine_pool[grid](x, scale, shift, out, channels, pooled_rows, height, width, rows=_ROWS, wide=_CHANNELS)
+    grid = (-(-pooled_rows // _TILE_ROWS), -(-channels // _TILE_CHANNELS))
+    _affine_pool[grid](x, scale, shift, out, channels, pooled_rows, height, width, rows=_TILE_ROWS, wide=_TILE_CHANNELS)
     return out.permute(0, 3, 1, 2)
 
 
@@ -323,7 +329,7 @@ def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtyp
     n_rows = rows.numel() // columns
     wide = 1 << (columns - 1).bit_length()
     sizes = (n_rows, n_images, channels, height, width, *sides, columns)
-    _patches[(-(-n_rows // _ROWS),)](images, rows, *images.stride(), *sizes, rows=_ROWS, wide=wide)
+    _patches[(-(-n_rows // _TILE_ROWS),)](images, rows, *images.stride(), *sizes, rows=_TILE_ROWS, wide=wide)
     return rows
 
 
@@ -344,5 +350,5 @@ def adam(
     logs = [math.log(beta) for beta in betas]
     tensors = (parameters, gradient, mean, square, taken, bad)
     settings = (numbers, learning_rate, *logs, epsilon)
-    _adam[(-(-numbers // _NUMBERS), runs)](*tensors, *settings, size=_NUMBERS)
+    _adam[(-(-numbers // _BLOCK_NUMBERS), runs)](*tensors, *settings, size=_BLOCK_NUMBERS)
     taken.add_(1 - bad)

@@ -322,12 +322,12 @@ def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tu
     Contexts are compared as the policy sees them: a network's features, or numbers in each domain's own units if the
     user states that units differ.
     """
-    latent = getattr(policy, "latent", None)
+    encode = getattr(policy, "encode", None)
     own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
 
     def seen(contexts: AnyArray, domain: str) -> list[AnyArray]:
-        if latent is not None:
-            contexts = latent(contexts, domain)
+        if encode is not None:
+            contexts = encode(contexts, domain)
         elif own_units:
             contexts = transformed_contexts(policy, contexts, domain)
         return [np.asarray(contexts).reshape(len(contexts), -1)]

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import LatentSettings, build_encoder, domain_rows, encoders
+from daband.neural.encoders._encoder import DenseSettings, build_encoder, domain_rows, encoders
 
 SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
 
 
 def trained(name, shape, **settings):
     torch.manual_seed(0)
-    encoder = build_encoder(name, context_shape=shape, latent=LatentSettings(**settings))
+    encoder = build_encoder(name, context_shape=shape, dense=DenseSettings(**settings))
     with torch.no_grad():
         encoder(torch.rand(32, *shape), domain_rows=(16, 16))
     return encoder.eval()
@@ -20,10 +20,10 @@ def trained(name, shape, **settings):
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
 def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
     encoder = trained(name, shape, dimension=12, hidden=20)
-    latent, alignment = encoder(torch.rand(5, *shape))
-    assert latent.shape == (5, 12)
-    assert alignment.shape == (5, encoder.alignment_width)
-    torch.testing.assert_close(latent.norm(dim=1), torch.ones(5))
+    features, aligned = encoder(torch.rand(5, *shape))
+    assert features.shape == (5, 12)
+    assert aligned.shape == (5, encoder.aligned_width)
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(5))
 
 
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
@@ -32,8 +32,8 @@ def test_a_batch_equals_its_singles_in_each_domain(name, shape):
     contexts = torch.rand(6, *shape)
     for domain in (0, 1):
         batch = encoder(contexts, domain_rows=domain_rows(domain, 6))
-        singles = torch.cat([encoder(row[None], domain_rows=domain_rows(domain, 1)).latent for row in contexts])
-        torch.testing.assert_close(batch.latent, singles, atol=1e-6, rtol=1e-5)
+        singles = torch.cat([encoder(row[None], domain_rows=domain_rows(domain, 1)).features for row in contexts])
+        torch.testing.assert_close(batch.features, singles, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
@@ -41,42 +41,42 @@ def test_domains_mixed_in_one_batch_equal_domains_apart(name):
     encoder = trained(name, (3, 20, 20))
     contexts = torch.rand(6, 3, 20, 20)
     rest = len(contexts) - 2
-    mixed = encoder(contexts, domain_rows=(2, rest)).latent
+    mixed = encoder(contexts, domain_rows=(2, rest)).features
     apart = torch.cat(
         [
-            encoder(contexts[:2], domain_rows=(2,)).latent,
-            encoder(contexts[2:], domain_rows=(0, rest)).latent,
+            encoder(contexts[:2], domain_rows=(2,)).features,
+            encoder(contexts[2:], domain_rows=(0, rest)).features,
         ]
     )
     torch.testing.assert_close(mixed, apart, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(mixed[2:], encoder(contexts[2:], domain_rows=(rest,)).latent, atol=1e-4)
+    assert not torch.allclose(mixed[2:], encoder(contexts[2:], domain_rows=(rest,)).features, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_uint8_is_scaled_to_the_unit_range(name):
     encoder = trained(name, (3, 16, 16))
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8))
-    torch.testing.assert_close(encoder(image).latent, encoder(image.float() / 255).latent)
+    torch.testing.assert_close(encoder(image).features, encoder(image.float() / 255).features)
 
 
 def test_tap_can_be_the_latent():
-    encoder = trained("mlp", (5,), alignment="latent")
-    latent, alignment = encoder(torch.rand(3, 5))
-    assert alignment is latent
-    assert encoder.alignment_width == encoder.dimension
+    encoder = trained("mlp", (5,), aligned="last")
+    features, aligned = encoder(torch.rand(3, 5))
+    assert aligned is features
+    assert encoder.aligned_width == encoder.dimension
 
 
 @pytest.mark.parametrize("options", [{"normalise": False}, {"pixels": "symmetric"}, {"channels": (4,)}])
 def test_conv_variants(options):
     encoder = build_encoder("conv", context_shape=(1, 28, 28), **options)
-    latent, _ = encoder(torch.rand(4, 1, 28, 28), domain_rows=(2, 2))
-    latent.sum().backward()
+    features, _ = encoder(torch.rand(4, 1, 28, 28), domain_rows=(2, 2))
+    features.sum().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in encoder.parameters())
-    assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).latent).all()
+    assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).features).all()
 
 
 def test_conv_caps_the_tap_of_large_images():
-    assert build_encoder("conv", context_shape=(3, 224, 224)).alignment_width == 48 * 8 * 8
+    assert build_encoder("conv", context_shape=(3, 224, 224)).aligned_width == 48 * 8 * 8
 
 
 class Linear(nn.Module):
@@ -91,13 +91,13 @@ class Linear(nn.Module):
 def test_a_module_of_ones_own_is_an_encoder_and_keeps_batch_equal_to_singles():
     encoder = build_encoder(Linear(), context_shape=(2, 3)).train()
     contexts = torch.rand(5, 2, 3)
-    singles = torch.cat([encoder(row[None]).latent for row in contexts])
-    torch.testing.assert_close(encoder(contexts).latent, singles)
-    assert encoder.alignment_width == 4
+    singles = torch.cat([encoder(row[None]).features for row in contexts])
+    torch.testing.assert_close(encoder(contexts).features, singles)
+    assert encoder.aligned_width == 4
 
 
 def test_an_unfit_module_is_refused():
-    with pytest.raises(InvalidInput, match="cannot take contexts of shape"):
+    with pytest.raises(InvalidInput, match="must accept contexts of shape"):
         build_encoder(Linear(), context_shape=(5,))
 
 
@@ -122,9 +122,9 @@ def test_wrong_context_shape_names_both():
 
 
 def test_latent_settings_are_checked():
-    for wrong in ({"dimension": 0}, {"hidden": 0}, {"alignment": "moon"}):
+    for wrong in ({"dimension": 0}, {"hidden": 0}, {"aligned": "moon"}):
         with pytest.raises(InvalidInput):
-            LatentSettings(**wrong)
+            DenseSettings(**wrong)
 
 
 def test_every_encoder_is_registered():
@@ -140,6 +140,6 @@ def test_pixels_that_make_no_sense_are_refused():
 def test_dense_layers_take_features_of_half_precision(network):
     encoder = build_encoder(network, context_shape=(6,))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        latent = encoder(torch.rand(8, 6), domain_rows=(4, 4)).latent
-    assert latent.dtype == torch.float32
-    torch.testing.assert_close(latent.norm(dim=1), torch.ones(8))
+        features = encoder(torch.rand(8, 6), domain_rows=(4, 4)).features
+    assert features.dtype == torch.float32
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(8))

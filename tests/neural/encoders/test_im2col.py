@@ -61,17 +61,17 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
     for rule in (im2col_is_faster, lambda images, _: not images.requires_grad):
         monkeypatch.setattr(_conv, "im2col_is_faster", rule)
         given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
-        latent, alignment = functional_call(network, given, (contexts,), settings)
-        loss = latent[..., 0].sum() + alignment.square().mean()
-        results.append([latent, alignment, *torch.autograd.grad(loss, list(parameters.values()))])
+        features, aligned = functional_call(network, given, (contexts,), settings)
+        loss = features[..., 0].sum() + aligned.square().mean()
+        results.append([features, aligned, *torch.autograd.grad(loss, list(parameters.values()))])
     assert len(used) == 1 + contexts.is_cuda  # the first layer alone: what comes behind it needs a gradient itself
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_no_images_are_no_features():
-    latent, alignment = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
-    assert (latent.shape, len(alignment)) == ((0, 64), 0)
+    features, aligned = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
+    assert (features.shape, len(aligned)) == ((0, 64), 0)
 
 
 @pytest.mark.parametrize("groups", [1, 5])

@@ -34,7 +34,7 @@ def put(some, place):
     """Let the buffers store contexts on the host, as they do if a GPU has too little memory."""
     for part in some.buffers.parts().values() if place == "host" else ():
         part.on_host = True
-        part._place_contexts = lambda dtype, part=part: part.columns.update(contexts=part.contexts.cpu().to(dtype))
+        part._choose_device = lambda dtype, part=part: part.columns.update(contexts=part.contexts.cpu().to(dtype))
     return some
 
 
@@ -235,7 +235,7 @@ def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
         part.add(domain + rng.normal(size=(90, 4)))
     alone, theta = copies(learners)[0], rng.normal(size=(3, 64))
     for learner in (*learners, alone):
-        learner.take_head(theta, np.stack([np.eye(64)] * 3), alpha=0.1)
+        learner.set_head(theta, np.stack([np.eye(64)] * 3), alpha=0.1)
     take_steps([alone], 1, [buffers])
     (first, _) = take_steps(learners, 1, [buffers, buffers])
     assert first["skipped_steps"] == 0
@@ -268,7 +268,7 @@ def test_contexts_are_stored_on_the_host_if_they_would_fill_the_device(monkeypat
     for capacity, place in ((25, "cuda"), (26, "cpu")):
         buffer = ReplayBuffer(context_shape=(10,), capacity=capacity, seed=0, device=torch.device("cpu"))
         buffer.device = torch.device("cuda")
-        buffer._place_contexts(torch.uint8)
+        buffer._choose_device(torch.uint8)
         assert (buffer.on_host, moved[-1]) == (place == "cpu", place)
 
 

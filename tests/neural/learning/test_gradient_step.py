@@ -25,9 +25,9 @@ def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
     rows, encode = [], Stack.encode
 
     def counted(stack, parameters, contexts, domain_rows):
-        latent, alignment = encode(stack, parameters, contexts, domain_rows)
-        rows.append((contexts.shape[1], latent.requires_grad))
-        return latent, alignment
+        features, aligned = encode(stack, parameters, contexts, domain_rows)
+        rows.append((contexts.shape[1], features.requires_grad))
+        return features, aligned
 
     monkeypatch.setattr(Stack, "encode", counted)
     apart.adapt(steps=1)
@@ -63,13 +63,13 @@ def test_the_teacher_is_asked_when_its_term_counts(monkeypatch):
     monkeypatch.setattr(Stack, "encode_by_teacher", lambda *given: asked.append(1) or teacher(*given))
     policy.adapt(steps=2)
     assert len(asked) == 1  # by the last step of a block, which measures
-    monkeypatch.setattr(GradientStep, "_teaches", lambda *_: True)
+    monkeypatch.setattr(GradientStep, "_uses_teacher", lambda *_: True)
     always.adapt(steps=2)
     assert len(asked) == 3
     assert_same_step(policy, always)
     monkeypatch.undo()
     step = GradientStep(Stack([policy.learner]))
     weights = torch.zeros(1, len(policy.learner.objective.weights))
-    assert step._teaches(weights, measure=True)
-    assert not step._teaches(weights, measure=False)
-    assert step._teaches(weights + 0.5, measure=False)
+    assert step._uses_teacher(weights, measure=True)
+    assert not step._uses_teacher(weights, measure=False)
+    assert step._uses_teacher(weights + 0.5, measure=False)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import CustomFeatures, _filled_up, encoders
+from daband.neural.encoders._encoder import CustomFeatures, _pad_rows, encoders
 from daband.neural.learning._settings import EncoderSettings, LearningSettings
 from daband.neural.learning._step_runners import StepRunner
 from daband.neural.objectives._objective import Weight
@@ -207,7 +207,7 @@ def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
 @pytest.mark.parametrize(("rows", "filled"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (2000, 2048)])
 def test_rows_are_filled_up_to_a_power_of_two_with_copies_of_the_first(rows, filled):
     contexts = torch.arange(rows * 2, dtype=torch.float32).view(rows, 2)
-    given = _filled_up(contexts)
+    given = _pad_rows(contexts)
     assert len(given) == filled
     assert torch.equal(given[:rows], contexts)
     assert torch.equal(given[rows:], contexts[:1].expand(filled - rows, 2))
@@ -217,5 +217,5 @@ def test_a_state_laid_out_by_another_version_is_refused_by_name():
     policy = trained(make(), episodes=1)
     state = policy.learner.state()
     state["optimiser.exp_avg"] = state["optimiser.exp_avg"][:-1]
-    with pytest.raises(InvalidInput, match="another number of optimiser values"):
+    with pytest.raises(InvalidInput, match="as many optimiser values"):
         policy.learner.restore(state)

@@ -89,7 +89,7 @@ def make_learner(exponent, seed=0, **changes):
 def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(exponent):
     learner = make_learner(exponent, weights={"adversarial": {"value": 0.3, "ramp": 0}})
     learner.skill_gate = observed("one_hot", accuracy=0.7)
-    learner.take_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
+    learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
     expected = learner.skill_gate.skill() ** exponent
     assert 0.4 < learner.skill_gate.skill() < 0.8
     assert learner.gate == pytest.approx(expected)
@@ -109,7 +109,7 @@ def test_initial_weights_follow_the_seed():
 def test_what_is_aligned_is_said_in_one_line():
     learner = make_learner(8.0)
     learner.plan(100)
-    line = learner.alignment
+    line = learner.alignment_summary
     assert "aligned by adversarial, gate 0.00; not at full weight before adversarial at step 16" in line
     assert line.endswith("own statistics of each domain")
     for shift, words in (
@@ -120,7 +120,7 @@ def test_what_is_aligned_is_said_in_one_line():
         recipe = resolve_recipe("default", context_shape=(4,), shift=shift)
         settings = {"feature_shape": (4,), "n_arms": K, "shared": False, "feedback": "one_hot", "seed": 0}
         made = Learner(recipe=recipe, device=torch.device("cpu"), **settings)
-        assert made.alignment.startswith(words)
+        assert made.alignment_summary.startswith(words)
         assert made.uses_target == ("covariate" not in shift.kinds)
 
 
@@ -133,7 +133,7 @@ def test_the_unit_of_rewards_does_not_change_the_skill():
 def test_schedules_are_shares_of_the_planned_run():
     learner = make_learner(0.0)
     ramp = list(learner.objective.weights).index("adversarial")
-    learner.take_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
+    learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
     learner.plan(320)
     rows = learner.schedule(60)
     assert [row[ramp] for row in rows][:2] == [0.0, pytest.approx(0.3 * (2 / (1 + np.exp(-10 / 50)) - 1))]

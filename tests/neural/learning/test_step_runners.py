@@ -59,7 +59,7 @@ def test_after_forgetting_the_step_is_warmed_up_and_recorded_anew():
     graph, _ = runner(recorder)
     for _ in range(4):
         graph.run(False)
-    graph.forget()
+    graph.discard_recordings()
     for _ in range(4):
         graph.run(False)
     assert recorder.calls == (["warm up"] * 3 + ["record", "replay"]) * 2
@@ -75,7 +75,7 @@ def test_where_recording_fails_every_step_is_taken_eagerly_and_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph.run(True)
-        graph.forget()
+        graph.discard_recordings()
         graph.run(False)
     assert graph.eager
     assert recorder.calls == ["warm up"] * 3
@@ -86,7 +86,7 @@ def test_an_eager_runner_takes_every_step():
     taken = []
     eager = StepRunner(taken.append)
     eager.run(True)
-    eager.forget()
+    eager.discard_recordings()
     eager.run(False)
     assert taken == [True, False]
 

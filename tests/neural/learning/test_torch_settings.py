@@ -8,16 +8,16 @@ import torch
 
 from daband.neural.encoders._encoder import build_encoder
 from daband.neural.learning import _torch_settings as torch_settings
-from daband.neural.learning._torch_settings import one_thread, worth_threads
+from daband.neural.learning._torch_settings import needs_threads, one_thread
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
     """Stands for a machine on which torch uses two threads by itself."""
     now = [2]
-    for name in torch_settings._VARIABLES:
+    for name in torch_settings._THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch_settings, "_AT_IMPORT", 2)
+    monkeypatch.setattr(torch_settings, "_DEFAULT_THREADS", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
     monkeypatch.setattr(torch, "set_num_threads", now.append)
     return now
@@ -34,7 +34,7 @@ def two_threads(monkeypatch):
 )
 def test_the_rule_goes_by_the_work_of_a_step(name, shape, batch, worth):
     encoder = build_encoder(name, context_shape=shape)
-    assert worth_threads(encoder, context_shape=shape, contexts=2 * batch) is worth
+    assert needs_threads(encoder, context_shape=shape, contexts=2 * batch) is worth
 
 
 def test_one_thread_within_the_block_and_what_it_was_behind_it(two_threads):
@@ -48,7 +48,7 @@ def test_what_the_user_chose_is_left_alone(two_threads, monkeypatch):
     with one_thread():
         assert two_threads == [2]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(torch_settings, "_AT_IMPORT", 8)  # so the two are a choice
+    monkeypatch.setattr(torch_settings, "_DEFAULT_THREADS", 8)  # so the two are a choice
     with one_thread():
         assert two_threads == [2]
 

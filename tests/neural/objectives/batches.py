@@ -17,10 +17,10 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "predicted": draw(B, K) / 3,
         "arm": torch.tensor([0, 1, 2, 3, 1, 0]),
         "reward": torch.tensor([1, 0, 1, 0, 1, 0], dtype=dtype),
-        "alignment": draw(B, W),
+        "aligned": draw(B, W),
         "target_predicted": draw(T, K) / 3,
-        "target_width": draw(T, K).abs() / 10,
-        "target_alignment": draw(T, W),
+        "target_bonus": draw(T, K).abs() / 10,
+        "target_aligned": draw(T, W),
         "target_teacher": draw(T, K),
         "weight": torch.ones((), dtype=dtype),
     }
@@ -28,7 +28,7 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
 
 
 def shape(**settings):
-    return TermShape(**{"n_arms": K, "alignment_width": W, "feedback": "one_hot", **settings})
+    return TermShape(**{"n_arms": K, "aligned_width": W, "feedback": "one_hot", **settings})
 
 
 def weights_at(objective, step=0):

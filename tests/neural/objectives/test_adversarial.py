@@ -22,20 +22,20 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(strength):
     torch.manual_seed(0)
     term = terms.get("adversarial")(shape()).double()
     batch = make_batch()
-    alignments = [batch.alignment.clone().requires_grad_(True), batch.target_alignment.clone().requires_grad_(True)]
+    all_aligned = [batch.aligned.clone().requires_grad_(True), batch.target_aligned.clone().requires_grad_(True)]
     held = replace(
         batch,
-        alignment=alignments[0],
-        target_alignment=alignments[1],
+        aligned=all_aligned[0],
+        target_aligned=all_aligned[1],
         weight=torch.tensor(strength, dtype=torch.float64),
     )
     parameters = list(term.parameters())
-    received = torch.autograd.grad(term(held), [*alignments, *parameters])
+    received = torch.autograd.grad(term(held), [*all_aligned, *parameters])
 
-    logits = term.discriminator(torch.cat(alignments))
+    logits = term.discriminator(torch.cat(all_aligned))
     plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
     plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
-    descended = torch.autograd.grad(plain, [*alignments, *parameters])
+    descended = torch.autograd.grad(plain, [*all_aligned, *parameters])
 
     for ours, reference in zip(received[:2], descended[:2], strict=True):
         torch.testing.assert_close(ours, -2 * strength * reference, rtol=1e-12, atol=1e-15)
@@ -67,13 +67,13 @@ def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
         torch.manual_seed(1)
         objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
         batch = make_batch()
-        batch.alignment.requires_grad_(True)
+        batch.aligned.requires_grad_(True)
         loss, _ = objective(batch, weights_at(objective))
         first = next(objective.parameters())
-        return torch.autograd.grad(loss, [batch.alignment, first])
+        return torch.autograd.grad(loss, [batch.aligned, first])
 
-    (alignment, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
-    torch.testing.assert_close(tap_twice, 2 * alignment)
+    (aligned, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
+    torch.testing.assert_close(tap_twice, 2 * aligned)
     assert torch.equal(first, first_twice)
 
 
@@ -90,10 +90,10 @@ def test_accuracy_is_measured():
 
 def test_taps_that_lie_together_are_not_copied():
     batch = make_batch()
-    alignments = batch.both_alignments
-    joint = replace(batch, alignments=alignments)
-    assert joint.both_alignments is alignments
-    assert torch.equal(alignments, torch.cat([batch.alignment, batch.target_alignment]))
+    all_aligned = batch.both_aligned
+    joint = replace(batch, all_aligned=all_aligned)
+    assert joint.both_aligned is all_aligned
+    assert torch.equal(all_aligned, torch.cat([batch.aligned, batch.target_aligned]))
     term = terms.get("adversarial")(shape()).double()
     assert torch.equal(term(joint), term(batch))
 
@@ -102,8 +102,8 @@ def test_several_sources_are_one_mixture():
     torch.manual_seed(0)
     term = terms.get("adversarial")(shape()).double()
     batch = replace(make_batch(), weight=torch.tensor(0.5).double())
-    moved = batch.alignment.detach()[torch.randperm(len(batch.alignment))]
-    torch.testing.assert_close(term(replace(batch, alignment=moved)), term(batch))
-    assert batch.alignment_rows == (len(batch.alignment), len(batch.target_alignment))
+    moved = batch.aligned.detach()[torch.randperm(len(batch.aligned))]
+    torch.testing.assert_close(term(replace(batch, aligned=moved)), term(batch))
+    assert batch.aligned_rows == (len(batch.aligned), len(batch.target_aligned))
     assert float(domain_accuracy(torch.tensor([-1.0, -1.0, -1.0, 1.0]), (3, 1))) == 1.0
     assert float(domain_accuracy(torch.tensor([1.0, -1.0, -1.0, 1.0]), (2, 2))) == 0.5

@@ -119,7 +119,7 @@ def test_predicted_reward_by_hand(name, in_target):
         predicted=torch.tensor([[0.2, 0.9], [-0.4, 0.1]]),
         arm=torch.tensor([1, 0]),
         target_predicted=torch.tensor([[0.3, 0.2], [-0.6, -0.7]]),
-        target_width=torch.tensor([[0.0, 0.5], [0.0, 0.0]]),
+        target_bonus=torch.tensor([[0.0, 0.5], [0.0, 0.0]]),
     )
     for feedback, reward, in_source in (
         ("one_hot", [1.0, 0.0], 0.4 / 2),
@@ -130,7 +130,7 @@ def test_predicted_reward_by_hand(name, in_target):
 
 
 def test_predicted_reward_looks_at_the_sources_arm_in_the_target():
-    batch = make_batch(arm=torch.zeros(B, dtype=torch.int64), target_width=torch.zeros(T, K))
+    batch = make_batch(arm=torch.zeros(B, dtype=torch.int64), target_bonus=torch.zeros(T, K))
     raised = replace(batch, target_predicted=batch.target_predicted + torch.tensor([0.0, *[5.0] * (K - 1)]))
     by_formula, target_choice = (
         terms.get(name)(shape()) for name in ("predicted_reward", "predicted_reward_target_choice")
@@ -154,12 +154,12 @@ def test_pseudo_labels_leave_unsure_contexts_out():
 
 
 @pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
-@pytest.mark.parametrize("name", [name for name in terms if not terms.get(name).weighs_itself])
+@pytest.mark.parametrize("name", [name for name in terms if not terms.get(name).applies_weight])
 def test_gradients_agree_with_finite_differences(name, feedback):
     torch.manual_seed(0)
     term = terms.get(name)(shape(feedback=feedback)).double()
     batch = make_batch(target_teacher=torch.randn(T, K, dtype=torch.float64) * 2)
-    differentiable = ("predicted", "alignment", "target_predicted", "target_alignment")
+    differentiable = ("predicted", "aligned", "target_predicted", "target_aligned")
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     inputs = [held[key].clone().requires_grad_(True) for key in differentiable]
 
@@ -202,11 +202,11 @@ def test_weight_zero_is_the_term_removed_to_the_bit():
 
 def test_terms_that_need_the_target_are_left_out_while_there_is_none():
     objective = Objective(weights={"source_squared": Weight(1.0), "adversarial": Weight(1.0)}, shape=shape())
-    empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_alignment=torch.empty(0, W))
+    empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_aligned=torch.empty(0, W))
     _, values = objective(empty, weights_at(objective))
     assert list(values) == ["source_squared"]
     assert objective.needs_target
-    assert not objective.needs_width
+    assert not objective.needs_bonus
 
 
 def test_misspelt_terms_and_settings_are_refused():

@@ -1,1 +1,1 @@
-"""Encoders: one network per file, each ending in a latent of unit norm."""
+"""Encoders. Each file registers one network."""

@@ -1,4 +1,4 @@
-"""Augmentations of images that do not change the right arm: affine maps, changes of contrast and brightness.
+"""Augment images without changing the right arm: affine maps, and changes of contrast and brightness.
 
 They make the encoder invariant to differences that are common between source and target domains. Pseudo-labels need
 them: the teacher sees the original image, the student the augmented one.
@@ -14,8 +14,8 @@ from torch.nn import functional
 from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import unit_range
 
-#: Random numbers of an affine map: two for the displacement, four for the matrix.
-_MOVE_DRAWS = 6
+#: The number of random numbers of an affine map: two for the displacement, four for the matrix.
+_AFFINE_DRAWS = 6
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Augmentation:
         if self.shift < 0:
             raise InvalidInput(f"shift must be >= 0 pixels, got {self.shift}")
         if not 0.0 <= self.contrast <= 1.0:
-            raise InvalidInput(f"contrast must lie in [0, 1], got {self.contrast}")
+            raise InvalidInput(f"contrast must be in [0, 1], got {self.contrast}")
         if not 0.0 <= self.affine < 0.5:  # at 0.5 a map may be singular
-            raise InvalidInput(f"affine must lie in [0, 0.5), got {self.affine}")
+            raise InvalidInput(f"affine must be in [0, 0.5), got {self.affine}")
 
     def __bool__(self) -> bool:
         return self.moves or self.contrast > 0
@@ -47,7 +47,7 @@ class Augmentation:
         """Return the number of random numbers for one context."""
         if len(context_shape) != 3:
             return 0
-        return (_MOVE_DRAWS if self.moves else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
+        return (_AFFINE_DRAWS if self.moves else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
 
     @property
     def moves(self) -> bool:
@@ -65,35 +65,37 @@ def augment(contexts: torch.Tensor, settings: Augmentation, draws: torch.Tensor)
         return contexts
     images = unit_range(contexts)
     if settings.moves:
-        images = _moved(images, settings, draws[:, :_MOVE_DRAWS])
-        draws = draws[:, _MOVE_DRAWS:]
+        images = _apply_affine(images, settings, draws[:, :_AFFINE_DRAWS])
+        draws = draws[:, _AFFINE_DRAWS:]
     if settings.contrast:
-        images = _recoloured(images, settings.contrast, draws)
+        images = _change_contrast(images, settings.contrast, draws)
     return images
 
 
-def _moved(images: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
-    """Return each image under its own affine map. Pixels outside an image repeat its border.
+def _apply_affine(images: torch.Tensor, settings: Augmentation, draws: torch.Tensor) -> torch.Tensor:
+    """Return images (B, C, H, W), each under its own affine map. Pixels outside an image repeat its border.
 
     Pixels are copied, not interpolated: interpolation blurs the images of training, and costs 0.03 on DIGIT.
     """
     height, width = images.shape[2:]
-    drawn = 2 * draws - 1
+    signed_draws = 2 * draws - 1
     matrices = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)
-    matrices[:, :, :2] += settings.affine * drawn[:, 2:].view(-1, 2, 2)
+    matrices[:, :, :2] += settings.affine * signed_draws[:, 2:].view(-1, 2, 2)
     for axis, side in enumerate((width, height)):
         # Coordinates run from -1 to 1. A displacement is rounded, so that all numbers of pixels are equally likely.
-        matrices[:, axis, 2] += (2 * settings.shift + 1) / side * drawn[:, axis]
+        matrices[:, axis, 2] += (2 * settings.shift + 1) / side * signed_draws[:, axis]
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, mode="nearest", padding_mode="border", align_corners=False)
 
 
-def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
+def _change_contrast(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
+    """Return images (B, C, H, W) with another contrast and brightness."""
     batch, channels = images.shape[:2]
-    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # for contrast and brightness: of the image, of each channel
-    whole, single = drawn[:, :, :1], drawn[:, :, 1:]
-    gain = (1 + contrast * whole[:, 0]) * (1 + contrast / 2 * single[:, 0])
-    brightness = contrast / 2 * whole[:, 1] + contrast / 4 * single[:, 1]
+    # One row for contrast, one for brightness; the first column is for the image, the others are for its channels.
+    signed_draws = (2 * draws - 1).view(batch, 2, 1 + channels)
+    image_draws, channel_draws = signed_draws[:, :, :1], signed_draws[:, :, 1:]
+    gain = (1 + contrast * image_draws[:, 0]) * (1 + contrast / 2 * channel_draws[:, 0])
+    brightness = contrast / 2 * image_draws[:, 1] + contrast / 4 * channel_draws[:, 1]
     mean = images.mean(dim=(2, 3))
     # (x - mean) gain + mean + brightness; all but the last step work on one number per image and channel.
     offset = torch.addcmul(mean + brightness, mean, gain, value=-1)

@@ -1,4 +1,4 @@
-"""``conv``: two 5x5 convolutions for small images; their pooled maps are the wide features that are aligned."""
+"""Define the network ``conv``: two 5x5 convolutions for small images."""
 
 from __future__ import annotations
 
@@ -20,28 +20,34 @@ from daband.neural.encoders._encoder import Features, encoders
 PIXELS = ("unit", "symmetric")
 
 #: The minimum of an image's shorter side, in pixels.
-_SMALLEST_SIDE = 16
+_MIN_SIDE = 16
 #: The maximum side of the last map after pooling, in pixels.
-_LARGEST_MAP = 8
+_MAX_MAP_SIDE = 8
 #: The maximum number of stacked runs in one grouped convolution.
 _RUNS_PER_CONVOLUTION = 5
 #: The minimum number of input channels for which grouped convolutions are faster than one per run.
-_ENOUGH_CHANNELS = 8
-#: Matrix products are fastest over rows that start at multiples of 16 bytes.
+_MIN_GROUP_CHANNELS = 8
+#: Rows of a matrix start at multiples of this many bytes, which makes products fast.
 _ROW_BYTES = 16
-#: The maximum numbers of a patch for which a convolution is computed as a matrix product.
-_MOST_COLUMNS = 128
-#: The maximum numbers of all patches for which a convolution is computed as a matrix product.
-_MOST_NUMBERS = 1 << 27
+#: The maximum size of a patch for which a convolution is computed as a matrix product.
+_MAX_PATCH_NUMBERS = 128
+#: The maximum size of all patches together for which a convolution is computed as a matrix product.
+_MAX_IM2COL_NUMBERS = 1 << 27
 
 
 @encoders.register("conv")
 class ConvFeatures(Features):
-    """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
+    """Blocks of convolution, batch norm, ReLU and 2x2 max pooling for images (channels, height, width).
 
-    ``normalise=False`` omits the batch norms. ``statistics`` is an argument of ``DomainNorm``. ``pixels`` "unit" leaves
-    pixels in [0, 1], "symmetric" maps them to [-1, 1]. Average pooling limits the side of the last map to 8, so that
-    larger images keep a moderate number of alignment features.
+    Average pooling limits the side of the last map to 8, so that larger images do not have too many features.
+
+    Args:
+        context_shape: (channels, height, width), with sides of at least 16 pixels.
+        channels: the number of output channels of each block.
+        normalise: apply the batch norms.
+        statistics: an argument of ``DomainNorm``.
+        pixels: "unit" leaves pixels in [0, 1], "symmetric" maps them to [-1, 1].
+        domains: the domains with their own statistics.
     """
 
     stackable = True
@@ -57,9 +63,9 @@ class ConvFeatures(Features):
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
-        if len(context_shape) != 3 or min(context_shape[1:]) < _SMALLEST_SIDE:
+        if len(context_shape) != 3 or min(context_shape[1:]) < _MIN_SIDE:
             raise InvalidInput(
-                f"encoder 'conv' needs images (channels, height, width) of at least {_SMALLEST_SIDE} pixels a side, "
+                f"encoder 'conv' needs images (channels, height, width) of at least {_MIN_SIDE} pixels a side, "
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
         one_of("pixels", pixels, PIXELS)
@@ -78,8 +84,8 @@ class ConvFeatures(Features):
             inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
-        self.pools = max(height, width) > _LARGEST_MAP
-        self.map_shape = (min(height, _LARGEST_MAP), min(width, _LARGEST_MAP))
+        self.pools = max(height, width) > _MAX_MAP_SIDE
+        self.map_shape = (min(height, _MAX_MAP_SIDE), min(width, _MAX_MAP_SIDE))
         self.width = inputs * math.prod(self.map_shape)
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
@@ -89,12 +95,12 @@ class ConvFeatures(Features):
             assert isinstance(layer, nn.Conv2d)
             weight, shift = layer.weight, layer.bias
             # If all rows come from one domain with fixed statistics, the norm is a part of the convolution.
-            folds = runs == 1 and not self.training and len(present) == 1 and triton_kernels(maps.device) is None
-            if folds and isinstance(norm, DomainNorm):
+            folds_norm = runs == 1 and not self.training and len(present) == 1 and triton_kernels(maps.device) is None
+            if folds_norm and isinstance(norm, DomainNorm):
                 scale, shift = norm.folded(present[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
-            maps = _convolved(maps, weight, shift, runs)
-            if folds or not isinstance(norm, DomainNorm):
+            maps = _convolve(maps, weight, shift, runs)
+            if folds_norm or not isinstance(norm, DomainNorm):
                 maps = pool_relu(maps)
             else:
                 maps = norm.pool_relu(maps, domain_rows=domain_rows)
@@ -103,40 +109,40 @@ class ConvFeatures(Features):
         return maps.flatten(1).to(contexts.dtype)
 
 
-def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
-    """Convolve maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), with the weights of each run."""
-    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
-    if im2col_is_faster(apart, weight):
-        return im2col_conv2d(apart, weight, bias)
+def _convolve(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
+    """Return maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), convolved with each run's weights."""
+    by_run = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
+    if im2col_is_faster(by_run, weight):
+        return im2col_conv2d(by_run, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels per group, and their backward pass with many groups.
-    at_once = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
+    runs_at_once = _RUNS_PER_CONVOLUTION if inputs >= _MIN_GROUP_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, so groups start at multiples of four.
-    more_in, more_out = (-inputs % 4, -outputs % 4) if at_once > 1 else (0, 0)
+    pad_inputs, pad_outputs = (-inputs % 4, -outputs % 4) if runs_at_once > 1 else (0, 0)
     weights = weight.view(runs, outputs, *weight.shape[1:])
-    if more_in:
-        apart = functional.pad(apart, (0, 0, 0, 0, 0, more_in))
-    if more_in or more_out:
-        weights = functional.pad(weights, (0, 0, 0, 0, 0, more_in, 0, more_out))
+    if pad_inputs:
+        by_run = functional.pad(by_run, (0, 0, 0, 0, 0, pad_inputs))
+    if pad_inputs or pad_outputs:
+        weights = functional.pad(weights, (0, 0, 0, 0, 0, pad_inputs, 0, pad_outputs))
     pieces = []
-    for start in range(0, runs, at_once):
-        some_maps = apart[:, start : start + at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        some_weights = weights[start : start + at_once]
-        pieces.append(_grouped_conv2d(some_maps, some_weights.flatten(0, 1), groups=len(some_weights)))
+    for start in range(0, runs, runs_at_once):
+        block_maps = by_run[:, start : start + runs_at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        block_weights = weights[start : start + runs_at_once]
+        pieces.append(_grouped_conv2d(block_maps, block_weights.flatten(0, 1), groups=len(block_weights)))
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
-    if more_out:
+    if pad_outputs:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
-    """Convolve in groups; in training with a backward pass that is fast on a GPU."""
+    """Return a grouped convolution; in training its backward pass is fast on a GPU."""
     if not (maps.is_cuda and maps.requires_grad):
         return functional.conv2d(maps, weight, groups=groups)
-    kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
-    return GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
+    return GroupedConvolution.apply(maps.to(dtype), weight.to(dtype), groups)  # type: ignore[no-untyped-call]
 
 
 class GroupedConvolution(torch.autograd.Function):
@@ -156,13 +162,13 @@ class GroupedConvolution(torch.autograd.Function):
         maps, weight = ctx.saved_tensors
         groups, (inputs, height, width) = ctx.groups, weight.shape[1:]
         gradient = gradients[0]
-        turned = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
-        turned = turned.contiguous(memory_format=torch.channels_last)
-        by_maps = functional.conv2d(gradient, turned, padding=(height - 1, width - 1), groups=groups)
-        _, by_weight, _ = torch.ops.aten.convolution_backward(
+        flipped = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
+        flipped = flipped.contiguous(memory_format=torch.channels_last)
+        map_gradient = functional.conv2d(gradient, flipped, padding=(height - 1, width - 1), groups=groups)
+        _, weight_gradient, _ = torch.ops.aten.convolution_backward(
             gradient, maps, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), groups, (False, True, False)
         )
-        return by_maps, by_weight, None
+        return map_gradient, weight_gradient, None
 
 
 # A convolution as a matrix product (im2col). With three channels the library's kernels convert the layout first and
@@ -177,8 +183,8 @@ def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
         return False
     trains, patch = weight.requires_grad and torch.is_grad_enabled(), weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
-    most = _MOST_NUMBERS if trains else _MOST_NUMBERS // 8
-    fits = patch < _MOST_COLUMNS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= most
+    max_numbers = _MAX_IM2COL_NUMBERS if trains else _MAX_IM2COL_NUMBERS // 8
+    fits = patch < _MAX_PATCH_NUMBERS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= max_numbers
     return fits and (trains or triton_kernels(images.device) is not None)
 
 
@@ -186,16 +192,16 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     """Convolve images (B, runs, C, H, W) with each run's weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat = weight.flatten(1)
-    kind = images.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
-    fill = -(flat.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
+    device = images.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
+    padding = -(flat.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
     if bias is not None:
         flat = torch.cat([flat, bias[:, None]], dim=1)
-    if fill:
-        flat = functional.pad(flat, (0, fill))
+    if padding:
+        flat = functional.pad(flat, (0, padding))
     patches = _patches(images, height, width, columns=flat.shape[1], dtype=dtype)
     weights = flat.view(runs, -1, flat.shape[1]).to(dtype)
-    return _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
+    return _PatchProducts.apply(patches, weights)  # type: ignore[no-untyped-call]
 
 
 def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
@@ -203,15 +209,15 @@ def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dty
     kernels = triton_kernels(images.device)
     if kernels is not None:
         return kernels.patches(images, height, width, columns=columns, dtype=dtype)
-    cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
-    patch = cut.shape[4:]
-    rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)
-    rows[..., : patch.numel()].view(cut.shape).copy_(cut)
+    windows = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
+    patch = windows.shape[4:]
+    rows = torch.empty(*windows.shape[:4], columns, dtype=dtype, device=images.device)
+    rows[..., : patch.numel()].view(windows.shape).copy_(windows)
     rows[..., patch.numel() :].fill_(1.0)
     return rows
 
 
-class _Products(torch.autograd.Function):
+class _PatchProducts(torch.autograd.Function):
     """Multiply rows (runs, B, H', W', columns) by weights (runs, K, columns): (B, runs * K, H', W'), channels last."""
 
     @staticmethod

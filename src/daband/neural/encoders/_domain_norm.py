@@ -1,4 +1,4 @@
-"""Batch normalisation with statistics for each domain.
+"""Define batch normalisation with statistics for each domain.
 
 Domains may differ in the mean and the standard deviation of every layer, so common statistics normalise none of them
 well. Training uses the statistics of a domain's part of the batch. Otherwise running statistics are
@@ -22,8 +22,8 @@ from daband._arguments import one_of
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 
-#: The first compute capability of NVIDIA with bfloat16 (Ampere).
-_FIRST_WITH_BFLOAT16 = 8
+#: The smallest major compute capability of an NVIDIA GPU with bfloat16 (Ampere).
+_MIN_BFLOAT16_CAPABILITY = 8
 
 
 def triton_kernels(device: torch.device) -> ModuleType | None:
@@ -33,36 +33,39 @@ def triton_kernels(device: torch.device) -> ModuleType | None:
     """
     if not has_bfloat16(device) or device.index not in (None, torch.cuda.current_device()):
         return None
-    return _module()
+    return _triton_module()
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return True if the device is a GPU with bfloat16, for which Triton compiles our kernels."""
-    return device.type == "cuda" and _capability(device.index) >= _FIRST_WITH_BFLOAT16
+    """Return True if the device is a GPU with bfloat16, for which daband has Triton kernels."""
+    return device.type == "cuda" and _capability(device.index) >= _MIN_BFLOAT16_CAPABILITY
 
 
 @cache
 def _capability(index: int | None) -> int:
+    """Return the major compute capability of a GPU."""
     return torch.cuda.get_device_capability(index)[0]
 
 
 @cache
-def _module() -> ModuleType | None:
+def _triton_module() -> ModuleType | None:
+    """Return the module of Triton kernels, or None without Triton."""
     return import_module("daband.neural._triton_kernels") if find_spec("triton") else None
 
 
+#: The allowed values of ``statistics``.
 STATISTICS = ("own", "source")
 
 
 class DomainNorm(nn.Module):
-    """Batch norm over channel 1 of (B, C) or (B, C, H, W), with running statistics for each of ``domains``.
+    """Batch norm of features (B, C) or maps (B, C, H, W), with running statistics for each domain.
 
     Scale and shift are shared by the domains, which keeps their features comparable. A domain that was never trained on
     uses the statistics of the sources, so that a policy without any target context can act in the target.
 
     ``statistics`` "own" normalises a domain by its own statistics. "source" normalises every domain by those of all
     sources, which keeps a meaningful difference between the domains: if patients of one domain need more,
-    removing the mean removes that as well.
+    removing the mean removes this difference as well.
 
     Stacked runs are normalised together. Parameters and buffers then have ``runs * channels`` channels (by
     ``torch.func.functional_call``), and ``batches_seen`` has a column per run. The channels of each run are
@@ -100,7 +103,7 @@ class DomainNorm(nn.Module):
             rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
         present = [domain for domain, count in enumerate(rows) if count]
         if not self.training and len(present) == 1:  # without a split, which would fix the rows of an export
-            return self._normalised(features, *self._running(present[0]), False)
+            return self._normalise(features, *self._running_statistics(present[0]), False)
         # The gradient of a slice is a full-size tensor of zeros, but that of a split is one concatenation.
         parts = []
         for domain, part in enumerate(torch.split(features, rows)):
@@ -108,9 +111,9 @@ class DomainNorm(nn.Module):
             # One value per channel has no standard deviation; the running statistics are used then.
             if by_batch and len(part) * math.prod(part.shape[2:]) > 1:
                 self.batches_seen.data[domain].add_(1)
-                parts.append(self._normalised(part, self.running_mean[domain], self.running_variance[domain], True))
+                parts.append(self._normalise(part, self.running_mean[domain], self.running_variance[domain], True))
             elif len(part):
-                parts.append(self._normalised(part, *self._running(domain), False))
+                parts.append(self._normalise(part, *self._running_statistics(domain), False))
         if not parts:
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -118,18 +121,18 @@ class DomainNorm(nn.Module):
     def pool_relu(self, maps: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         """Apply ``forward`` to maps (B, C, H, W), then 2x2 max pooling and ReLU; fused on a GPU if possible."""
         kernels = triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
-        if kernels is not None and self._fuses(domain_rows):
+        if kernels is not None and self._can_fuse(domain_rows):
             self.batches_seen.data[: len(domain_rows)].add_(1)
             running = self.running_mean.data, self.running_variance.data
-            rules = {"domains": len(domain_rows), "momentum": self.momentum, "epsilon": self.epsilon}
-            return kernels.norm_pool_relu(maps, self.weight, self.bias, *running, **rules)
+            settings = {"domains": len(domain_rows), "momentum": self.momentum, "epsilon": self.epsilon}
+            return kernels.norm_pool_relu(maps, self.weight, self.bias, *running, **settings)
         present = [domain for domain, rows in enumerate(domain_rows) if rows]
         if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():
             return kernels.affine_pool_relu(maps, *self.folded(present[0]))
         return pool_relu(self(maps, domain_rows=domain_rows))
 
-    def _fuses(self, domain_rows: Sequence[int]) -> bool:
-        """Return True if the kernels apply: in training, with own statistics, and equally many rows per domain."""
+    def _can_fuse(self, domain_rows: Sequence[int]) -> bool:
+        """Return True if the fused kernels can be used: in training, with own statistics and equal numbers of rows."""
         by_batch = self.training and self.statistics == "own" and self.weight is not None
         return by_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
 
@@ -140,23 +143,24 @@ class DomainNorm(nn.Module):
         """
         if self.frozen is not None and domain in self.frozen:
             return self.frozen[domain]
-        mean, variance = self._running(domain)
+        mean, variance = self._running_statistics(domain)
         scale = torch.rsqrt(variance + self.epsilon)
-        both = scale, -mean * scale
+        scale_and_shift = scale, -mean * scale
         if self.weight is not None and self.bias is not None:
-            both = scale * self.weight, self.bias - mean * scale * self.weight
+            scale_and_shift = scale * self.weight, self.bias - mean * scale * self.weight
         if self.frozen is not None:
-            self.frozen[domain] = both
-        return both
+            self.frozen[domain] = scale_and_shift
+        return scale_and_shift
 
-    def _normalised(
+    def _normalise(
         self, part: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, by_batch: bool
     ) -> torch.Tensor:
+        """Normalise rows of one domain, by the batch's statistics or by these."""
         rules = by_batch, self.momentum, self.epsilon
         return functional.batch_norm(part, mean, variance, self.weight, self.bias, *rules)
 
-    def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the running statistics that a domain is normalised by."""
+    def _running_statistics(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the running mean and variance (C,) that a domain is normalised by."""
         means, variances = self.running_mean, self.running_variance
         mean, variance = means[0], variances[0]
         if self.statistics == "source" or (domain == 0 and self.n_sources == 1):
@@ -165,8 +169,8 @@ class DomainNorm(nn.Module):
             mean = means[: self.n_sources].mean(dim=0)
             variance = (variances[: self.n_sources] + (means[: self.n_sources] - mean).square()).mean(dim=0)
         # Selected by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
-        own = self._per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
-        return torch.lerp(mean, means[domain], own), torch.lerp(variance, variances[domain], own)
+        has_own = self._per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
+        return torch.lerp(mean, means[domain], has_own), torch.lerp(variance, variances[domain], has_own)
 
     def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """Repeat a value per run for each channel of the run; the value of a single run is returned unchanged."""

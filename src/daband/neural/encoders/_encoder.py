@@ -1,7 +1,8 @@
-"""The interface of encoders: from contexts to a latent of unit norm, and wider features for alignment.
+"""Define the interface of encoders, which map contexts to features of unit norm.
 
-A registered network returns *features*; ``Encoder`` appends the two dense layers of the paper. By default the
-features before those layers are aligned, which changes target accuracy far more than aligning the small latent.
+A registered network (``Features``) returns *penultimate features*. ``Encoder`` appends the two dense layers of the
+paper. By default the penultimate features are aligned between the domains. This changes target accuracy far more than
+aligning the features after the dense layers, which are fewer.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ from daband.neural.encoders._domain_norm import DomainNorm
 class Encoded(NamedTuple):
     """The output of an encoder for B contexts."""
 
-    #: (B, d), each row of unit norm.
-    latent: torch.Tensor
-    #: (B, w), the features that are aligned.
-    alignment: torch.Tensor
+    #: The features for the head, (B, d), each row of unit norm.
+    features: torch.Tensor
+    #: The features that are aligned between the domains, (B, w).
+    aligned: torch.Tensor
 
 
 class Features(nn.Module):
-    """The part of an encoder that differs between networks: (B, *context_shape) to (B, width)."""
+    """A network that maps contexts (B, *context_shape) to penultimate features (B, width)."""
 
+    #: The shape of one context.
     context_shape: tuple[int, ...]
+    #: The number of penultimate features.
     width: int
     #: True if ``forward`` takes ``runs``. Contexts are then (B, runs, *context_shape), the parameters of the runs
     #: are adjacent along the first dimension, and features are (B, runs * width). All parameters must be trained,
@@ -48,45 +51,47 @@ class Features(nn.Module):
     stackable: ClassVar[bool] = False
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Return features; the first ``domain_rows[0]`` contexts come from the first domain, and so on."""
+        """Return features (B, width). The first ``domain_rows[0]`` contexts come from the first domain, and so on."""
         raise NotImplementedError
 
 
-def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
-    """Apply ``layer`` to (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
+def linear(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
+    """Apply a linear layer of several runs to (B, runs * inputs), and return (B, runs * outputs)."""
     if runs == 1:
         return layer(rows)
     weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
-    apart = rows.view(len(rows), runs, -1).transpose(0, 1)
-    out = torch.baddbmm(layer.bias.view(runs, 1, -1), apart, weight.transpose(1, 2))
+    by_run = rows.view(len(rows), runs, -1).transpose(0, 1)
+    out = torch.baddbmm(layer.bias.view(runs, 1, -1), by_run, weight.transpose(1, 2))
     return out.transpose(0, 1).reshape(len(rows), -1)
 
 
 @dataclass(frozen=True)
-class LatentSettings:
-    """The two dense layers that every encoder ends in."""
+class DenseSettings:
+    """The two dense layers at the end of every encoder."""
 
+    #: The number of features for the head.
     dimension: int = 64
+    #: The width of the layer before them.
     hidden: int = 100
-    #: The features that are aligned: "features" (before the dense layers) or "latent" (the paper).
-    alignment: str = "features"
+    #: The features that are aligned: "penultimate" (before the dense layers) or "last" (after them, as in the paper).
+    aligned: str = "penultimate"
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden"):
             if getattr(self, name) < 1:
-                raise InvalidInput(f"latent {name} must be at least 1, got {getattr(self, name)}")
-        one_of("latent alignment", self.alignment, ("features", "latent"))
+                raise InvalidInput(f"dense.{name} must be at least 1, got {getattr(self, name)}")
+        one_of("dense.aligned", self.aligned, ("penultimate", "last"))
 
 
 class Encoder(nn.Module):
-    """A network, two dense layers, and a latent of unit norm."""
+    """A network followed by two dense layers, whose output is scaled to unit norm."""
 
-    def __init__(self, *, features: Features, latent: LatentSettings) -> None:
+    def __init__(self, *, features: Features, dense: DenseSettings) -> None:
         super().__init__()
         self.features = features
-        self.latent = latent
-        self.first = nn.Linear(features.width, latent.hidden)
-        self.second = nn.Linear(latent.hidden, latent.dimension)
+        self.dense = dense
+        self.first = nn.Linear(features.width, dense.hidden)
+        self.second = nn.Linear(dense.hidden, dense.dimension)
 
     @property
     def context_shape(self) -> tuple[int, ...]:
@@ -95,43 +100,43 @@ class Encoder(nn.Module):
 
     @property
     def dimension(self) -> int:
-        """The width d of the latent."""
-        return self.latent.dimension
+        """The number d of features for the head."""
+        return self.dense.dimension
 
     @property
-    def alignment_width(self) -> int:
-        """The width w of the alignment."""
-        return self.features.width if self.latent.alignment == "features" else self.latent.dimension
+    def aligned_width(self) -> int:
+        """The number w of aligned features."""
+        return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
-        """Encode (B, *context_shape), ``domain_rows[i]`` of them from domain i; by default all from the first.
+        """Encode contexts (B, *context_shape): ``domain_rows[i]`` of them from domain i, by default all from the first.
 
         With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers belong to all runs (see
         ``Features.stackable``), and outputs are (B, runs, ...).
         """
-        lead = () if runs == 1 else (runs,)
-        if tuple(contexts.shape[1:]) != (*lead, *self.context_shape):
+        run_axis = () if runs == 1 else (runs,)
+        if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
             raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
         domain_rows = (len(contexts),) if domain_rows is None else domain_rows
-        more = {} if runs == 1 else {"runs": runs}
-        wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
-        wide, kind = wide.to(self.first.weight.dtype), wide.device.type
+        options = {} if runs == 1 else {"runs": runs}
+        penultimate = self.features(unit_range(contexts), domain_rows=domain_rows, **options)
+        penultimate, device = penultimate.to(self.first.weight.dtype), penultimate.device.type
         # The dense layers are too small to gain from lower precision.
-        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            latent = dense(self.second, functional.relu(dense(self.first, wide, runs=runs)), runs=runs)
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            features = linear(self.second, functional.relu(linear(self.first, penultimate, runs=runs)), runs=runs)
             if runs > 1:
-                latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-            latent = unit_norm(latent)
-        return Encoded(latent, wide if self.latent.alignment == "features" else latent)
+                features, penultimate = (part.view(len(part), runs, -1) for part in (features, penultimate))
+            features = unit_norm(features)
+        return Encoded(features, penultimate if self.dense.aligned == "penultimate" else features)
 
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
-    """Divide rows (..., d) by their norms, except rows of zeros; the shape does not change."""
+    """Return rows (..., d) divided by their norms; rows of zeros are unchanged."""
     return _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _UnitNorm(torch.autograd.Function):
-    """The gradient is the part orthogonal to the unit vector; autograd needs three times as many operations."""
+    """Scale rows to unit norm, with an explicit gradient: autograd needs three times as many operations."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
@@ -154,16 +159,19 @@ def unit_range(contexts: torch.Tensor) -> torch.Tensor:
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
 
+#: The largest byte, by which images are divided.
 _BYTE = torch.tensor(255.0, dtype=torch.float32)
 
+#: A function that builds a network: a class, or a function with its arguments.
 BuildFeatures = Callable[..., Features]
+#: The registry of networks: ``@encoders.register("mine")`` registers one by name.
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.neural.encoders")
 
 
 #: The maximum number of contexts that are encoded together.
-_ROWS = 2048
-#: The maximum numbers of contexts encoded together on the CPU, so that the output of a layer stays in the cache.
-_NUMBERS = 1 << 18
+_MAX_ROWS = 2048
+#: The maximum size of the contexts encoded together on the CPU (rows times numbers), so that layers stay in the cache.
+_MAX_CPU_NUMBERS = 1 << 18
 
 
 def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
@@ -172,7 +180,7 @@ def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
 
 
 class InferenceEncoder:
-    """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
+    """A frozen encoder that computes features for the head. ``network`` never changes."""
 
     def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
         for module in network.modules():
@@ -187,62 +195,67 @@ class InferenceEncoder:
         tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
-        lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
-        flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
-        rows = _ROWS
+        batch_shape = tensor.shape[:2] if self.shared else tensor.shape[:1]
+        flat = tensor.reshape(-1, *tensor.shape[len(batch_shape) :])
+        rows = _MAX_ROWS
         if self.device.type == "cpu":
-            rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
+            rows = min(rows, max(64, _MAX_CPU_NUMBERS // math.prod(flat.shape[1:])))
         pieces = []
         with torch.no_grad():
             for start in range(0, len(flat), rows):
                 part = flat[start : start + rows].to(self.device)
-                given = _filled_up(part) if self.device.type == "cuda" else part
-                latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
-                pieces.append(latent[: len(part)])
+                padded = _pad_rows(part) if self.device.type == "cuda" else part
+                encoded = self.network(padded, domain_rows=domain_rows(domain, len(padded))).features
+                pieces.append(encoded[: len(part)])
         features: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
         features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)  # exactly 1 after float32
-        return features.reshape(*lead, -1)
+        return features.reshape(*batch_shape, -1)
 
 
-def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
+def _pad_rows(contexts: torch.Tensor) -> torch.Tensor:
     """Append copies of the first context up to a power of two: GPU libraries plan again for each number of rows."""
-    more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
-    return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
+    missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
+    return torch.cat([contexts, contexts[:1].expand(missing, *contexts.shape[1:])]) if missing else contexts
 
 
 def build_encoder(
     network: str | nn.Module,
     *,
     context_shape: tuple[int, ...],
-    latent: LatentSettings | None = None,
+    dense: DenseSettings | None = None,
     domains: DomainNames | None = None,
     **options: object,
 ) -> Encoder:
-    """Return the encoder with the network of this name, or with a custom module, for contexts of one shape.
+    """Return an encoder for contexts of one shape.
 
-    "auto" is "conv" for images (channels, height, width) and "mlp" for all other contexts. ``options`` are settings of
-    the network. ``domains`` are the domains with statistics: a source and a target by default.
+    Args:
+        network: a registered name, a custom module, or "auto": "conv" for images (channels, height, width), and "mlp"
+            for all other contexts.
+        context_shape: the shape of one context.
+        dense: the dense layers after the network.
+        domains: the domains with their own statistics; a source and a target by default.
+        options: options of the network.
     """
     if isinstance(network, nn.Module):
         features: Features = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
     else:
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
-        kind = encoders.get(network)
-        takes = inspect.signature(kind).parameters
-        offered = [option for option in takes if option not in ("context_shape", "domains")]
+        build_features = encoders.get(network)
+        parameters = inspect.signature(build_features).parameters
+        accepted = [option for option in parameters if option not in ("context_shape", "domains")]
         for option in options:
-            if option not in offered:
-                hint = f"{did_you_mean(option, offered)} (its options: {', '.join(offered)})"
+            if option not in accepted:
+                hint = f"{did_you_mean(option, accepted)} (its options: {', '.join(accepted)})"
                 raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
-        if "domains" in takes:
+        if "domains" in parameters:
             options["domains"] = domains
-        features = kind(context_shape=context_shape, **options)
-    return Encoder(features=features, latent=LatentSettings() if latent is None else latent)
+        features = build_features(context_shape=context_shape, **options)
+    return Encoder(features=features, dense=DenseSettings() if dense is None else dense)
 
 
 class CustomFeatures(Features):
-    """A copy of a custom module from (B, *context_shape) to (B, ...), flattened.
+    """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which are flattened.
 
     With ``trainable=False`` the module stays in evaluation mode and receives no gradient. Batch norms of the module
     always use their running statistics, so that training and decisions have the same features.
@@ -263,9 +276,9 @@ class CustomFeatures(Features):
             try:
                 features = module(probe)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise InvalidInput(f"the encoder cannot take contexts of shape {self.context_shape}: {error}") from None
+                raise InvalidInput(f"encoder must accept contexts of shape {self.context_shape}: {error}") from None
         if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
-            raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
+            raise InvalidInput("encoder must return one tensor (B, ...) for contexts (B, *context_shape)")
         self.width = features[0].numel()
         self.train(self.training)
 

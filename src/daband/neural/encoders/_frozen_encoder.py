@@ -1,4 +1,4 @@
-"""A trained encoder, frozen for one domain: as arrays for numpy, or as an ONNX program.
+"""Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
 ``freeze_encoder`` folds batch norms into the layers before them. Encoders without a numpy form, such as pretrained
 backbones and custom modules, become a ``TorchNetwork``. ``to_onnx`` converts a module.
@@ -26,33 +26,33 @@ from daband.neural.encoders._encoder import Encoder, InferenceEncoder, domain_ro
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.serving._numpy_networks import Network, network_from
 
-#: Largest difference between the program and the module, as a fraction of the largest output (at least 1).
-_ROUNDING = 1e-5
+#: The largest accepted difference between program and module, relative to the largest output (at least 1).
+_MAX_ERROR = 1e-5
 
 
 def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
-    """Return an encoder frozen for one domain (its index)."""
+    """Return a frozen copy of an encoder for the domain with this index."""
     features = encoder.features
     if type(features) is MlpFeatures:
-        header, arrays = _mlp(features, domain)
-        last = []
+        header, arrays = _freeze_mlp(features, domain)
+        map_shape = []
     elif type(features) is ConvFeatures:
-        header, arrays = _conv(features, domain)
-        last = list(features.map_shape)
+        header, arrays = _freeze_conv(features, domain)
+        map_shape = list(features.map_shape)
     else:
         return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
-    first = _folded(encoder.first, None, domain)
-    if last:  # maps are channels last in numpy, channels first in torch
-        weight = first[0].reshape(len(first[0]), -1, *last).transpose(0, 2, 3, 1)
-        first = (weight.reshape(len(weight), -1), first[1])
-    layers = [*header.pop("layers"), first, _folded(encoder.second, None, domain)]
+    first_dense = _fold_norm(encoder.first, None, domain)
+    if map_shape:  # maps are channels last in numpy, channels first in torch
+        weight = first_dense[0].reshape(len(first_dense[0]), -1, *map_shape).transpose(0, 2, 3, 1)
+        first_dense = (weight.reshape(len(weight), -1), first_dense[1])
+    layers = [*header.pop("layers"), first_dense, _fold_norm(encoder.second, None, domain)]
     for index, (weight, bias) in enumerate(layers):
         arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _single(weight), _single(bias)
     return network_from({**header, "layers": len(layers)}, arrays)
 
 
 class TorchNetwork:
-    """An encoder for contexts of one domain, run by torch. A file has it as an ONNX program."""
+    """A frozen encoder for contexts of one domain, run by torch. Files contain it as an ONNX program."""
 
     def __init__(self, encoder: Encoder, domain: int) -> None:
         self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
@@ -61,13 +61,14 @@ class TorchNetwork:
 
     @functools.cached_property
     def _program(self) -> OnnxProgram:
+        """The encoder as an ONNX program."""
         network = self._encoder.network
         probe = torch.rand(3, *network.context_shape, generator=torch.Generator().manual_seed(0))
-        return to_onnx(_UnscaledLatent(network, self._domain), (probe,))
+        return to_onnx(_UnscaledFeatures(network, self._domain), (probe,))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The header of a file."""
+        """The settings for a file header."""
         shape = list(self._encoder.network.context_shape)
         return {"kind": "onnx", "context_shape": shape, "single": self._program.single}
 
@@ -79,42 +80,44 @@ class TorchNetwork:
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         taken = tuple(self._encoder.network.context_shape)
         if taken != shape:
-            raise ValueError(f"the encoder takes {taken}, contexts have shape {shape}")
+            raise ValueError(f"contexts must have shape {taken}, got {shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self._encoder.encode(contexts, self._domain)
 
 
-class _UnscaledLatent(nn.Module):
-    """The latent of an encoder before it is divided by its norm."""
+class _UnscaledFeatures(nn.Module):
+    """An encoder whose features are not divided by their norm."""
 
     def __init__(self, network: Encoder, domain: int) -> None:
         super().__init__()
         self.network, self.domain = network, domain
 
     def forward(self, contexts: torch.Tensor) -> torch.Tensor:
-        wide = self.network.features(contexts, domain_rows=domain_rows(self.domain, len(contexts)))
-        return self.network.second(nn.functional.relu(self.network.first(wide)))
+        penultimate = self.network.features(contexts, domain_rows=domain_rows(self.domain, len(contexts)))
+        return self.network.second(nn.functional.relu(self.network.first(penultimate)))
 
 
-def _mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _freeze_mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the arrays of an ``mlp`` for one domain; the header has the folded layers."""
     arrays: dict[str, AnyArray] = {}
     if features.normalise_input is not None:
         scale, shift = features.normalise_input.folded(domain)
         arrays["input_scale"], arrays["input_shift"] = _double(scale), _double(shift)
     layers = [
-        _folded(layer, norm if isinstance(norm, DomainNorm) else None, domain)
+        _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
         for layer, norm in zip(features.layers, features.norms, strict=True)
         if isinstance(layer, nn.Linear)
     ]
     return {"kind": "mlp", "layers": layers}, arrays
 
 
-def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _freeze_conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the arrays of a ``conv`` for one domain."""
     arrays: dict[str, AnyArray] = {}
     for index, (layer, norm) in enumerate(zip(features.layers, features.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
-        weight, bias = _folded(layer, norm if isinstance(norm, DomainNorm) else None, domain)
+        weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
         if index == 0 and features.pixels == "symmetric":  # the first layer includes 2 x - 1
             weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
@@ -122,7 +125,7 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
     return {"kind": "conv", "layers": [], "convolutions": len(features.layers), "pooled": pooled}, arrays
 
 
-def _folded(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
+def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
     """Return weights and biases of a layer that include the norm after it."""
     weight = _double(layer.weight)
     bias = np.zeros(len(weight)) if layer.bias is None else _double(layer.bias)
@@ -133,46 +136,53 @@ def _folded(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) 
 
 
 def _double(tensor: torch.Tensor) -> FloatArray:
+    """Return a tensor as a float64 array."""
     return tensor.detach().cpu().double().numpy()
 
 
 def _single(array: FloatArray) -> AnyArray:
+    """Return an array as float32."""
     return array.astype(np.float32)
 
 
 def to_onnx(module: nn.Module, inputs: tuple[torch.Tensor, ...], *, names: Sequence[str] = ("images",)) -> OnnxProgram:
-    """Return a module from ``inputs``, each (n, ...) with n at least 3, to one tensor (n, ...) as an ONNX program.
+    """Convert a module to an ONNX program, and check the program on ``inputs``.
 
-    The program takes any number of rows; if the module's code fixes that number, it takes one row at a time. With
-    several ``names``, inputs are token ids (n, length), and the length is free as well.
+    Args:
+        module: maps tensors (n, ...) to one tensor (n, ...).
+        inputs: examples of these tensors, with n at least 3.
+        names: the names of the inputs. With several names, inputs are token ids (n, length) of any length.
+
+    The program takes any number of rows. If the module's code fixes that number, it takes one row at a time.
     """
     module = module.eval()
     with torch.no_grad():
-        parts = [tuple(one[:rows] for one in inputs) for rows in (1, 2, len(inputs[0]))]
-        expected = [module(*part) for part in parts]
+        samples = [tuple(tensor[:rows] for tensor in inputs) for rows in (1, 2, len(inputs[0]))]
+        expected = [module(*sample) for sample in samples]
     reason = ""
     for any_rows in (True, False):
         try:
-            program = OnnxProgram(_export(module, parts[1 if any_rows else 0], names, any_rows), single=not any_rows)
-            for part, wanted in zip(parts, expected, strict=True):
-                found = torch.from_numpy(program(*(one.numpy() for one in part)).copy())
-                apart = float((found - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
-                if found.shape != wanted.shape or not apart <= _ROUNDING:
-                    raise ValueError(f"outputs differ by {apart:.2g}")
+            program = OnnxProgram(_export(module, samples[1 if any_rows else 0], names, any_rows), single=not any_rows)
+            for sample, target in zip(samples, expected, strict=True):
+                output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
+                difference = float((output - target).abs().max()) / max(1.0, float(target.abs().max()))
+                if output.shape != target.shape or not difference <= _MAX_ERROR:
+                    raise ValueError(f"outputs differ by {difference:.2g}")
         except InvalidInput:  # onnxruntime is missing
             raise
         except Exception as error:  # the exporter and onnxruntime have many error classes
             reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         else:
             return program
-    raise InvalidInput(f"{type(module).__name__} cannot be written as ONNX: {reason}")
+    raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {reason}")
 
 
 def _export(module: nn.Module, example: tuple[torch.Tensor, ...], names: Sequence[str], any_rows: bool) -> bytes:
+    """Return the bytes of the ONNX file, for any number of rows or for one."""
     axes = ({0: "n"} if any_rows else {}) | ({1: "length"} if len(names) > 1 else {})
     content: Any = io.BytesIO()
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its fused operations have no ONNX form
+    torch.backends.mha.set_fastpath_enabled(False)  # ONNX has no form of its fused operations
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

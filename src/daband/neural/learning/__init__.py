@@ -1,1 +1,1 @@
-"""The training of an encoder: settings, replay buffers and gradient steps. It does not depend on policies."""
+"""Gradient steps of neural policies: batches, stacked runs, replay buffers and settings."""

@@ -1,4 +1,4 @@
-"""The batches of gradient steps, drawn from replay buffers on the device or on the host.
+"""Draw the batches of gradient steps from replay buffers on the device or on the host.
 
 All random numbers of the coming steps (rows of the buffers, augmentation) are drawn before the first of them. A step
 therefore uses no random generator and has one shape, so that it can be recorded as a CUDA graph.
@@ -16,12 +16,12 @@ import torch
 from daband.neural.encoders._augmentation import Augmentation, augment
 from daband.neural.learning._replay_buffer import ReplayBuffer, ReplayBuffers, as_float
 
-#: The maximum number of steps that are drawn together.
+#: The maximum number of steps whose batches are drawn together.
 BLOCK = 64
-#: The maximum numbers of contexts that are prepared before the steps that use them.
-_MAX_AHEAD = 1 << 27
-#: The maximum numbers of contexts that are augmented together, which temporarily takes several times their memory.
-_MAX_AUGMENTED = 1 << 26
+#: The maximum size (rows times numbers) of the contexts that are gathered before the steps that use them.
+_MAX_PREPARED_NUMBERS = 1 << 27
+#: The maximum size of the contexts that are augmented together, which temporarily takes several times their memory.
+_MAX_AUGMENTED_NUMBERS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,11 @@ class BatchShape:
 
     #: The number of rounds, or unlabelled contexts, drawn from each buffer.
     rounds: int
+    #: 1, or the number of arms if arms are shared.
     contexts_per_round: int
+    #: The shape of one context.
     context_shape: tuple[int, ...]
+    #: The augmentation of images.
     augmentation: Augmentation
     #: True if steps use the latest rounds; otherwise they draw with replacement.
     latest: bool
@@ -49,7 +52,7 @@ class BatchShape:
 
 
 class DrawnBatch(NamedTuple):
-    """One step's batch of all runs: R contexts, segment by segment (``Batches.segments``)."""
+    """The batch of one step for all runs: R contexts, segment by segment (``Batches.segments``)."""
 
     #: (runs, R, *context_shape), as they were stored.
     contexts: torch.Tensor
@@ -62,7 +65,7 @@ class DrawnBatch(NamedTuple):
 
 
 class Batches:
-    """The draws of the coming steps, in tables whose addresses never change.
+    """The batches of the coming steps, in tensors whose addresses never change.
 
     On the CPU a step gathers its own contexts. On a GPU the number of operations determines the time of a step, so the
     contexts of all coming steps are gathered and augmented together, also from buffers on the host.
@@ -88,7 +91,7 @@ class Batches:
             if len(part) and (shape.uses_target or segment.labelled)
         ]
         #: The buffers that steps draw from, for each run.
-        self._parts = [
+        self._buffers = [
             [
                 (own if segment.labelled or not shape.committee else buffers[0]).parts()[segment]
                 for segment in self.segments
@@ -112,18 +115,18 @@ class Batches:
         )
         self._arm = torch.zeros(BLOCK, runs, labelled, dtype=torch.int64, device=device)
         self._reward = torch.zeros(BLOCK, runs, labelled, dtype=torch.float32, device=device)
-        types = {part.contexts.dtype for own in self._parts for part in own}
+        types = {part.contexts.dtype for own in self._buffers for part in own}
         self._type = types.pop() if len(types) == 1 else torch.float32
-        stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
-        self._on_host = device.type == "cuda" and any(part.on_host for own in self._parts for part in own)
-        fit = max(1, min(BLOCK, _MAX_AHEAD // math.prod(stored_shape)))
+        stored_shape = (runs, len(self.segments) * rows, *self._buffers[0][0].context_shape)
+        self._on_host = device.type == "cuda" and any(part.on_host for own in self._buffers for part in own)
+        fitting_steps = max(1, min(BLOCK, _MAX_PREPARED_NUMBERS // math.prod(stored_shape)))
         #: The maximum number of steps that are drawn together.
-        self.block = fit if self._on_host else BLOCK
-        self.ahead = self.prepares_ahead(fit)
-        lead = (self.block,) if self.ahead else ()
-        self._gathered = torch.zeros(*lead, *stored_shape, dtype=self._type, device=device)
+        self.block = fitting_steps if self._on_host else BLOCK
+        self.prepared_ahead = self.prepares_ahead(fitting_steps)
+        step_axis = (self.block,) if self.prepared_ahead else ()
+        self._gathered = torch.zeros(*step_axis, *stored_shape, dtype=self._type, device=device)
         self._prepared = self._gathered[:0]
-        if self.ahead and shape.augmentation_draws:
+        if self.prepared_ahead and shape.augmentation_draws:
             sizes = (self.block, runs, self.n_contexts, *shape.context_shape)
             self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
 
@@ -133,60 +136,60 @@ class Batches:
 
     @property
     def recordable(self) -> bool:
-        """True if ``draw`` for a full block always performs the same operations, on a GPU only."""
-        weighted = any(part.weighted for own in self._parts for part in own)
-        return self.ahead and not (self._on_host or self.shape.latest or weighted)
+        """True if ``draw`` for a full block can be recorded as a CUDA graph: it always performs the same operations."""
+        weighted = any(part.weighted for own in self._buffers for part in own)
+        return self.prepared_ahead and not (self._on_host or self.shape.latest or weighted)
 
     def load(self, steps: int, recorded: Callable[[], None] | None = None) -> None:
-        """Draw for the coming steps, at most ``block``; ``recorded`` replays ``draw`` for the same number of steps."""
-        lengths = torch.tensor([[len(part) for part in own] for own in self._parts])
+        """Draw the batches of the coming steps, at most ``block``; ``recorded`` replays a recorded ``draw``."""
+        lengths = torch.tensor([[len(part) for part in own] for own in self._buffers])
         self._lengths.copy_(lengths[:, :, None], non_blocking=True)
         self.draw(steps) if recorded is None else recorded()
 
     def draw(self, steps: int) -> None:
-        """Draw with the buffer lengths that ``load`` stored; each run draws from its own generator."""
+        """Draw batches with the buffer lengths that ``load`` stored. Each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
-        sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
+        sizes = (len(self._buffers), steps, n_rows + augmentation[0, 0].numel())
         drawn = torch.empty(sizes, device=self._device, dtype=torch.float32)
-        for own_draws, generator in zip(drawn, self._generators, strict=True):
-            torch.rand(own_draws.shape, generator=generator, out=own_draws)
+        for run_draws, generator in zip(drawn, self._generators, strict=True):
+            torch.rand(run_draws.shape, generator=generator, out=run_draws)
         drawn = drawn.transpose(0, 1)
         augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
-        evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
+        uniform_draws = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
         if n_rows:
-            torch.minimum((evenly * self._lengths).long(), self._lengths - 1, out=rows)
+            torch.minimum((uniform_draws * self._lengths).long(), self._lengths - 1, out=rows)
         if self.shape.committee:
             for index in self.unlabelled:
                 rows[:, 1:, index] = rows[:, :1, index]
-        for run, own in enumerate(self._parts):
+        for run, own in enumerate(self._buffers):
             if self.shape.latest:
-                rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
+                rows[:, run] = torch.stack([_latest_rows(part, self.shape.rounds) for part in own]).to(self._device)
             for index, part in enumerate(own):
                 if n_rows and part.weighted:
-                    rows[:, run, index] = _by_weight(part, evenly[:, run, index])
+                    rows[:, run, index] = _weighted_rows(part, uniform_draws[:, run, index])
             for index, segment in enumerate(self.labelled):
-                drawn_columns, own_rows = own[segment].columns, rows[:, run, segment]
+                columns_of_buffer, own_rows = own[segment].columns, rows[:, run, segment]
                 columns = slice(index * self.shape.rounds, (index + 1) * self.shape.rounds)
-                self._arm[:steps, run, columns] = drawn_columns["arms"][own_rows]
-                rewards = drawn_columns["rewards"][own_rows]
+                self._arm[:steps, run, columns] = columns_of_buffer["arms"][own_rows]
+                rewards = columns_of_buffer["rewards"][own_rows]
                 if self.shape.standardised:
                     rewards = (rewards - self._units[run][0]) / self._units[run][1]
                 self._reward[:steps, run, columns] = rewards.to(torch.float32)
-        if self.ahead:
+        if self.prepared_ahead:
             self._prepare(steps)
 
     def _prepare(self, steps: int) -> None:
         """Gather and augment the contexts of the coming steps."""
         size = self.shape.rounds
-        for run, own in enumerate(self._parts):
+        for run, own in enumerate(self._buffers):
             for index, part in enumerate(own):
                 rows = self._rows[:steps, run, index]
                 drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
                 contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(index * size, (index + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
-        at_once = max(1, _MAX_AUGMENTED // math.prod(self._gathered.shape[1:]))
+        at_once = max(1, _MAX_AUGMENTED_NUMBERS // math.prod(self._gathered.shape[1:]))
         for start in range(0, steps if len(self._prepared) else 0, at_once):
             block = slice(start, min(start + at_once, steps))
             stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
@@ -199,23 +202,23 @@ class Batches:
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
     def labelled_apart(self) -> int:
-        """Return the number of contexts in labelled segments if all others follow and have other domains; else 0."""
-        domains = [{self.segments[at].domain for at in indices} for indices in (self.labelled, self.unlabelled)]
+        """Return the number of contexts in labelled segments if these come first, in domains without others; else 0."""
+        domains = [{self.segments[index].domain for index in indices} for indices in (self.labelled, self.unlabelled)]
         apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
         return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
 
     def at(self, position: torch.Tensor) -> DrawnBatch:
-        """Return the batch of the step at ``position`` (1,), a number on the device."""
+        """Return the batch of the step at ``position`` (1,), a tensor on the device."""
 
         def now(table: torch.Tensor) -> torch.Tensor:
             return table.index_select(0, position).squeeze(0)
 
-        if self.ahead:
+        if self.prepared_ahead:
             stored = now(self._gathered)
         else:
             stored = self._gathered
             self._gather(now(self._rows), stored)
-        contexts = stored.view(len(self._parts), self.n_contexts, *self.shape.context_shape)
+        contexts = stored.view(len(self._buffers), self.n_contexts, *self.shape.context_shape)
         augmented = now(self._prepared) if len(self._prepared) else self._augment(contexts, now(self._augmentation))
         return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
 
@@ -227,23 +230,23 @@ class Batches:
     def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
         size = self.shape.rounds
-        for own, own_rows, goal in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
-            for part, some, start in zip(own, own_rows.unbind(), range(0, len(goal), size), strict=True):
-                contexts, there = part.contexts, goal[start : start + size]
-                if contexts.dtype == there.dtype and contexts.device == there.device:
-                    torch.index_select(contexts, 0, some, out=there)
+        for own, run_rows, run_out in zip(self._buffers, rows.unbind(), out.unbind(), strict=True):
+            for part, buffer_rows, start in zip(own, run_rows.unbind(), range(0, len(run_out), size), strict=True):
+                contexts, destination = part.contexts, run_out[start : start + size]
+                if contexts.dtype == destination.dtype and contexts.device == destination.device:
+                    torch.index_select(contexts, 0, buffer_rows, out=destination)
                 else:
-                    there.copy_(as_float(contexts.index_select(0, some.to(contexts.device))))
+                    destination.copy_(as_float(contexts.index_select(0, buffer_rows.to(contexts.device))))
 
 
-def _by_weight(part: ReplayBuffer, evenly: torch.Tensor) -> torch.Tensor:
-    """Turn uniform draws from [0, 1) into rows with probabilities proportional to the weights of rounds."""
+def _weighted_rows(part: ReplayBuffer, uniform_draws: torch.Tensor) -> torch.Tensor:
+    """Return rows drawn with probabilities proportional to the weights of rounds, from uniform draws in [0, 1)."""
     totals = part.columns["weights"][: len(part)].cumsum(0)
-    rows = torch.searchsorted(totals, evenly.to(totals.dtype).contiguous() * totals[-1], right=True)
+    rows = torch.searchsorted(totals, uniform_draws.to(totals.dtype).contiguous() * totals[-1], right=True)
     return rows.clamp(max=len(part) - 1)
 
 
-def _latest(part: ReplayBuffer, size: int) -> torch.Tensor:
+def _latest_rows(part: ReplayBuffer, size: int) -> torch.Tensor:
     """Return the rows (size,) of the latest contexts; a buffer with fewer contexts repeats its oldest."""
     numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
     return numbers % part.capacity  # a full buffer overwrites its oldest

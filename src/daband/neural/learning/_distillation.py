@@ -1,4 +1,4 @@
-"""Train a copy of a network to predict what several networks predict on average."""
+"""Distil several networks into one: train a copy to predict their mean prediction."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def distil(
         network: the encoder to start from; it is not changed.
         contexts: (N, *C) of one domain.
         targets: (N, K), a probability for each arm.
-        theta: (K, d): logits are the products with the features. It is not trained.
+        theta: (K, d), the coefficients of the logits for the features. They are not trained.
         domain: the index of the domain.
-        augmentation: applied to images; targets are of images without augmentation.
-        learning_rate: of Adam at first; it falls to 0 as a cosine.
-        batch: contexts of a step.
+        augmentation: applied to images. Targets are the predictions for images without augmentation.
+        learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
+        batch: the number of contexts per step.
         steps: the number of gradient steps.
         seed: determines batches and augmentation.
     """
@@ -48,13 +48,13 @@ def distil(
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-    draws = augmentation.draws(tuple(contexts.shape[1:]))
+    n_draws = augmentation.draws(tuple(contexts.shape[1:]))
     with torch.enable_grad(), tf32_matmul():
         for _ in range(steps):
             rows = torch.randint(len(contexts), (batch,), generator=generator, device=device)
-            drawn = torch.rand(batch, draws, generator=generator, device=device)
-            given = augment(contexts[rows.to(contexts.device)].to(device), augmentation, drawn)
-            features = student(given, domain_rows=domain_rows(domain, batch)).latent
+            augmentation_draws = torch.rand(batch, n_draws, generator=generator, device=device)
+            augmented = augment(contexts[rows.to(contexts.device)].to(device), augmentation, augmentation_draws)
+            features = student(augmented, domain_rows=domain_rows(domain, batch)).features
             loss = nn.functional.cross_entropy(features @ theta.T, targets[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

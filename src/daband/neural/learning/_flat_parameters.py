@@ -1,4 +1,4 @@
-"""The memory layout of a network: all parameters in one vector, all running statistics in another.
+"""Store all parameters of a network in one vector, and all its running statistics in another.
 
 With one vector the optimiser (``RowAdam``), the EMA and the norm of the gradient are one operation each, not many.
 Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
@@ -18,43 +18,50 @@ from torch.optim.adam import adam
 
 from daband.neural.encoders._domain_norm import DomainNorm, triton_kernels
 
-_NUMBERS_IN_16_BYTES = 4
-#: Numbers in a register of the widest processors. Numbers after the last full register may be rounded differently.
-_NUMBERS_IN_A_REGISTER = 16
+#: The number of float32 numbers in 16 bytes, the alignment that kernels need.
+_ALIGNMENT_NUMBERS = 4
+#: The number of float32 numbers in the widest register. Numbers after the last full register may be rounded
+#: differently.
+_REGISTER_NUMBERS = 16
 
 
 @dataclass(frozen=True)
 class _Slot:
+    """The place of one parameter in the vector."""
+
+    #: The name of the module.
     part: str
+    #: The name of the parameter; empty for padding.
     name: str
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
+        """The number of numbers."""
         return math.prod(self.shape)
 
     def shaped(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return numbers (..., size) as the parameter (..., *shape); weights of convolutions have the channels last."""
-        lead = numbers.shape[:-1]
+        """Return numbers (..., size) as a parameter (..., *shape). Weights of convolutions are stored channels last."""
+        batch_shape = numbers.shape[:-1]
         if len(self.shape) != 4:
-            return numbers.view(*lead, *self.shape)
+            return numbers.view(*batch_shape, *self.shape)
         out, inputs, height, width = self.shape
-        return numbers.view(*lead, out, height, width, inputs).movedim(-1, -3)
+        return numbers.view(*batch_shape, out, height, width, inputs).movedim(-1, -3)
 
     def numbers(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Invert ``shaped``, as a copy."""
+        """Return a parameter as numbers (size,), a copy; the inverse of ``shaped``."""
         ordered = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
         return ordered.reshape(-1)
 
 
-def _filling(part: str, before: Sequence[_Slot], numbers: int) -> list[_Slot]:
-    """Return an unnamed entry for padding up to the next multiple of ``numbers``, if needed."""
-    missing = -sum(slot.size for slot in before) % numbers
+def _padding(part: str, slots: Sequence[_Slot], multiple: int) -> list[_Slot]:
+    """Return a slot of padding up to the next multiple of ``multiple`` numbers, if needed."""
+    missing = -sum(slot.size for slot in slots) % multiple
     return [_Slot(part, "", (missing,))] if missing else []
 
 
 class FlatParameters:
-    """The trainable parameters of named modules, one after another.
+    """The layout of the trainable parameters of named modules in one vector.
 
     Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights start at
     multiples of 16 bytes. A module's numbers end at a full register, so that its steps give the same bits with and
@@ -71,17 +78,17 @@ class FlatParameters:
         """Return the layout of these modules."""
         slots = []
         for part, module in modules.items():
-            own = [
+            module_slots = [
                 _Slot(part, name, tuple(parameter.shape))
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
             # Matrices and convolutions first, then the many short vectors, which needs little padding.
-            for slot in sorted(own, key=lambda slot: len(slot.shape) < 2):
+            for slot in sorted(module_slots, key=lambda slot: len(slot.shape) < 2):
                 slots.append(slot)
                 if len(slot.shape) > 1:
-                    slots += _filling(part, slots, _NUMBERS_IN_16_BYTES)
-            slots += _filling(part, slots, _NUMBERS_IN_A_REGISTER)
+                    slots += _padding(part, slots, _ALIGNMENT_NUMBERS)
+            slots += _padding(part, slots, _REGISTER_NUMBERS)
         return cls(slots)
 
     def only(self, part: str) -> FlatParameters:
@@ -89,7 +96,7 @@ class FlatParameters:
         return FlatParameters([slot for slot in self.slots if slot.part == part])
 
     def size_of(self, part: str) -> int:
-        """Return the length of a module's part."""
+        """Return the number of numbers of a module, with padding."""
         return sum(slot.size for slot in self.slots if slot.part == part)
 
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
@@ -116,16 +123,16 @@ class FlatParameters:
         The gradient of a split is one concatenation, so the gradient of ``rows`` is contiguous. With several runs, the
         runs' parts of each parameter are made adjacent by one copy of all rows; networks would copy each parameter.
         """
-        found: dict[str, dict[str, torch.Tensor]] = {slot.part: {} for slot in self.slots}
+        parameters_by_part: dict[str, dict[str, torch.Tensor]] = {slot.part: {} for slot in self.slots}
         runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
         if runs > 1:
-            adjacent = _Adjacent.apply(rows, *self._order(runs, rows.device))  # type: ignore[no-untyped-call]
+            adjacent = _Reorder.apply(rows, *self._order(runs, rows.device))  # type: ignore[no-untyped-call]
             sizes = [runs * size for size in self.sizes]
             pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
         for slot, numbers in zip(self.slots, pieces, strict=True):
             if slot.name:
-                found[slot.part][slot.name] = slot.shaped(numbers)
-        return found
+                parameters_by_part[slot.part][slot.name] = slot.shaped(numbers)
+        return parameters_by_part
 
     def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the order of numbers (runs, size) in which a parameter's runs are adjacent, and its inverse."""
@@ -136,8 +143,8 @@ class FlatParameters:
         return self._orders[runs, device]
 
 
-class _Adjacent(torch.autograd.Function):
-    """The numbers of rows in another order; the backward pass copies in the inverse order."""
+class _Reorder(torch.autograd.Function):
+    """Return the numbers of rows in another order. The backward pass copies in the inverse order."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
@@ -152,7 +159,7 @@ class _Adjacent(torch.autograd.Function):
 
 
 class FlatStatistics:
-    """The running statistics of a network's norms, for ``runs`` runs whose parts of every buffer are adjacent."""
+    """The layout of the running statistics of a network's norms, for several runs, in one vector."""
 
     def __init__(self, network: nn.Module, *, runs: int) -> None:
         self.runs = runs
@@ -161,18 +168,18 @@ class FlatStatistics:
             if isinstance(module, DomainNorm):
                 for name in ("running_mean", "running_variance", "batches_seen"):
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
-        self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
+        self.size = sum(n_rows * row_size for n_rows, row_size, _ in map(self._row_sizes, self._buffers))
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
         """Return the statistics of the runs' networks as one vector; the networks' buffers become views of it."""
-        like = next(networks[0].parameters())
-        vector = torch.zeros(self.size, device=like.device, dtype=like.dtype)
+        example = next(networks[0].parameters())
+        vector = torch.zeros(self.size, device=example.device, dtype=example.dtype)
         for run, network in enumerate(networks):
-            for name, mine in self._own(vector, run):
+            for name, view in self._run_views(vector, run):
                 prefix, _, leaf = name.rpartition(".")
                 owner = network.get_submodule(prefix)
-                mine.copy_(getattr(owner, leaf))
-                setattr(owner, leaf, mine)
+                view.copy_(getattr(owner, leaf))
+                setattr(owner, leaf, view)
         return vector
 
     def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -183,33 +190,34 @@ class FlatStatistics:
         """Return the run to which each number belongs."""
         vector = torch.zeros(self.size, device=device)
         for run in range(self.runs):
-            for _, mine in self._own(vector, run):
-                mine.fill_(run)
+            for _, view in self._run_views(vector, run):
+                view.fill_(run)
         return vector.long()
 
-    def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
-        """Return the rows of a buffer, the length of a row with padding, and the length of a run's part of it."""
-        lead, own = buffer[1][0], math.prod(buffer[1][1:])
-        size = self.runs * own
-        return lead, size + -size % _NUMBERS_IN_16_BYTES, own
+    def _row_sizes(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """Return the number of rows of a buffer, the size of a row with padding, and the size of a run's part."""
+        n_rows, run_size = buffer[1][0], math.prod(buffer[1][1:])
+        row_size = self.runs * run_size
+        return n_rows, row_size + -row_size % _ALIGNMENT_NUMBERS, run_size
 
     def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Return every buffer as (rows, runs, a run's part); each row starts at a multiple of 16 bytes."""
-        found, start = [], 0
+        stacked, start = [], 0
         for buffer in self._buffers:
-            lead, room, own = self._room(buffer)
-            rows = vector[start : start + lead * room].view(lead, room)[:, : self.runs * own]
-            found.append((buffer[0], rows.view(lead, self.runs, own)))
-            start += lead * room
-        return found
+            n_rows, row_size, run_size = self._row_sizes(buffer)
+            rows = vector[start : start + n_rows * row_size].view(n_rows, row_size)[:, : self.runs * run_size]
+            stacked.append((buffer[0], rows.view(n_rows, self.runs, run_size)))
+            start += n_rows * row_size
+        return stacked
 
-    def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
+    def _run_views(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
+        """Return the buffers of one run, by name, as views."""
         shapes = dict(self._buffers)
         return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]
 
 
-def fresh_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return Adam's state of a vector of parameters before its first step."""
+def initial_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return Adam's state for a vector of parameters before the first step."""
     zeros = torch.zeros_like(vector.detach())
     return {"exp_avg": zeros, "exp_avg_sq": zeros.clone(), "step": torch.zeros((), device=vector.device)}
 
@@ -217,7 +225,7 @@ def fresh_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
 class RowAdam:
     """Adam for the rows of a matrix of parameters (runs, n); a row whose gradient is not finite does not change.
 
-    It changes ``parameters`` and ``moments`` in place; ``fresh_moments`` makes the moments of a run.
+    It changes ``parameters`` and ``moments`` in place; ``initial_moments`` returns the moments of a new run.
     """
 
     def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
@@ -226,13 +234,13 @@ class RowAdam:
         self._kernels = triton_kernels(parameters.device)
 
     def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
-        """Take one step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
+        """Take one step for every run, except for runs whose ``bad`` (runs,) is 1."""
         if self._kernels is not None:
-            settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
-            self._kernels.adam(self._rows[0], gradient, *self._rows[1:], bad, **settings)
+            kernel_settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
+            self._kernels.adam(self._rows[0], gradient, *self._rows[1:], bad, **kernel_settings)
             return
-        given: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-        given |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        settings: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+        settings |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
         for run in range(len(gradient)):
-            parameters, averages, squares, taken = ([rows[run]] for rows in self._rows)
-            adam(parameters, [gradient[run]], averages, squares, [], taken, found_inf=bad[run], **given)
+            parameters, averages, squares, step_counts = ([rows[run]] for rows in self._rows)
+            adam(parameters, [gradient[run]], averages, squares, [], step_counts, found_inf=bad[run], **settings)

@@ -1,4 +1,4 @@
-"""One gradient step of a stack of learners.
+"""Take one gradient step for a stack of learners.
 
 A step has fixed shapes, reads nothing back from the device and draws no random number, so that it can be recorded as a
 CUDA graph. Its inputs from the host (the head's coefficients, the schedule of weights, the batches' draws) are tensors
@@ -21,11 +21,11 @@ from daband.neural.learning._stacked_runs import Parameters, RunInputs, Stack
 from daband.neural.objectives._term import Batch
 
 #: The maximum number of measurements of a step.
-_MAX_MEASURED = 32
+_MAX_MEASUREMENTS = 32
 
 
 class GradientStep:
-    """Takes the next step of ``stack`` on the next batch of ``batches``, and adds measurements to ``totals``."""
+    """A gradient step of a stack of learners: each call takes the next batch, and adds measurements to ``totals``."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -35,37 +35,37 @@ class GradientStep:
         self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
         self._encoder_size = stack.first.layout.size_of("encoder")
         n_weights = len(stack.first.objective.weights) + 1
-        #: The weight of every term and the rate of the EMA encoder, for each of the coming steps.
+        #: The weight of every term and the rate of the EMA, for each of the coming steps.
         self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
-        #: The number of the scheduled steps that were taken.
+        #: The number of scheduled steps that were taken, (1,).
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         #: Sums over measured steps: their number, and then the values of ``measured_names``.
-        self.totals = torch.zeros(runs, _MAX_MEASURED, dtype=torch.float32, device=device)
-        self._taught = stack.first.objective.taught
+        self.totals = torch.zeros(runs, _MAX_MEASUREMENTS, dtype=torch.float32, device=device)
+        self._teacher_terms = stack.first.objective.teacher_terms
         by_domain = all(norm.statistics == "own" for norm in stack.first.norms)
         #: True if only the norms use unlabelled rows. On a GPU one pass over all rows has fewer kernels.
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
-        self._no_width = torch.zeros((), device=device)
+        self._no_bonus = torch.zeros((), device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        more = [torch.cuda.Stream(device) for _ in range(3)] if self._stream else []  # type: ignore[no-untyped-call]
-        stack.first.objective.streams = [self._stream, *more] if self._stream else []
+        other_streams = [torch.cuda.Stream(device) for _ in range(3)] if self._stream else []  # type: ignore[no-untyped-call]
+        stack.first.objective.streams = [self._stream, *other_streams] if self._stream else []
 
     def __call__(self, measure: bool) -> None:
         """Take one step."""
         stack = self.stack
-        now = self.schedule.index_select(0, self.position).squeeze(0)
+        scheduled = self.schedule.index_select(0, self.position).squeeze(0)
         statistics = stack.statistics.clone()
-        others = [buffer.clone() for buffer in stack.other_buffers]
-        losses, measured = self._losses(now[:, :-1], measure)
+        other_buffers = [buffer.clone() for buffer in stack.other_buffers]
+        losses, measured = self._losses(scheduled[:, :-1], measure)
         (gradient,) = torch.autograd.grad(losses, stack.parameters, grad_outputs=self._ones)
         with torch.no_grad():
             losses = losses.detach()
             # Zero times a finite number is 0, otherwise NaN: ``bad`` is 1 if a step must be skipped.
             bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
             self._adam.step(gradient, bad)
-            stack.restore_where(bad, statistics, others)
-            stack.update_ema(torch.addcmul(now[:, -1], now[:, -1], bad, value=-1))
+            stack.restore_where(bad, statistics, other_buffers)
+            stack.update_ema(torch.addcmul(scheduled[:, -1], scheduled[:, -1], bad, value=-1))
             skipped, streak, longest = stack.faults.unbind(1)
             torch.addcmul(bad, streak, bad, out=streak)  # plus 1, or 0 if the step was good
             skipped.add_(bad)
@@ -77,133 +77,135 @@ class GradientStep:
             self.position += 1
 
     def _losses(self, weights: torch.Tensor, measure: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the losses (runs,) and measurements (runs, M)."""
+        """Return the losses (runs,) and measurements (runs, M) of the next batch."""
         stack, batches = self.stack, self.batches
         assert batches is not None
         drawn = batches.at(self.position)
         parameters = stack.by_module()
         rows, unlabelled = batches.segment_rows, batches.unlabelled
-        teaches = bool(unlabelled) and self._teaches(weights, measure)
-        with self._maps_type():
+        teaches = bool(unlabelled) and self._uses_teacher(weights, measure)
+        with self._autocast_maps():
             with self._on_side_stream():
-                contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
+                contexts = _segments_of(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
                 teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
-            latent, alignment = self._encode(parameters["encoder"], drawn.augmented, batches)
+            features, aligned = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
         if self._stream is not None:  # the stream's backward pass reads it, so its memory must not be reused before
-            alignment.record_stream(self._stream)
+            aligned.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
-            teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
+            teacher = _segments_of(features, rows, unlabelled, dim=1).detach() if teaches else features[:, :0]
         if teaches:
-            teacher = self._taught_predictions(teacher.detach(), common=batches.shape.committee)
+            teacher = self._teacher_predictions(teacher.detach(), common=batches.shape.committee)
         rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights}
-        inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
+        inputs = RunInputs(features, aligned, teacher, **rounds, **stack.constants)
 
-        def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._run_loss(own, run, batches, measure)
+        def run_loss(run_parameters: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._run_loss(run_parameters, run, batches, measure)
 
         return stack.losses(run_loss, parameters["objective"], inputs)
 
-    def _taught_predictions(self, latents: torch.Tensor, *, common: bool) -> torch.Tensor:
-        """Return predicted rewards (runs, T, K) of the teachers' latents; with ``common``, each is the runs' mean."""
+    def _teacher_predictions(self, features: torch.Tensor, *, common: bool) -> torch.Tensor:
+        """Return predicted rewards (runs, T, K) for the teachers' features; with ``common``, the mean over runs."""
         first, theta = self.stack.first, self.stack.constants["theta"]
-        predicted = latents @ theta.transpose(1, 2)
+        predicted = features @ theta.transpose(1, 2)
         if first.shared:
-            predicted = predicted.view(len(latents), -1, first.n_arms)
+            predicted = predicted.view(len(features), -1, first.n_arms)
         return predicted.mean(dim=0, keepdim=True).expand_as(predicted) if common else predicted
 
-    def _teaches(self, weights: torch.Tensor, measure: bool) -> bool:
+    def _uses_teacher(self, weights: torch.Tensor, measure: bool) -> bool:
         """Return True if a term with a weight (runs, terms) above 0 uses the EMA encoder's predictions."""
         if measure or weights.device.type != "cpu":  # a CUDA graph has no branches
-            return bool(self._taught)
-        return bool(weights.numpy()[:, self._taught].any())
+            return bool(self._teacher_terms)
+        return bool(weights.numpy()[:, self._teacher_terms].any())
 
     def _encode(
         self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return latents and alignment features; rows that only norms use have no gradient."""
+        """Return features and aligned features of all contexts. Rows that only norms use have no gradient."""
         rows = batches.labelled_apart() if self._target_for_norms else 0
         if not rows:
             return self.stack.encode(parameters, contexts, batches.domain_rows())
-        of_rounds = self.stack.encode(parameters, contexts[:, :rows], batches.domain_rows(batches.labelled))
+        labelled = self.stack.encode(parameters, contexts[:, :rows], batches.domain_rows(batches.labelled))
         with torch.no_grad():
-            of_target = self.stack.encode(parameters, contexts[:, rows:], batches.domain_rows(batches.unlabelled))
-        latent, alignment = (torch.cat(parts, dim=1) for parts in zip(of_rounds, of_target, strict=True))
-        return latent, alignment
+            unlabelled = self.stack.encode(parameters, contexts[:, rows:], batches.domain_rows(batches.unlabelled))
+        features, aligned = (torch.cat(parts, dim=1) for parts in zip(labelled, unlabelled, strict=True))
+        return features, aligned
 
-    def _maps_type(self) -> AbstractContextManager[object]:
-        """Return a context in which maps of images are bfloat16 on a GPU, if torch may use TF32."""
+    def _autocast_maps(self) -> AbstractContextManager[object]:
+        """Return a context manager in which maps of images are bfloat16 on a GPU, if torch may use TF32."""
         images = len(self.stack.first.encoder.context_shape) == 3
         allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:
-        """Return a context in which a GPU works concurrently with the following work, until ``_join_side_stream``."""
+        """Return a context manager in which a GPU computes concurrently, until ``_join_side_stream``."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
         return torch.cuda.stream(self._stream)
 
     def _join_side_stream(self) -> None:
+        """Wait until the side stream has finished."""
         if self._stream is not None:
             torch.cuda.current_stream(self.stack.device).wait_stream(self._stream)
 
     def _run_loss(
         self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a run's loss and measurements."""
+        """Return the loss of one run, and its measurements (M,)."""
         learner = self.stack.first
         objective, n_arms, per_round = learner.objective, learner.n_arms, learner.contexts_per_round
 
-        def predict(latents: torch.Tensor) -> torch.Tensor:
-            """Return predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
-            return (latents @ run.theta[0]).view(-1, n_arms) if learner.shared else latents @ run.theta.T
+        def predict(features: torch.Tensor) -> torch.Tensor:
+            """Return predicted rewards (rounds, K) of features (rounds, d), or (rounds * K, d) for shared arms."""
+            return (features @ run.theta[0]).view(-1, n_arms) if learner.shared else features @ run.theta.T
 
-        predicted = predict(run.latent)
+        predicted = predict(run.features)
         rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
-        of_segments = torch.split(predicted, rows // per_round)
-        of_rounds, of_target = (_of(of_segments, indices, predicted) for indices in (batches.labelled, unlabelled))
-        alignments = torch.split(run.alignment, rows)
+        by_segment = torch.split(predicted, rows // per_round)
+        round_predictions = _join(by_segment, batches.labelled, predicted)
+        target_predictions = _join(by_segment, unlabelled, predicted)
+        aligned_segments = torch.split(run.aligned, rows)
         # Target rounds are not aligned.
-        aligned = [*sources, *unlabelled]
-        width = self._no_width.expand(of_target.shape)
-        if unlabelled and objective.needs_width:
-            z = _joined(run.latent, rows, unlabelled).detach()
+        aligned_indices = [*sources, *unlabelled]
+        bonus = self._no_bonus.expand(target_predictions.shape)
+        if unlabelled and objective.needs_bonus:
+            z = _segments_of(run.features, rows, unlabelled).detach()
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
-            width = run.alpha * variance.sqrt().view(len(of_target), -1)
+            bonus = run.alpha * variance.sqrt().view(len(target_predictions), -1)
         batch = Batch(
-            predicted=of_rounds,
+            predicted=round_predictions,
             arm=run.arm,
             reward=run.reward,
-            alignment=_of(alignments, sources, run.alignment),
-            target_predicted=of_target,
-            target_width=width,
-            target_alignment=_of(alignments, unlabelled, run.alignment),
-            alignments=run.alignment if len(aligned) == len(alignments) else None,
-            target_teacher=run.teacher if len(run.teacher) else of_target.detach(),
+            aligned=_join(aligned_segments, sources, run.aligned),
+            target_predicted=target_predictions,
+            target_bonus=bonus,
+            target_aligned=_join(aligned_segments, unlabelled, run.aligned),
+            all_aligned=run.aligned if len(aligned_indices) == len(aligned_segments) else None,
+            target_teacher=run.teacher if len(run.teacher) else target_predictions.detach(),
             weight=run.weights[0],
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
             return loss, loss.detach()[None]
-        measured = {**values, "latent_spread": run.latent.detach().var(dim=0, correction=0).sum()}
+        measured = {**values, "latent_spread": run.features.detach().var(dim=0, correction=0).sum()}
         if unlabelled:
-            chosen = (of_target.detach() + width).argmax(dim=1)
-            shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
-            measured["target_top_share"] = shares.max()
+            chosen = (target_predictions.detach() + bonus).argmax(dim=1)
+            fractions = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
+            measured["target_top_share"] = fractions.max()
         self.measured_names = ["loss", "gradient_norm", *measured]
-        if len(self.measured_names) >= _MAX_MEASURED:  # the first total is the number of steps
-            raise InvalidInput(f"an objective can have at most {_MAX_MEASURED - 6} terms")
+        if len(self.measured_names) >= _MAX_MEASUREMENTS:  # the first total is the number of steps
+            raise InvalidInput(f"weights must name at most {_MAX_MEASUREMENTS - 6} terms, got {len(objective.weights)}")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
 
 
-def _joined(whole: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
-    """Return the segments, of ``rows`` rows each, with these indices."""
-    return _of(torch.split(whole, rows, dim=dim), indices, whole, dim=dim)
+def _segments_of(whole: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+    """Return the segments with these indices, of ``rows`` rows each, as one tensor."""
+    return _join(torch.split(whole, rows, dim=dim), indices, whole, dim=dim)
 
 
-def _of(segments: Sequence[torch.Tensor], indices: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
-    """Concatenate the segments of ``whole`` with these indices; the gradient of a slice would copy into zeros."""
+def _join(parts: Sequence[torch.Tensor], indices: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+    """Concatenate the parts of ``whole`` with these indices; the gradient of a slice would copy into zeros."""
     if not indices:
         return whole.narrow(dim, 0, 0)
-    return segments[indices[0]] if len(indices) == 1 else torch.cat([segments[index] for index in indices], dim=dim)
+    return parts[indices[0]] if len(indices) == 1 else torch.cat([parts[index] for index in indices], dim=dim)

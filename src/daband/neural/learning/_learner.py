@@ -1,6 +1,6 @@
-"""The trained state of a neural policy: an encoder, its EMA, the objective's parameters, and the optimiser's state.
+"""Hold the trained state of a neural policy: encoder, EMA encoder, parameters of the objective, optimiser state.
 
-``stepper`` takes the steps, for one learner or for several that are stacked.
+Steps are taken by a ``Stepper`` (``_step_runners.py``), for one learner or for several that are stacked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, build_encoder
-from daband.neural.learning._flat_parameters import FlatParameters, fresh_moments
+from daband.neural.learning._flat_parameters import FlatParameters, initial_moments
 from daband.neural.learning._settings import CUSTOM, Recipe
 from daband.neural.learning._skill_gate import SkillGate
-from daband.neural.learning._torch_settings import single_precision, worth_threads
+from daband.neural.learning._torch_settings import needs_threads, single_precision
 from daband.neural.objectives._objective import Objective
 from daband.neural.objectives._term import TermShape
 
@@ -35,11 +35,19 @@ _STANDARDISED_SCALE = 0.4
 
 
 class Learner:
-    """The state of one run.
+    """The trained state of one neural policy.
 
-    ``feature_shape`` is the shape of a context after the transform; with ``shared`` arms a round has one for each arm.
-    ``module`` is the network if the recipe names a custom one. ``standardised`` rewards have mean 0 and standard
-    deviation 1.
+    Args:
+        recipe: the settings.
+        feature_shape: the shape of a context after the transform.
+        n_arms: the number of arms.
+        shared: True if a round has one context per arm.
+        feedback: one of ``FEEDBACKS``.
+        seed: determines initial weights and batches.
+        device: the device of all tensors.
+        standardised: True if rewards have mean 0 and standard deviation 1.
+        module: the network, if the recipe names a custom one.
+        domains: the names of the domains.
     """
 
     @single_precision()
@@ -75,17 +83,17 @@ class Learner:
             network, options = (settings.name, settings.options) if module is None else (module, {})
             if network == CUSTOM:
                 raise InvalidInput(
-                    f"the encoder is a custom module ({options.get('module')}), of which a recipe and a file hold only "
-                    "the name and the weights; pass the module: encoder=..., or daband.load(path, encoder=...)"
+                    f"encoder must be given: the recipe or file names a custom module ({options.get('module')}), but "
+                    "does not contain it; pass the module: encoder=..., or daband.load(path, encoder=module)"
                 )
             encoder = build_encoder(
-                network, context_shape=feature_shape, latent=settings.latent, domains=self.domains, **options
+                network, context_shape=feature_shape, dense=settings.dense, domains=self.domains, **options
             )
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
                 n_arms=n_arms,
-                alignment_width=encoder.alignment_width,
+                aligned_width=encoder.aligned_width,
                 feedback=feedback,
                 scale=self.scale,
                 standardised=standardised,
@@ -102,21 +110,21 @@ class Learner:
         self.ema_vector: torch.Tensor | None = None
         if recipe.learning.ema_decay > 0:
             self.ema = copy.deepcopy(self.encoder).requires_grad_(False).eval()
-            only = self.layout.only("encoder")
-            self.ema_vector = only.pack({"encoder": self.ema})
-            only.install({"encoder": self.ema}, self.ema_vector)
+            encoder_layout = self.layout.only("encoder")
+            self.ema_vector = encoder_layout.pack({"encoder": self.ema})
+            encoder_layout.install({"encoder": self.ema}, self.ema_vector)
         #: Buffers of a custom network that do not belong to a ``DomainNorm``, and those of its EMA copy, if any.
         self.own_buffers, self.ema_buffers = _other_buffers(self.encoder, self.ema)
         self.generator = torch.Generator(device).manual_seed(seed)
         #: Adam's state: the means of the gradient and of its square, and the number of steps.
-        self.moments = fresh_moments(self.vector)
-        heads = 1 if shared else n_arms
+        self.moments = initial_moments(self.vector)
+        n_heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
-        side = dimension if self.objective.needs_width else 0  # only P needs a matrix per arm
+        inverse_size = dimension if self.objective.needs_bonus else 0  # only P needs a matrix per arm
         #: Inputs of the losses from the head: coefficients, A^-1, alpha, and the centre and scale of rewards.
         self.constants = {
-            "theta": torch.zeros(heads, dimension, device=device),
-            "inverse": torch.zeros(heads, side, side, device=device),
+            "theta": torch.zeros(n_heads, dimension, device=device),
+            "inverse": torch.zeros(n_heads, inverse_size, inverse_size, device=device),
             "alpha": torch.zeros((), device=device),
             "unit": torch.tensor([0.0, 1.0], device=device),
         }
@@ -128,17 +136,18 @@ class Learner:
         self.step_number = 0
         #: The number of steps of the run; schedules are fractions of it.
         self.run_steps = recipe.learning.run_steps
-        #: Skipped steps of this ``adapt``, the present streak of skipped steps, and the longest of this ``adapt``.
+        #: The number of skipped steps in this ``adapt``, the current streak of skipped steps, and the longest one (3,).
         self.faults = torch.zeros(3, device=device)
-        rows = 2 * recipe.learning.batch * self.contexts_per_round
+        n_contexts = 2 * recipe.learning.batch * self.contexts_per_round
         #: True if steps on the CPU use more than one thread.
-        self.worth_threads = worth_threads(self.encoder, context_shape=feature_shape, contexts=rows)
+        self.needs_threads = needs_threads(self.encoder, context_shape=feature_shape, contexts=n_contexts)
         #: True if steps on a GPU are recorded as a CUDA graph.
         self.cuda_graph = True
         #: The object that takes this learner's steps; ``_step_runners.py`` sets it.
         self.stepper: object | None = None
 
     def _modules(self) -> dict[str, nn.Module]:
+        """Return the trained modules by name."""
         return {"encoder": self.encoder, "objective": self.objective}
 
     @property
@@ -157,19 +166,19 @@ class Learner:
         return self.objective.needs_target or any(norm.statistics == "own" for norm in self.norms)
 
     @property
-    def alignment(self) -> str:
+    def alignment_summary(self) -> str:
         """One line that describes the alignment between the domains, with its weights."""
         statistics = "no normalisation by domain"
         if self.norms:
-            own = self.norms[0].statistics == "own"
-            statistics = "own statistics of each domain" if own else "the source's statistics in every domain"
+            by_domain = self.norms[0].statistics == "own"
+            statistics = "own statistics of each domain" if by_domain else "the source's statistics in every domain"
         terms = [name for name in self.objective.gated if name != "regression_error"]
         if not terms:
             return f"nothing is aligned: {statistics}"
-        late = {name: math.ceil(self.objective.weights[name].full_at(self.run_steps)) for name in terms}
-        waiting = [f"{name} at step {step:,}" for name, step in late.items() if step > self.step_number]
-        begun = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
-        return f"aligned by {', '.join(terms)}, gate {self.gate:.2f}{begun}; {statistics}"
+        full_steps = {name: math.ceil(self.objective.weights[name].full_at(self.run_steps)) for name in terms}
+        waiting = [f"{name} at step {step:,}" for name, step in full_steps.items() if step > self.step_number]
+        waiting_text = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
+        return f"aligned by {', '.join(terms)}, gate {self.gate:.2f}{waiting_text}; {statistics}"
 
     def plan(self, steps: int) -> None:
         """Set the number of gradient steps of the run; schedules are fractions of it."""
@@ -177,10 +186,10 @@ class Learner:
 
     @property
     def stackable(self) -> bool:
-        """True if learners of this shape can be stacked: all tensors are trained, or statistics of a norm."""
+        """True if learners of this shape can be stacked: all tensors are trained, or are statistics of a norm."""
         trained = all(own.requires_grad for module in self._modules().values() for own in module.parameters())
-        rest = [*self.own_buffers, *self.objective.buffers()]
-        return self.encoder.features.stackable and trained and not rest
+        other_buffers = [*self.own_buffers, *self.objective.buffers()]
+        return self.encoder.features.stackable and trained and not other_buffers
 
     @property
     def shape_key(self) -> str:
@@ -199,7 +208,7 @@ class Learner:
         constants: Mapping[str, torch.Tensor],
         faults: torch.Tensor,
     ) -> None:
-        """Keep everything that steps change in these tensors, which have the same values."""
+        """Store the state that steps change in these tensors, which have the same values."""
         self.vector.data = vector
         self.layout.install(self._modules(), self.vector)
         if self.ema is not None and ema_vector is not None:
@@ -208,29 +217,29 @@ class Learner:
         self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
     def schedule(self, steps: int) -> AnyArray:
-        """Return, for the coming steps, the weight of each term and the EMA encoder's rate: (steps, terms + 1)."""
-        numbers = np.arange(self.step_number, self.step_number + steps)
-        weights = self.objective.weights_over(numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
+        """Return the weights of terms and the rate of the EMA for the coming steps, (steps, terms + 1)."""
+        step_numbers = np.arange(self.step_number, self.step_number + steps)
+        weights = self.objective.weights_over(step_numbers.tolist(), run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster at the start of training.
-        kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay).astype(np.float32)
+        decay = np.minimum((2 + step_numbers) / (11 + step_numbers), self.recipe.learning.ema_decay).astype(np.float32)
         self.step_number += steps
-        return np.array([*weights, 1 - kept], np.float32).T
+        return np.array([*weights, 1 - decay], np.float32).T
 
     def acting_copy(self) -> InferenceEncoder:
-        """Return a copy of the encoder that acts: the EMA encoder if there is one. Frozen parameters are shared."""
+        """Return a copy of the encoder that decides: the EMA encoder if there is one. Frozen parameters are shared."""
         network = self.encoder if self.ema is None else self.ema
         if self.stackable:
-            copied = _with_own_tensors(network)
+            copied = _copy_tensors(network)
         else:
             frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
             shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
             copied = copy.deepcopy(network, shared)
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
 
-    def take_head(
+    def set_head(
         self, theta: FloatArray, inverse: FloatArray, *, alpha: float, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        """Copy the constants of the losses, and set the gate by the present skill.
+        """Copy the head's coefficients, which are constants of the losses, and set the gate by the current skill.
 
         ``theta`` (heads, d) and ``inverse`` (heads, d, d) are the head's coefficients and A^-1, ``unit`` the centre and
         scale of rewards.
@@ -239,7 +248,7 @@ class Learner:
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
         self.constants["theta"].copy_(coefficients, non_blocking=True)
-        if self.objective.needs_width:
+        if self.objective.needs_bonus:
             self.constants["inverse"].copy_(torch.from_numpy(inverse), non_blocking=True)
         self.constants["alpha"].fill_(alpha)
         if self.standardised:
@@ -247,21 +256,21 @@ class Learner:
         self.gate = self.skill_gate.skill(unit[1]) ** self.recipe.learning.gate_exponent
 
     def grow(self) -> None:
-        """Add an arm."""
+        """Add one arm without rounds."""
         self.n_arms += 1
         self.skill_gate.grow()
         self.stepper = None
         if not self.shared:
             for name in ("theta", "inverse"):
-                before = self.constants[name]
-                self.constants[name] = torch.cat([before, torch.zeros_like(before[:1])])
+                old = self.constants[name]
+                self.constants[name] = torch.cat([old, torch.zeros_like(old[:1])])
 
     def _parts(self) -> dict[str, nn.Module]:
         """Return the modules by their names in files."""
         return self._modules() if self.ema is None else {**self._modules(), "average": self.ema}
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything needed to continue to the last bit."""
+        """Return all arrays needed to continue bit for bit."""
         arrays: dict[str, AnyArray] = {}
         for prefix, module in self._parts().items():
             for name, tensor in module.state_dict().items():
@@ -276,7 +285,7 @@ class Learner:
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
 
         def tensors(prefix: str) -> dict[str, torch.Tensor]:
             return {name: torch.from_numpy(np.array(array)) for name, array in below(prefix, state).items()}
@@ -286,7 +295,7 @@ class Learner:
         saved = tensors("optimiser.")
         for name, moments in self.moments.items():
             if saved[name].numel() != moments.numel():
-                raise InvalidInput("the file holds another number of optimiser values than its network has")
+                raise InvalidInput("the file must have as many optimiser values as its network has parameters")
             moments.copy_(saved[name].reshape(moments.shape))
         generator = torch.from_numpy(np.array(state["generator"]))
         if generator.shape == self.generator.get_state().shape:
@@ -305,44 +314,46 @@ class Learner:
             "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
             "standardised": self.standardised, "module": self._module, "domains": self.domains,
         }  # fmt: skip
-        return _rebuilt, (arguments, self.state(), self.cuda_graph)
+        return _rebuild, (arguments, self.state(), self.cuda_graph)
 
 
-def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
+def _rebuild(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
+    """Return a learner with this state."""
     learner = Learner(**arguments)
     learner.restore(state)
     learner.cuda_graph = cuda_graph
     return learner
 
 
-def _with_own_tensors(module: _Module) -> _Module:
-    """Copy a module with its parameters and buffers in half the time of ``copy.deepcopy``; all else is shared."""
-    twin = copy.copy(module)
-    twin._parameters = {
+def _copy_tensors(module: _Module) -> _Module:
+    """Return a copy of a module with its own parameters and buffers, in half the time of ``copy.deepcopy``."""
+    copied = copy.copy(module)
+    copied._parameters = {
         name: None if tensor is None else nn.Parameter(tensor.detach().clone(), requires_grad=False)
         for name, tensor in module._parameters.items()
     }
-    twin._buffers = {name: None if tensor is None else tensor.clone() for name, tensor in module._buffers.items()}
-    twin._modules = {name: None if part is None else _with_own_tensors(part) for name, part in module._modules.items()}
-    return twin
+    copied._buffers = {name: None if tensor is None else tensor.clone() for name, tensor in module._buffers.items()}
+    copied._modules = {name: None if part is None else _copy_tensors(part) for name, part in module._modules.items()}
+    return copied
 
 
-def _other_buffers(encoder: nn.Module, average: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return buffers that training may change and that belong to no ``DomainNorm``: the encoder's, and its EMA's.
+def _other_buffers(encoder: nn.Module, ema: nn.Module | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return buffers that training may change and that belong to no ``DomainNorm``, of the encoder and of its EMA.
 
     Buffers of norms that always use their running statistics are ignored: there may be hundreds.
     """
-    own: list[torch.Tensor] = []
-    slow: list[torch.Tensor] = []
-    for module, other in zip(encoder.modules(), (average or encoder).modules(), strict=True):
-        held = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
-        if not isinstance(module, DomainNorm) and not held:
-            own += module.buffers(recurse=False)
-            slow += other.buffers(recurse=False)
-    return own, slow if average is not None else []
+    buffers: list[torch.Tensor] = []
+    ema_buffers: list[torch.Tensor] = []
+    for module, ema_module in zip(encoder.modules(), (ema or encoder).modules(), strict=True):
+        is_fixed = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
+        if not isinstance(module, DomainNorm) and not is_fixed:
+            buffers += module.buffers(recurse=False)
+            ema_buffers += ema_module.buffers(recurse=False)
+    return buffers, ema_buffers if ema is not None else []
 
 
 def _initialise_gaussian(network: nn.Module) -> None:
+    """Set weights to normal numbers of variance 2 / inputs, and biases to 0."""
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             inputs = module.weight[0].numel()

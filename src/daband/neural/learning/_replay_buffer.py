@@ -1,4 +1,4 @@
-"""Replay buffers for contexts, and for rounds with arm, reward and weight.
+"""Define replay buffers for contexts, and for rounds with arm, reward and weight.
 
 Contexts are stored on the device, so that steps gather them without the host. If they would take more than a quarter
 of a GPU's memory, they are stored on the host, and those of the coming steps are sent together.
@@ -23,19 +23,20 @@ from daband._domain_names import DomainNames
 from daband.linear._kernels import uniforms
 from daband.neural.learning._settings import ReplaySettings
 
-#: Contexts for which memory is allocated at first.
-_FIRST_ROOM = 1024
-#: Bytes for which memory is allocated at first on a GPU: recorded steps hold addresses, and growth moves everything.
-_FIRST_BYTES = 1 << 26
-#: The fraction of a GPU's memory that the contexts of one buffer may take; two buffers grow large.
-_MAX_FRACTION = 0.25
+#: The number of contexts for which memory is allocated at first.
+_INITIAL_ROWS = 1024
+#: The number of bytes allocated at first on a GPU. Growth moves all contexts, and steps must then be recorded again.
+_INITIAL_GPU_BYTES = 1 << 26
+#: The maximum fraction of a GPU's memory for the contexts of one buffer; there are two large buffers.
+_MAX_GPU_FRACTION = 0.25
 
 
 class ReplayBuffer:
-    """At most ``capacity`` contexts of one shape, in memory that doubles as it fills.
+    """A buffer of at most ``capacity`` contexts of one shape, in memory that doubles as it fills.
 
-    A ``labelled`` buffer has rounds: ``arms``, ``rewards`` and ``weights``, by which steps draw them. With ``latest``,
-    item i is stored in row ``i % capacity``, so the oldest is replaced.
+    A ``labelled`` buffer stores rounds, which also have ``arms``, ``rewards`` and ``weights``. Steps draw rounds with
+    probabilities proportional to their weights. With ``latest``, item i is stored in row ``i % capacity``, so that the
+    oldest is replaced.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ReplayBuffer:
 
     @property
     def contexts(self) -> torch.Tensor:
-        """The stored contexts, and free rows after them."""
+        """The stored contexts, followed by unused rows."""
         return self.columns["contexts"]
 
     def __len__(self) -> int:
@@ -87,73 +88,75 @@ class ReplayBuffer:
         self._add(contexts, {name: torch.from_numpy(column) for name, column in rounds.items()})
 
     def _add(self, contexts: AnyArray, rounds: Mapping[str, torch.Tensor]) -> None:
+        """Store contexts, with the other columns of their rounds."""
         incoming = torch.from_numpy(np.ascontiguousarray(contexts))
         if incoming.dtype != torch.uint8:
             incoming = incoming.to(torch.float32)
         if len(self) and incoming.dtype != self.contexts.dtype:  # bytes are 0..255 scaled to [0, 1]
             incoming, self.columns["contexts"] = as_float(incoming), as_float(self.contexts)
         elif not len(self):
-            self._place_contexts(incoming.dtype)
-        given = {"contexts": incoming, **rounds}
+            self._choose_device(incoming.dtype)
+        columns = {"contexts": incoming, **rounds}
         end = self.n_seen + len(incoming)
         if end <= self.capacity:
-            self._make_room(end)
-            for name, values in given.items():
+            self._reserve(end)
+            for name, values in columns.items():
                 self.columns[name][self.n_seen : end].copy_(values, non_blocking=True)
         else:
             slots, rows = self._slots(len(incoming))
-            self._make_room(int(slots.max()) + 1 if len(slots) else 0)
-            where, which = torch.from_numpy(slots), torch.from_numpy(rows)
-            for name, values in given.items():
+            self._reserve(int(slots.max()) + 1 if len(slots) else 0)
+            slot_indices, row_indices = torch.from_numpy(slots), torch.from_numpy(rows)
+            for name, values in columns.items():
                 column = self.columns[name]
-                column.index_copy_(0, where.to(column.device), values[which].to(column.device))
+                column.index_copy_(0, slot_indices.to(column.device), values[row_indices].to(column.device))
         self.n_seen = end
 
-    def _place_contexts(self, dtype: torch.dtype) -> None:
-        """Decide where contexts of this type are stored, by the total memory, so that a run can be repeated."""
+    def _choose_device(self, dtype: torch.dtype) -> None:
+        """Store contexts of this type on the GPU if they fit, by its total memory, so that runs are repeatable."""
         if self.device.type == "cuda":
             needed = self.capacity * math.prod(self.context_shape) * dtype.itemsize
-            self.on_host = needed > _MAX_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
+            self.on_host = needed > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
         self.columns["contexts"] = self.contexts.to("cpu" if self.on_host else self.device, dtype)
 
     def _slots(self, n: int) -> tuple[IntArray, IntArray]:
-        """Return slots for the next ``n`` contexts, which exceed the capacity, and the contexts stored there."""
-        free = max(0, self.capacity - self.n_seen)
-        numbers = np.arange(self.n_seen + free, self.n_seen + n)
+        """Return slots for the next ``n`` contexts, which exceed the capacity, and the rows to store there."""
+        n_free = max(0, self.capacity - self.n_seen)
+        numbers = np.arange(self.n_seen + n_free, self.n_seen + n)
         if self.latest:
             drawn = numbers % self.capacity
         else:  # context i draws one of the slots 0..i; beyond the capacity it is not stored
             draws = uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
             drawn = (draws * (numbers + 1)).astype(np.int64)
-        kept = np.flatnonzero(drawn < self.capacity)
-        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + free), drawn[kept]])
-        rows = np.concatenate([np.arange(free), free + kept])
+        stored = np.flatnonzero(drawn < self.capacity)
+        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn[stored]])
+        rows = np.concatenate([np.arange(n_free), n_free + stored])
         _, from_end = np.unique(slots[::-1], return_index=True)  # the last of several contexts for a slot is stored
-        last = len(slots) - 1 - from_end
-        return slots[last], rows[last]
+        latest = len(slots) - 1 - from_end
+        return slots[latest], rows[latest]
 
-    def _make_room(self, needed: int) -> None:
-        room, contexts = len(self.contexts), self.contexts
-        if needed <= room:
+    def _reserve(self, needed: int) -> None:
+        """Allocate memory for at least this many contexts."""
+        n_allocated, contexts = len(self.contexts), self.contexts
+        if needed <= n_allocated:
             return
-        first = _FIRST_ROOM
+        initial = _INITIAL_ROWS
         if contexts.is_cuda:
-            first = max(first, _FIRST_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
-        size = min(self.capacity, max(needed, 2 * room, first))
+            initial = max(initial, _INITIAL_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
+        size = min(self.capacity, max(needed, 2 * n_allocated, initial))
         for name, column in self.columns.items():
             grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
-            grown[:room] = column
+            grown[:n_allocated] = column
             self.columns[name] = grown
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything stored, as arrays."""
+        """Return all stored data as arrays."""
         columns = {name: column[: len(self)].cpu().numpy() for name, column in self.columns.items()}
         return {**columns, "n_seen": np.array([self.n_seen], np.int64)}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         self.n_seen = int(state["n_seen"][0])
-        self._place_contexts(torch.from_numpy(state["contexts"][:0]).dtype)
+        self._choose_device(torch.from_numpy(state["contexts"][:0]).dtype)
         for name, column in self.columns.items():
             self.columns[name] = torch.from_numpy(state[name].copy()).to(column.device)
         self.weighted = "weights" in self.columns and bool((self.columns["weights"] != 1).any())
@@ -163,13 +166,15 @@ class ReplayBuffer:
 class Segment:
     """A part of every batch: rounds, or unlabelled contexts, of one domain."""
 
+    #: The index of the domain.
     domain: int
+    #: True for rounds, False for unlabelled contexts.
     labelled: bool
 
 
 @dataclass(frozen=True)
 class ReplayBuffers:
-    """The data that steps draw from: rounds of each domain, and unlabelled contexts of each target."""
+    """The replay buffers of a policy: rounds of each domain, and unlabelled contexts of each target."""
 
     domains: DomainNames
     #: The buffer of each domain, by its index; a target has rounds once it is labelled.
@@ -194,13 +199,13 @@ class ReplayBuffers:
             "latest": settings.sampling == "last",
         }  # fmt: skip
 
-        def made(domain: int, labelled: bool) -> ReplayBuffer:
-            own = _seed(seed, domain, labelled, domains)
-            return ReplayBuffer(**common, seed=own, labelled=labelled)
+        def make_buffer(domain: int, labelled: bool) -> ReplayBuffer:
+            own_seed = _buffer_seed(seed, domain, labelled, domains)
+            return ReplayBuffer(**common, seed=own_seed, labelled=labelled)
 
         targets = range(domains.first_target, len(domains))
-        rounds = tuple(made(domain, True) for domain in range(len(domains)))
-        return cls(domains, rounds, tuple(made(domain, False) for domain in targets))
+        rounds = tuple(make_buffer(domain, True) for domain in range(len(domains)))
+        return cls(domains, rounds, tuple(make_buffer(domain, False) for domain in targets))
 
     def parts(self) -> dict[Segment, ReplayBuffer]:
         """Return all buffers in the order of a batch: domain by domain, unlabelled contexts before rounds."""
@@ -211,8 +216,8 @@ class ReplayBuffers:
             parts[Segment(domain, True)] = rounds
         return parts
 
-    def _named(self) -> dict[str, ReplayBuffer]:
-        """Return all buffers under their names in files."""
+    def _buffers_by_name(self) -> dict[str, ReplayBuffer]:
+        """Return all buffers by their names in files."""
         names = self.domains.names
         return {
             names[part.domain] + ("_rounds" if part.labelled and self.domains.is_target(part.domain) else ""): buffer
@@ -220,18 +225,18 @@ class ReplayBuffers:
         }
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything stored, as arrays."""
-        named = self._named().items()
+        """Return all stored data as arrays."""
+        named = self._buffers_by_name().items()
         return {f"{name}.{column}": array for name, part in named for column, array in part.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the state."""
-        for name, part in self._named().items():
+        """Restore the arrays that ``state`` returned."""
+        for name, part in self._buffers_by_name().items():
             part.restore(below(f"{name}.", state))
 
 
-def _seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
-    """Return the seed of a domain's buffer; the first source and the first target follow a separate rule."""
+def _buffer_seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
+    """Return the seed of a domain's buffer."""
     if domain == 0:
         return 3 * seed
     if domain == domains.first_target:
@@ -240,5 +245,5 @@ def _seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
 
 
 def as_float(contexts: torch.Tensor) -> torch.Tensor:
-    """Return contexts as float32; bytes, which are 0..255, scaled to [0, 1]."""
+    """Return contexts as float32. Bytes (0..255) are scaled to [0, 1]."""
     return contexts.to(torch.float32) / 255 if contexts.dtype == torch.uint8 else contexts

@@ -1,4 +1,4 @@
-"""The settings of a policy that learns by gradients, in frozen groups that JSON and TOML can hold."""
+"""Define the settings of a neural policy, as frozen dataclasses that JSON and TOML can represent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from typing import Any
 from daband._arguments import one_of
 from daband.errors import InvalidInput
 from daband.neural.encoders._augmentation import Augmentation
-from daband.neural.encoders._encoder import LatentSettings
+from daband.neural.encoders._encoder import DenseSettings
 from daband.neural.objectives._objective import Weight
 
-#: The name of a custom module as the network.
+#: The value of ``EncoderSettings.name`` for a custom module.
 CUSTOM = "custom"
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """The network, its options, and the dense layers after it."""
+    """The settings of an encoder: the network, its options, and the dense layers after it."""
 
+    #: A registered name, or "auto".
     name: str = "auto"
+    #: Arguments of the network.
     options: dict[str, Any] = field(default_factory=dict)
-    latent: LatentSettings = field(default_factory=LatentSettings)
-    #: "framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs, and no bias (Neural-LinUCB).
+    dense: DenseSettings = field(default_factory=DenseSettings)
+    #: "framework" initialises weights as PyTorch does, "gaussian" with variance 2 / inputs and without a bias, as in
+    #: the Neural-LinUCB paper.
     initialisation: str = "framework"
 
     def __post_init__(self) -> None:
@@ -35,24 +38,27 @@ class EncoderSettings:
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """The gradient steps of an episode."""
+    """The settings of the gradient steps."""
 
+    #: The learning rate of Adam.
     learning_rate: float = 1e-3
-    #: The number of steps of ``adapt()``, unless it is given.
+    #: The default number of steps of ``adapt``.
     steps: int = 64
-    #: The minimum number of steps of a planned run: short runs take more steps per episode, at most 32.
+    #: The minimum number of steps of a run whose length is known: short runs take more steps per episode, at most 32.
     min_run_steps: int = 0
-    #: Source rounds of a step, and the same number of target contexts.
+    #: The number of source rounds per step, and of target contexts per step.
     batch: int = 64
-    #: The decay of the EMA encoder, which acts and teaches. With 0 there is none, and the encoder itself acts.
+    #: The decay of the exponential moving average (EMA) of the encoder, which decides and gives pseudo-labels. With 0
+    #: there is no average, and the encoder itself decides.
     ema_decay: float = 0.99
+    #: The augmentation of images.
     augmentation: Augmentation = field(default_factory=Augmentation)
     #: The factor between predicted rewards and logits.
     scale: float = 10.0
-    #: Weights of the target terms and of R are multiplied with ``skill ** gate_exponent`` (``_skill_gate.py``). At full
-    #: weight from the start these terms prevent the learning that they depend on.
+    #: Weights of the target terms and of R are multiplied by ``skill ** gate_exponent`` (``_skill_gate.py``). At full
+    #: weight from the start, these terms would prevent the learning that they depend on.
     gate_exponent: float = 0.0
-    #: The gradient steps of a run, unless ``plan`` announces them; schedules are fractions of it.
+    #: The number of gradient steps of a run, unless ``plan`` sets it. Schedules are fractions of it.
     run_steps: int = 19_200
 
     def __post_init__(self) -> None:
@@ -64,7 +70,7 @@ class LearningSettings:
                 f"{self.min_run_steps}, {self.batch} and {self.run_steps}"
             )
         if not 0 <= self.ema_decay < 1:
-            raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
+            raise InvalidInput(f"ema_decay must be in [0, 1), got {self.ema_decay}")
         if not (self.scale > 0 and self.gate_exponent >= 0):
             raise InvalidInput(
                 f"scale must be positive and gate_exponent >= 0, got {self.scale} and {self.gate_exponent}"
@@ -73,12 +79,12 @@ class LearningSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """The replay buffers that steps draw from."""
+    """The settings of the replay buffers from which steps draw their batches."""
 
     #: "all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as in Algorithm 1.
     sampling: str = "all"
-    #: The maximum number of stored rounds, and of stored target contexts. Above it a uniform sample is kept, or with
-    #: ``sampling`` "last" the latest.
+    #: The maximum number of stored rounds, and of stored target contexts. Of more, a uniform sample is stored; with
+    #: ``sampling`` "last", the latest are.
     capacity: int = 200_000
     #: True if losses use the coefficients of each head scaled to unit norm.
     unit_theta: bool = False
@@ -98,19 +104,20 @@ class Recipe:
     0.5
     """
 
+    #: The weight of each term of the objective, by name.
     weights: dict[str, Weight]
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     replay: ReplaySettings = field(default_factory=ReplaySettings)
-    #: The factor of the confidence bonus, unless the policy is given one.
+    #: The default factor of the confidence bonus.
     alpha: float = 1.0
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipe as JSON can hold it; ``recipe_from`` reads it."""
+        """Return the recipe as JSON types, for ``recipe_from``."""
         return asdict(self)
 
     def fingerprint(self) -> str:
-        """Return twelve hexadecimal digits of a hash of ``settings()``, which records of runs keep.
+        """Return twelve hexadecimal digits of a hash of ``settings()``, by which records identify a recipe.
 
         A term of weight 0 counts as absent.
         """
@@ -119,22 +126,22 @@ class Recipe:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_weights(self, **weights: Weight | float) -> Recipe:
-        """Return the recipe with other weights of some terms; 0 removes a term."""
+        """Return a copy with these weights of some terms; 0 removes a term."""
         new = {
             name: weight if isinstance(weight, Weight) else Weight(float(weight)) for name, weight in weights.items()
         }
         return replace(self, weights={**self.weights, **new})
 
     def source_only(self) -> Recipe:
-        """Return the recipe with the source terms only: Neural-LinUCB."""
+        """Return a copy with the source terms only, which is Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return the recipe with some settings changed; they are named and grouped as in ``settings()``.
+        """Return a copy with some settings changed, which are named and grouped as in ``settings()``.
 
-        A weight may be a number, which keeps the term's schedule, or a table with some of ``Weight``'s fields. A
-        weight of 0 removes the term. A new network starts without the options of the previous one. An unknown name is
-        an error that suggests the nearest name.
+        A weight may be a number, which keeps the term's schedule, or a mapping with some fields of ``Weight``. A
+        weight of 0 removes the term. A new network starts without the options of the previous one. An unknown name
+        raises an error that suggests the nearest name.
         """
         settings = self.settings()
         changes = dict(changes)
@@ -143,47 +150,47 @@ class Recipe:
             settings["encoder"]["options"] = {}
         weights = changes.pop("weights", {})
         if not isinstance(weights, Mapping):
-            raise InvalidInput(f"a recipe's weights must be a table of terms, got {weights!r}")
+            raise InvalidInput(f"weights of a recipe must be a mapping from terms to weights, got {weights!r}")
         for name, change in weights.items():
-            before = settings["weights"].get(name, asdict(Weight()))
-            new = change if isinstance(change, Mapping) else {"value": change}
-            settings["weights"][name] = _overlaid(before, new, f"weights.{name}")
-        return recipe_from(_overlaid(settings, changes, ""))
+            old_weight = settings["weights"].get(name, asdict(Weight()))
+            new_weight = change if isinstance(change, Mapping) else {"value": change}
+            settings["weights"][name] = _merge_changes(old_weight, new_weight, f"weights.{name}")
+        return recipe_from(_merge_changes(settings, changes, ""))
 
 
-def _overlaid(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return ``before`` with ``changes``, group by group; only options of a network may be new."""
-    after = dict(before)
+def _merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return settings with ``changes``, group by group. Only options of a network may be new names."""
+    merged = dict(settings)
     for name, value in changes.items():
-        path = f"{where}.{name}" if where else name
-        if name not in before and where != "encoder.options":
-            near = difflib.get_close_matches(name, before, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            if where == "encoder" and not near:
+        path = f"{group}.{name}" if group else name
+        if name not in settings and group != "encoder.options":
+            matches = difflib.get_close_matches(name, settings, n=1)
+            hint = f"; did you mean {matches[0]!r}?" if matches else ""
+            if group == "encoder" and not matches:
                 hint = f"; a network's own settings go into encoder.options ('encoder.options.{name}')"
-            raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(before)})")
-        if isinstance(before.get(name), Mapping):
+            raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(settings)})")
+        if isinstance(settings.get(name), Mapping):
             if not isinstance(value, Mapping):
-                raise InvalidInput(f"a recipe's {path!r} is a group of settings, got {value!r}")
-            after[name] = _overlaid(before[name], value, path)
+                raise InvalidInput(f"{path!r} of a recipe must be a mapping of settings, got {value!r}")
+            merged[name] = _merge_changes(settings[name], value, path)
             continue
-        if isinstance(before.get(name), int | float) and not isinstance(value, int | float):
-            raise InvalidInput(f"a recipe's {path!r} is a number, got {value!r}")
-        after[name] = value
-    return after
+        if isinstance(settings.get(name), int | float) and not isinstance(value, int | float):
+            raise InvalidInput(f"{path!r} of a recipe must be a number, got {value!r}")
+        merged[name] = value
+    return merged
 
 
 def recipe_from(settings: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of ``Recipe.settings``; an unknown name is an error."""
+    """Return the recipe with the result of ``Recipe.settings``. An unknown name raises an error."""
     for name in settings:
         if name not in {known.name for known in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
     if "weights" not in settings:
-        raise InvalidInput("a recipe needs weights, one table per term")
+        raise InvalidInput("weights must be given in a recipe, one mapping per term")
     try:
         encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
-        if "latent" in encoder:
-            encoder["latent"] = LatentSettings(**encoder["latent"])
+        if "dense" in encoder:
+            encoder["dense"] = DenseSettings(**encoder["dense"])
         if "options" in encoder:  # JSON has only lists, networks take tuples
             options = encoder["options"].items()
             encoder["options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options}
@@ -197,4 +204,4 @@ def recipe_from(settings: Mapping[str, Any]) -> Recipe:
             alpha=settings.get("alpha", Recipe.alpha),
         )
     except (TypeError, KeyError, AttributeError) as error:
-        raise InvalidInput(f"not a recipe: {error}") from None
+        raise InvalidInput(f"recipe is not valid: {error}") from None

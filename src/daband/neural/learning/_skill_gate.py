@@ -1,7 +1,7 @@
-"""The gate of the target terms: the policy's progress from the best constant arm to the attainable value.
+"""Gate the target terms by the policy's skill: its progress from the best constant arm to the attainable value.
 
 At full weight from the start, alignment prevents the learning that it depends on: without the gate target accuracy on
-``signs`` falls from 0.70 to 0.14. So the weights of such terms are multiplied with ``skill ** exponent``, where
+``signs`` falls from 0.70 to 0.14. So the weights of such terms are multiplied by ``skill ** exponent``, where
 
     skill = (value of the policy - value of the best constant) / (attainable value - value of the best constant)
 
@@ -20,16 +20,16 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 
-#: The factor of older rounds, per round: the sums span about 600 rounds.
+#: The factor by which older rounds decay per round: sums cover about 600 rounds.
 _DECAY = 0.9 ** (1 / 64)
-#: The number of rounds before which the skill is 0.
+#: Minimum number of rounds; before, the skill is 0.
 _MIN_ROUNDS = 64.0
-#: The smallest difference between the best constant and the attainable value, in units of the rewards.
+#: Minimum difference between the attainable value and the best constant, in standard deviations of rewards.
 _MIN_GAIN = 0.01
 
 
 class SkillGate:
-    """The progressive skill of a policy with ``n_arms`` arms."""
+    """The skill of a policy, updated with every source round."""
 
     def __init__(self, *, n_arms: int, feedback: str) -> None:
         self.feedback = feedback
@@ -40,32 +40,32 @@ class SkillGate:
 
     def add(self, predicted: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
         """Add source rounds: predictions (B, K) from before they were learned, played arms and rewards (B,)."""
-        fading = _DECAY ** np.arange(len(rewards) - 1.0, -1.0, -1.0)
-        kept = _DECAY ** len(rewards)
-        matched = fading * (predicted.argmax(axis=1) == arms)
-        right = np.bincount(arms, weights=fading * (rewards >= 1.0), minlength=self._arms.shape[1])
-        new = [[fading.sum(), fading @ predicted.max(axis=1)], [matched.sum(), matched @ rewards]]
-        self._sums = kept * self._sums + np.array(new)
-        self._arms = kept * self._arms + np.stack([fading @ predicted, right])
+        decay = _DECAY ** np.arange(len(rewards) - 1.0, -1.0, -1.0)
+        old_factor = _DECAY ** len(rewards)
+        matched = decay * (predicted.argmax(axis=1) == arms)
+        best_counts = np.bincount(arms, weights=decay * (rewards >= 1.0), minlength=self._arms.shape[1])
+        new = [[decay.sum(), decay @ predicted.max(axis=1)], [matched.sum(), matched @ rewards]]
+        self._sums = old_factor * self._sums + np.array(new)
+        self._arms = old_factor * self._arms + np.stack([decay @ predicted, best_counts])
 
     def skill(self, unit: float = 1.0) -> float:
         """Return the skill in [0, 1]; 0 before 64 rounds. ``unit`` is the standard deviation of rewards."""
-        (rounds, highest), (matched, rewards) = self._sums
+        (rounds, highest), (matched, sum_rewards) = self._sums
         if rounds < _MIN_ROUNDS * _DECAY**_MIN_ROUNDS or matched <= 0:
             return 0.0
-        predicted, right = self._arms.max(axis=1) / rounds
-        constant, attainable = (right, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
+        predicted, frequency = self._arms.max(axis=1) / rounds
+        constant, attainable = (frequency, 1.0) if self.feedback == "one_hot" else (predicted, highest / rounds)
         gain = attainable - constant
-        return float(np.clip((rewards / matched - constant) / gain, 0.0, 1.0)) if gain > _MIN_GAIN * unit else 0.0
+        return float(np.clip((sum_rewards / matched - constant) / gain, 0.0, 1.0)) if gain > _MIN_GAIN * unit else 0.0
 
     def grow(self) -> None:
-        """Add an arm."""
+        """Add one arm without rounds."""
         self._arms = np.pad(self._arms, ((0, 0), (0, 1)))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything needed to continue to the last bit."""
+        """Return all arrays needed to continue bit for bit."""
         return {"sums": self._sums, "arms": self._arms}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the state."""
+        """Restore the arrays that ``state`` returned."""
         self._sums, self._arms = (np.array(state[name], np.float64) for name in ("sums", "arms"))

@@ -1,4 +1,4 @@
-"""The tensors of one or several learners as rows of common tensors, and the networks that run on them.
+"""Store one or several learners as rows of common tensors, and run their networks together.
 
 Several learners of one shape are trained together: their parameters are rows of one matrix, the channels of their
 networks are adjacent, and the objective is mapped over the rows. The number of operations is near that of one learner,
@@ -19,35 +19,41 @@ from daband.errors import InvalidInput
 from daband.neural.learning._flat_parameters import FlatStatistics
 from daband.neural.learning._learner import Learner
 
+#: Parameters or buffers of a module, by name.
 Parameters = Mapping[str, torch.Tensor]
 
 
 class RunInputs(NamedTuple):
     """The inputs of a run's objective; in a stack the runs are the first dimension."""
 
-    #: (R, d).
-    latent: torch.Tensor
-    #: (R, w).
-    alignment: torch.Tensor
+    #: (R, d): the features of all contexts.
+    features: torch.Tensor
+    #: (R, w): the aligned features of all contexts.
+    aligned: torch.Tensor
     #: (T, K): the EMA encoder's predictions for the target contexts; empty if no term needs them.
     teacher: torch.Tensor
+    #: (B,): the played arms.
     arm: torch.Tensor
+    #: (B,): their rewards.
     reward: torch.Tensor
+    #: (heads, d): the head's coefficients.
     theta: torch.Tensor
+    #: (heads, d, d): the head's A^-1, or empty.
     inverse: torch.Tensor
+    #: The factor of the confidence bonus.
     alpha: torch.Tensor
     #: (2,): the centre and scale of rewards.
     unit: torch.Tensor
-    #: One per term.
+    #: (terms,): the weight of each term.
     weights: torch.Tensor
 
 
-#: A run's loss and measurements (M,), from the objective's parameters and a run's inputs.
+#: A function from the objective's parameters and a run's inputs to the run's loss and measurements (M,).
 RunLoss = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Stack:
-    """Learners that agree in everything except seed, data and the values of weights.
+    """A stack of learners that agree in everything except seed, data and the values of weights.
 
     Building a stack moves the learners' numbers into its tensors, so that steps change the learners.
     """
@@ -57,7 +63,7 @@ class Stack:
         self.runs = len(self.learners)
         self.first = first = self.learners[0]
         if len({learner.shape_key for learner in learners}) != 1:
-            raise InvalidInput("only learners of one shape can be stacked")
+            raise InvalidInput("learners must have one shape to be stacked")
         if self.runs > 1 and not first.stackable:
             raise InvalidInput(f"encoder {first.recipe.encoder.name!r} cannot be stacked")
         self.device = first.device
@@ -69,8 +75,8 @@ class Stack:
             name: torch.stack([learner.constants[name] for learner in self.learners]) for name in first.constants
         }
         self.faults = torch.stack([learner.faults for learner in self.learners])
-        averages = [learner.ema_vector for learner in self.learners if learner.ema_vector is not None]
-        self.ema_parameters = torch.stack(averages) if averages else None
+        ema_vectors = [learner.ema_vector for learner in self.learners if learner.ema_vector is not None]
+        self.ema_parameters = torch.stack(ema_vectors) if ema_vectors else None
         for run, learner in enumerate(self.learners):
             learner.move_to(
                 vector=self.parameters[run],
@@ -101,11 +107,11 @@ class Stack:
     def encode(
         self, parameters: Parameters, contexts: torch.Tensor, domain_rows: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return latents (runs, R, d) and alignment features (runs, R, w) of contexts (runs, R, *shape)."""
+        """Return features (runs, R, d) and aligned features (runs, R, w) of contexts (runs, R, *shape)."""
         return self._forward(self.first.encoder, (parameters, self._buffers), contexts, domain_rows)
 
     def encode_by_teacher(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
-        """Return latents (runs, T, d) of target contexts by the EMA encoder; None without one."""
+        """Return features (runs, T, d) of target contexts by the EMA encoder; None without one."""
         if self.first.ema is None or self.ema_parameters is None:
             return None
         with torch.no_grad():
@@ -115,54 +121,54 @@ class Stack:
     def _forward(
         self,
         network: nn.Module,
-        numbers: tuple[Parameters, Parameters],
+        state: tuple[Parameters, Parameters],
         contexts: torch.Tensor,
         domain_rows: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Call a network with these parameters and buffers, for one run or for several together."""
-        parameters, buffers = numbers
+        parameters, buffers = state
         if self.runs == 1:  # any encoder, with its own buffers
-            only = _of_only_run(parameters)
-            latent, alignment = functional_call(network, only, (contexts.squeeze(0),), {"domain_rows": domain_rows})
-            return latent[None], alignment[None]
-        given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
-        settings = {"domain_rows": domain_rows, "runs": self.runs}
-        latent, alignment = functional_call(network, given, (contexts.transpose(0, 1),), settings)
-        return latent.transpose(0, 1), alignment.transpose(0, 1)
+            own = _squeeze_run(parameters)
+            features, aligned = functional_call(network, own, (contexts.squeeze(0),), {"domain_rows": domain_rows})
+            return features[None], aligned[None]
+        tensors = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
+        options = {"domain_rows": domain_rows, "runs": self.runs}
+        features, aligned = functional_call(network, tensors, (contexts.transpose(0, 1),), options)
+        return features.transpose(0, 1), aligned.transpose(0, 1)
 
     def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the losses (runs,) and measurements (runs, M) of all runs."""
         if self.runs == 1:
-            loss, measured = run_loss(_of_only_run(parameters), RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
+            loss, measured = run_loss(_squeeze_run(parameters), RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
             return loss[None], measured[None]
         losses, measured = torch.vmap(run_loss)(dict(parameters), inputs)
         return losses, measured
 
-    def restore_where(self, bad: torch.Tensor, statistics: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
-        """Undo the step's change of these tensors for runs whose ``bad`` (runs,) is 1."""
+    def restore_where(self, bad: torch.Tensor, statistics: torch.Tensor, other_buffers: Sequence[torch.Tensor]) -> None:
+        """Restore statistics and buffers from before the step for runs whose ``bad`` (runs,) is 1."""
         torch.where(self._by_statistic(bad) > 0, statistics, self.statistics, out=self.statistics)
-        for buffer, before in zip(self.other_buffers, others, strict=True):
-            buffer.copy_(torch.where(_broadcast(bad, buffer) > 0, before, buffer))
+        for buffer, old in zip(self.other_buffers, other_buffers, strict=True):
+            buffer.copy_(torch.where(_broadcast(bad, buffer) > 0, old, buffer))
 
     def _by_statistic(self, values: torch.Tensor) -> torch.Tensor:
-        """Repeat values (runs,) for each statistic of a run."""
+        """Return values (runs,) repeated for each statistic of a run."""
         return values if self.runs == 1 else values.index_select(0, self.run_of_statistic)
 
     def update_ema(self, fraction: torch.Tensor) -> None:
-        """Move the EMA encoders towards the encoders by a fraction ``fraction`` (runs,) of the way."""
+        """Move the EMA encoders towards the encoders by ``fraction`` (runs,) of the way."""
         if self.ema_parameters is None:
             return
         self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], fraction[:, None])
         self.ema_statistics.lerp_(self.statistics, self._by_statistic(fraction))
-        for slow, fast in zip(self.ema_other_buffers, self.other_buffers, strict=False):
-            slow.lerp_(fast, _broadcast(fraction, slow)) if slow.is_floating_point() else slow.copy_(fast)
+        for ema, buffer in zip(self.ema_other_buffers, self.other_buffers, strict=False):
+            ema.lerp_(buffer, _broadcast(fraction, ema)) if ema.is_floating_point() else ema.copy_(buffer)
 
 
-def _of_only_run(parameters: Parameters) -> dict[str, torch.Tensor]:
-    """Squeeze parameters (1, *shape); the gradient of a selection would copy into zeros."""
+def _squeeze_run(parameters: Parameters) -> dict[str, torch.Tensor]:
+    """Return parameters (1, *shape) as (*shape); the gradient of an index would copy into zeros."""
     return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 
 def _broadcast(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Reshape values (runs,) to the number of dimensions of ``rows`` (runs, ...)."""
+    """Return values (runs,) with as many dimensions as ``rows`` (runs, ...)."""
     return values.view(-1, *[1] * (rows.ndim - 1))

@@ -23,17 +23,17 @@ from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._stacked_runs import Stack
 from daband.neural.learning._torch_settings import one_thread, single_precision, tf32_matmul
 
-#: Steps before recording, in which the libraries choose their kernels and allocate their workspace.
-_WARM_UP = 3
-#: Steps from one measurement to the next.
+#: The number of steps before recording, in which the libraries choose their kernels and allocate their workspace.
+_WARM_UP_STEPS = 3
+#: The number of steps from one measurement to the next.
 _MEASURE_EVERY = 16
 
-#: A step that changes tensors in place; its argument is True if it measures.
+#: A function that takes a step in place; its argument is True if the step is measured.
 Step = Callable[[bool], None]
 
 
 class StepRunner:
-    """Runs a step eagerly, or with a recorder from one of two recordings: with and without measuring."""
+    """A runner of gradient steps: eagerly, or from CUDA graphs, one for steps with measuring and one for others."""
 
     def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
         self._step = step
@@ -46,7 +46,7 @@ class StepRunner:
     def run(self, measure: bool) -> None:
         """Take one step; with a recorder the first steps warm up before a step is recorded."""
         if self._recorder is not None and measure not in self._replays and not self.eager:
-            if self._warm_ups < _WARM_UP:
+            if self._warm_ups < _WARM_UP_STEPS:
                 self._warm_ups += 1
                 self._recorder.warm_up(lambda: self._step(measure))
                 return
@@ -63,14 +63,14 @@ class StepRunner:
         else:
             replay()
 
-    def forget(self) -> None:
-        """Warm up and record again: tensors that the recordings read have moved."""
+    def discard_recordings(self) -> None:
+        """Discard all recordings, because tensors that they read have moved."""
         self._replays = {}
         self._warm_ups = 0
 
 
 class CudaRecorder:
-    """Records CUDA graphs that may draw from these generators."""
+    """A recorder of CUDA graphs, which may draw from these generators."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = generators
@@ -86,7 +86,7 @@ class CudaRecorder:
         torch.cuda.current_stream().wait_stream(stream)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record ``work`` without running it, and return a function that replays it; RuntimeError if impossible."""
+        """Record ``work`` without running it, and return a function that replays it, or raise RuntimeError."""
         if not self._collected:
             # Graphs of policies that are no longer used hold device memory until their reference cycle is collected.
             # Once is enough: it takes a tenth of a second, and steps are recorded often.
@@ -97,7 +97,7 @@ class CudaRecorder:
             graph.register_generator_state(generator)
         torch.cuda.synchronize()
         try:
-            with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _without_garbage_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 work()
         except RuntimeError:
             torch.cuda.synchronize()
@@ -106,7 +106,7 @@ class CudaRecorder:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection in this block: freed events and pinned memory would end a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -123,20 +123,21 @@ def take_steps(
     """Take ``steps`` gradient steps for each learner on its buffers, and return means of the measurements.
 
     Learners that are given together must be stackable; they stay stacked until one of them is given with others. In a
-    ``committee`` the mean prediction of all their EMA encoders is the teacher of each.
+    ``committee``, the mean prediction of all their EMA encoders gives the pseudo-labels of each.
     """
-    return _stepper_of(learners, committee).take(steps, buffers)
+    return _find_stepper(learners, committee).take(steps, buffers)
 
 
-def _stepper_of(learners: Sequence[Learner], committee: bool) -> Stepper:
+def _find_stepper(learners: Sequence[Learner], committee: bool) -> Stepper:
+    """Return the stepper of these learners, or a new one if they were not stacked like this before."""
     learners = list(learners)
     stepper = learners[0].stepper
-    serves = isinstance(stepper, Stepper) and stepper.serves(learners, committee)
-    return stepper if serves else Stepper(learners, committee)  # type: ignore[return-value]
+    reusable = isinstance(stepper, Stepper) and stepper.is_valid_for(learners, committee)
+    return stepper if reusable else Stepper(learners, committee)  # type: ignore[return-value]
 
 
 class Stepper:
-    """Takes the steps of ``learners``, which must agree in everything except seed, data and the values of weights."""
+    """The gradient steps of a stack of learners, which agree in everything except seed, data and values of weights."""
 
     @single_precision()
     def __init__(self, learners: Sequence[Learner], committee: bool = False) -> None:
@@ -156,20 +157,21 @@ class Stepper:
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
         self._recorder = CudaRecorder([learner.generator for learner in learners])
-        self.runner = self._runner_of(self.step)
-        self._drawing = self._runner_of(lambda _: self._draw_block())
+        self.runner = self._make_runner(self.step)
+        self._draw_runner = self._make_runner(lambda _: self._draw_block())
         self._addresses: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
 
-    def _runner_of(self, step: Step) -> StepRunner:
+    def _make_runner(self, step: Step) -> StepRunner:
+        """Return a runner that records CUDA graphs on a GPU."""
         records = self.stack.device.type == "cuda" and self._cuda_graph
         return StepRunner(step, self._recorder if records else None)
 
-    def serves(self, learners: Sequence[Learner], committee: bool) -> bool:
+    def is_valid_for(self, learners: Sequence[Learner], committee: bool) -> bool:
         """Return True if the tensors of these learners are still the rows of this stack."""
-        mine = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
-        return mine and self._cuda_graph == learners[0].cuda_graph and self._shape.committee == committee
+        is_same_stack = self.stack.learners == learners and all(learner.stepper is self for learner in learners)
+        return is_same_stack and self._cuda_graph == learners[0].cuda_graph and self._shape.committee == committee
 
     @single_precision()
     def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
@@ -184,22 +186,23 @@ class Stepper:
         faults[:, 0].zero_()
         faults[:, 2].zero_()
         try:
-            with nullcontext() if first.worth_threads else one_thread(), tf32_matmul():
+            with nullcontext() if first.needs_threads else one_thread(), tf32_matmul():
                 for start in range(0, steps, batches.block):
                     self._take_block(batches, min(batches.block, steps - start), left=steps - start)
         except torch.OutOfMemoryError as error:
             batch, runs = self._shape.rounds, self.stack.runs
             raise DeviceOutOfMemory(
-                f"the device ran out of memory at batch {batch}; try LearningSettings(batch={max(1, batch // 2)})"
+                f"the device ran out of memory with batch={batch}; try LearningSettings(batch={max(1, batch // 2)})"
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
         numbers = torch.cat([faults[:, ::2], self.step.totals], dim=1)
         return [self._means(*row) for row in numbers.cpu().tolist()]
 
     def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
+        """Draw batches and take ``steps`` steps, of which ``left`` remain in this call of ``take``."""
         step = self.step
         recorded = steps == batches.block and batches.recordable
-        batches.load(steps, partial(self._drawing.run, False) if recorded else None)
+        batches.load(steps, partial(self._draw_runner.run, False) if recorded else None)
         table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
         step.schedule[:steps].copy_(torch.from_numpy(table), non_blocking=True)
         step.position.zero_()
@@ -208,14 +211,15 @@ class Stepper:
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
 
     def _draw_block(self) -> None:
+        """Draw the batches of a full block."""
         assert self.step.batches is not None
         self.step.batches.draw(self.step.batches.block)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
-        """Make new batches, and forget recordings, if buffers have moved or have received their first contexts."""
+        """Make new batches, and discard recordings, if buffers have moved or have received their first contexts."""
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
-            raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
+            raise InvalidInput("buffers of stacked runs must hold the same kinds of contexts")
         addresses = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
         )
@@ -223,12 +227,13 @@ class Stepper:
             generators = [learner.generator for learner in self.stack.learners]
             units = [learner.constants["unit"] for learner in self.stack.learners]
             self.step.batches = Batches(buffers, self._shape, generators, units)
-            self.runner.forget()
-            self._drawing.forget()
+            self.runner.discard_recordings()
+            self._draw_runner.discard_recordings()
             self._addresses = addresses
         return self.step.batches
 
     def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:
+        """Return the means of measurements by name, with the number of skipped steps."""
         named = zip(self.step.measured_names, totals, strict=False)
         means = {name: total / counted for name, total in named if counted}
         return {**means, "skipped_steps": skipped, "worst_streak": worst}

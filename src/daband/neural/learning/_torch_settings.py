@@ -1,4 +1,4 @@
-"""Devices, and the settings of torch during gradient steps: types of numbers, CPU threads.
+"""Choose devices, and set torch's number types and CPU threads for gradient steps.
 
 Numbers are float32, on tensor cores if available. The number of threads follows a fixed rule, so that the same
 machine gives the same bits. More threads are not always faster: with small networks they have too little work, spin
@@ -17,15 +17,17 @@ from torch import nn
 
 from daband.errors import InvalidInput
 
-#: The minimum multiplications of a forward pass for which it uses several threads.
-_ENOUGH_WORK = 1e9
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_AT_IMPORT = torch.get_num_threads()
+#: The minimum number of multiplications of a forward pass for several threads.
+_MIN_THREADED_WORK = 1e9
+#: Environment variables by which users set the number of threads.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+#: The number of threads when daband was imported.
+_DEFAULT_THREADS = torch.get_num_threads()
 
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Make new tensors float32 in this block, or in the decorated function, for any default type of the user."""
+    """Make new tensors float32 in this block or decorated function, whatever torch's default type is."""
     before = torch.get_default_dtype()
     if before == torch.float32:  # the usual case touches nothing that other threads see
         yield
@@ -48,22 +50,22 @@ def tf32_matmul() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def worth_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
+def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
     """Return True if a forward pass over ``contexts`` contexts is enough work for more than one thread.
 
     Multiplications are counted as if every convolution gave a map of the context's size, which is accurate enough to
     distinguish small networks from large ones.
     """
     positions = math.prod(context_shape[1:])
-    each = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
-    return each * contexts >= _ENOUGH_WORK
+    work_per_context = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
+    return work_per_context * contexts >= _MIN_THREADED_WORK
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Use one thread in this block, unless the user chose a number, in torch or in the environment."""
     before = torch.get_num_threads()
-    if before == 1 or before != _AT_IMPORT or any(os.environ.get(name) for name in _VARIABLES):
+    if before == 1 or before != _DEFAULT_THREADS or any(os.environ.get(name) for name in _THREAD_VARIABLES):
         yield
         return
     torch.set_num_threads(1)
@@ -84,9 +86,9 @@ def device_named(name: str) -> torch.device:
     if device is None or device.type == "meta":  # holds no numbers
         raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
+        raise InvalidInput(f"device={name!r} is not available: torch finds no CUDA device; use device='auto'")
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise InvalidInput(f"device {name!r} was asked for, and this machine has cuda:0 to cuda:{count - 1}")
+        raise InvalidInput(f"device must be cuda:0 to cuda:{count - 1} on this machine, got {name!r}")
     return device
 
 

@@ -1,1 +1,1 @@
-"""Objectives: one term of the target-regret bound per file."""
+"""The terms of the objective (the loss)."""

@@ -1,4 +1,4 @@
-"""D, the data divergence, as a game: a discriminator learns to classify the domain, the encoder learns to prevent it.
+"""Define D, the data divergence: a discriminator learns to classify the domain, and the encoder learns to prevent it.
 
 The discriminator minimises the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives the same
 gradient, reversed and times twice the weight: the paper adds the expectations of the two domains, and the mean halves
@@ -17,7 +17,9 @@ from torch.nn import functional
 from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 
-class _Reversal(torch.autograd.Function):
+class _GradientReversal(torch.autograd.Function):
+    """The identity, with a gradient that is multiplied by ``-strength``."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -36,7 +38,7 @@ class _Reversal(torch.autograd.Function):
 
 def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
     """Return ``features``; their gradient is multiplied by ``-strength``, a scalar tensor."""
-    return _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
+    return _GradientReversal.apply(features, strength)  # type: ignore[no-untyped-call]
 
 
 def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
@@ -73,22 +75,22 @@ class Discriminator(nn.Module):
 
 @terms.register("adversarial")
 class Adversarial(Term):
-    """D of the bound: the discriminator sees the alignment features."""
+    """D of the bound: the error of a discriminator on the aligned features of both domains."""
 
     needs_target = True
-    weighs_itself = True
+    applies_weight = True
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
-        self.discriminator = Discriminator(width=shape.alignment_width)
+        self.discriminator = Discriminator(width=shape.aligned_width)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        alignment = reverse_gradient(batch.both_alignments, 2 * batch.weight)
-        return domain_cross_entropy(self.discriminator(alignment), batch.alignment_rows)
+        aligned = reverse_gradient(batch.both_aligned, 2 * batch.weight)
+        return domain_cross_entropy(self.discriminator(aligned), batch.aligned_rows)
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        if min(batch.alignment_rows) == 0:
+        if min(batch.aligned_rows) == 0:
             return {}
         with torch.no_grad():
-            logits = self.discriminator(batch.both_alignments)
-            return {"discriminator_accuracy": domain_accuracy(logits, batch.alignment_rows)}
+            logits = self.discriminator(batch.both_aligned)
+            return {"discriminator_accuracy": domain_accuracy(logits, batch.aligned_rows)}

@@ -1,4 +1,4 @@
-"""The objective: the sum of chosen terms, each with a scheduled weight."""
+"""Define the objective (the loss): a sum of terms, each with a scheduled weight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight with its schedule over the gradient steps of a run.
+    """The weight of a term, with its schedule over the gradient steps of a run.
 
     Before ``start`` the weight is 0. Then it grows over ``ramp`` steps from 0 to ``value`` by the schedule of
     domain-adversarial training, ``2 / (1 + exp(-10 p)) - 1``; with a ``ramp`` of 0 it has its value at once. ``start``
@@ -32,7 +32,7 @@ class Weight:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value >= 0):
-            raise InvalidInput(f"a weight must be a finite number >= 0, got {self.value}")
+            raise InvalidInput(f"value of a weight must be a finite number >= 0, got {self.value}")
         if self.start < 0 or self.ramp < 0:
             raise InvalidInput(f"start and ramp of a weight must be >= 0, got {self.start} and {self.ramp}")
 
@@ -40,19 +40,20 @@ class Weight:
         return self.value > 0
 
     def full_at(self, run_steps: int) -> float:
-        """Return the gradient step of a run of ``run_steps`` from which the weight has its value."""
-        return _in_steps(self.start, run_steps) + _in_steps(self.ramp, run_steps)
+        """Return the gradient step, in a run of ``run_steps``, from which the weight has its full value."""
+        return _to_steps(self.start, run_steps) + _to_steps(self.ramp, run_steps)
 
     def at(self, step: int, run_steps: int) -> float:
         """Return the weight at gradient step ``step`` of a run of ``run_steps``."""
-        start, ramp = _in_steps(self.start, run_steps), _in_steps(self.ramp, run_steps)
+        start, ramp = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
         if step < start:
             return 0.0
         progress = min(1.0, (step - start) / ramp) if ramp else math.inf
         return self.value * (2 / (1 + math.exp(-10 * progress)) - 1)
 
 
-def _in_steps(number: float, run_steps: int) -> float:
+def _to_steps(number: float, run_steps: int) -> float:
+    """Return a number of steps; numbers below 1 are fractions of the run."""
     return number * run_steps if number < 1 else number
 
 
@@ -73,6 +74,7 @@ class Objective(nn.Module):
             terms.get(name)  # a misspelt name is an error even at weight 0
 
     def _named_terms(self) -> list[tuple[str, Term]]:
+        """Return the terms with their names."""
         return list(self.terms.items())  # type: ignore[arg-type]
 
     @property
@@ -81,12 +83,12 @@ class Objective(nn.Module):
         return any(term.needs_target for _, term in self._named_terms())
 
     @property
-    def needs_width(self) -> bool:
+    def needs_bonus(self) -> bool:
         """True if any term needs the head's bonuses at target contexts."""
-        return any(term.needs_width for _, term in self._named_terms())
+        return any(term.needs_bonus for _, term in self._named_terms())
 
     @property
-    def taught(self) -> list[int]:
+    def teacher_terms(self) -> list[int]:
         """The indices of terms that need the EMA encoder's predictions."""
         return [index for index, (_, term) in enumerate(self._named_terms()) if term.needs_teacher]
 
@@ -111,11 +113,11 @@ class Objective(nn.Module):
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the loss with ``weights`` (one per term), and the value of every term, detached.
 
-        Terms that need the target are ignored while there is none. With ``measure``, the measurements of terms are
-        among the values.
+        Terms that need the target are ignored if there are no target contexts. With ``measure``, the values include the
+        terms' measurements.
         """
         values: dict[str, torch.Tensor] = {}
-        weighed, indices, as_they_are = [], [], []
+        plain_values, indices, weighted_values = [], [], []
         weights = weights.to(batch.predicted.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -124,27 +126,27 @@ class Objective(nn.Module):
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
             concurrent = term.shape.feedback in term.concurrent_feedback
-            where = next(iter(self.streams), None) if term.weighs_itself else next(free, None) if concurrent else None
-            with torch.cuda.stream(where):
+            chosen = next(iter(self.streams), None) if term.applies_weight else next(free, None) if concurrent else None
+            with torch.cuda.stream(chosen):
                 value = values[name] = term(replace(batch, weight=weights[index]))
-            if term.weighs_itself:
-                as_they_are.append(value)
+            if term.applies_weight:
+                weighted_values.append(value)
             else:
-                weighed.append(value)
+                plain_values.append(value)
                 indices.append(index)
         for stream in self.streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
         if not values:  # a 0 that has a gradient
             return batch.predicted.sum() * 0.0, {}
-        parts = list(as_they_are)
-        if len(weighed) == 1:
-            parts.append(weights[indices[0]] * weighed[0])
-        elif weighed:
+        parts = list(weighted_values)
+        if len(plain_values) == 1:
+            parts.append(weights[indices[0]] * plain_values[0])
+        elif plain_values:
             first, last = indices[0], indices[-1] + 1
-            own = (
+            own_weights = (
                 weights[first:last] if last - first == len(indices) else torch.stack([weights[one] for one in indices])
             )
-            parts.append(own @ torch.stack(weighed))
+            parts.append(own_weights @ torch.stack(plain_values))
         total = sum(parts[1:], start=parts[0])
         measured = {name: value.detach() for name, value in values.items()}
         for _, term in self._named_terms() if measure else ():
@@ -153,4 +155,5 @@ class Objective(nn.Module):
 
 
 def _is_gated(term: Term) -> bool:
+    """Return True if the weight of a term is gated."""
     return term.needs_target if term.gated is None else term.gated

@@ -1,4 +1,4 @@
-"""Losses of predicted against observed rewards: the source regret, and R, the regression error.
+"""Define losses of predicted against observed rewards: the source regret, and R, the regression error.
 
 Only the played arm's reward is observed. If exactly one arm is right and rewards have no noise ("one_hot" feedback), a
 reward of 1 also implies that every other arm has reward 0. Rounds of such a problem whose reward is neither 0 nor 1,
@@ -13,7 +13,7 @@ from torch.nn import functional
 from daband.neural.objectives._term import Batch, Term, TermShape, WithGradient, terms
 
 
-def played(predicted: torch.Tensor, arm: torch.Tensor) -> torch.Tensor:
+def played_predictions(predicted: torch.Tensor, arm: torch.Tensor) -> torch.Tensor:
     """Return the predictions (B,) of the played arms."""
     return predicted.gather(1, arm[:, None]).squeeze(1)
 
@@ -66,13 +66,13 @@ def cross_entropy_regret(
         if predicted.shape[1] == 1:  # the only arm is always the right one
             return predicted.sum() * 0.0
         return _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
-    logits = scale * (played(predicted, arm) - 0.5)
+    logits = scale * (played_predictions(predicted, arm) - 0.5)
     return functional.binary_cross_entropy_with_logits(logits, reward.clamp(0, 1))
 
 
 @terms.register("source_squared")
 class SourceSquared(Term):
-    """Squared error over the arms of known reward."""
+    """The source regret: squared errors of the arms whose reward is known."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return squared_regret(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
@@ -80,7 +80,7 @@ class SourceSquared(Term):
 
 @terms.register("source_cross_entropy")
 class SourceCrossEntropy(Term):
-    """Cross-entropy over the arms of known reward; squared error for standardised rewards, which have no bounds."""
+    """The source regret: cross-entropy of the known rewards, or squared error if rewards are standardised."""
 
     concurrent_feedback = frozenset({"one_hot"})
 
@@ -96,11 +96,11 @@ class SourceCrossEntropy(Term):
 class RegressionError(Term):
     """R of the bound: mean over rounds of ``|reward - predicted|``.
 
-    It is gated as alignment is. An absolute error is minimised by the median of all rewards, which is 0 as long as most
-    rounds have no reward, and an encoder that predicts the median cannot distinguish arms.
+    It is gated like the target terms. An absolute error is minimised by the median of all rewards, which is 0 as long
+    as most rounds have no reward, and an encoder that predicts the median cannot distinguish arms.
     """
 
     gated = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return (batch.reward - played(batch.predicted, batch.arm)).abs().mean()
+        return (batch.reward - played_predictions(batch.predicted, batch.arm)).abs().mean()

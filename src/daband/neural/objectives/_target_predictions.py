@@ -1,4 +1,4 @@
-"""Terms on target predictions: predicted reward, diversity and pseudo-labels.
+"""Define the terms on target predictions: predicted reward, diversity and pseudo-labels.
 
 P, the predicted reward, is the size of predictions in the target, and in the source if the policy was wrong. The
 paper's L_reg does not specify which arm's prediction counts in the target. ``predicted_reward`` takes the arm of the
@@ -6,10 +6,11 @@ source round, the only one that Algorithm 1 computes. ``predicted_reward_target_
 would choose in the target, as in the definition of the estimated best arm and in the proof. It may collapse, because
 turning target features away from every arm is the easiest way to lower the largest predicted reward.
 
-Diversity prevents one arm for all contexts: all arms should be chosen equally often, which is wrong if the target is
-imbalanced (``shift="labels"`` removes the term). Pseudo-labels: if the EMA encoder is sure of a context without
-augmentation, the encoder should agree on the augmented context. Other contexts are ignored, so that early mistakes are
-not learned.
+Diversity prevents that one arm is chosen for all contexts. It assumes that all arms are equally often the best one. If
+the target is imbalanced, ``shift="labels"`` removes the term.
+
+Pseudo-labels are the predictions of the EMA encoder for contexts without augmentation, if it is sure. The encoder
+learns them for the augmented contexts. Other contexts are ignored, so that early mistakes are not learned.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from torch.nn import functional
 
 from daband.neural.objectives._term import FEEDBACKS, Batch, Term, WithGradient, terms
 
-#: The smallest probability of a pseudo-label.
-_CONFIDENCE = 0.95
+#: The smallest probability with which the teacher gives a pseudo-label.
+_MIN_CONFIDENCE = 0.95
 
 
-def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
+def source_penalty(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
     """Return the mean ``|predicted|`` of the played arm if it was not the best one.
 
     That is ``reward < 1`` if one arm has reward 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
@@ -37,7 +38,7 @@ def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source part."""
+    """P of the bound: the mean ``|predicted|`` of one arm in the target, plus ``source_penalty``."""
 
     needs_target = True
 
@@ -46,7 +47,7 @@ class PredictedReward(Term):
         return batch.arm
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+        source = source_penalty(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
         arm = self.target_arm(batch)
         pairs = min(len(batch.target_predicted), len(arm))
         if pairs == 0:
@@ -58,10 +59,10 @@ class PredictedReward(Term):
 class PredictedRewardTargetChoice(PredictedReward):
     """P with the arm that the policy would choose in the target, by its predictions and bonuses."""
 
-    needs_width = True
+    needs_bonus = True
 
     def target_arm(self, batch: Batch) -> torch.Tensor:
-        return (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
+        return (batch.target_predicted.detach() + batch.target_bonus).argmax(dim=1)
 
 
 class _Divergence(WithGradient):
@@ -82,7 +83,7 @@ def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.T
 
 @terms.register("target_diversity")
 class TargetDiversity(Term):
-    """Divergence of the mean target prediction from equally frequent arms."""
+    """The divergence of the mean target prediction from equally frequent arms."""
 
     concurrent_feedback = frozenset(FEEDBACKS)
     needs_target = True
@@ -97,13 +98,13 @@ def pseudo_label_loss(target_predicted: torch.Tensor, teacher: torch.Tensor, *, 
     The mean is over all T contexts, so the term is small if few predictions are sure.
     """
     probability, arm = torch.softmax(scale * teacher.detach(), dim=1).max(dim=1)
-    sure = (probability > _CONFIDENCE).to(target_predicted.dtype)
+    sure = (probability > _MIN_CONFIDENCE).to(target_predicted.dtype)
     return (sure * functional.cross_entropy(scale * target_predicted, arm, reduction="none")).mean()
 
 
 @terms.register("pseudo_labels")
 class PseudoLabels(Term):
-    """Agreement with the EMA encoder on the target."""
+    """The disagreement with the EMA encoder's confident predictions on the target."""
 
     needs_target = True
     needs_teacher = True

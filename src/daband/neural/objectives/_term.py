@@ -1,4 +1,4 @@
-"""The interface of a term of the objective, and the registry of terms.
+"""Define the interface of a term of the objective (the loss), and the registry of terms.
 
 A term is a pure function of tensors, and a thin module that holds its parameters (a discriminator) and reads
 its inputs from a ``Batch``. The number of arms may grow during a run, so no parameter depends on it. A new term is one
@@ -37,47 +37,49 @@ class Batch:
     Rewards and predictions are 0 to 1, or standardised (``TermShape.standardised``). Several sources, or targets, are
     concatenated in the order of their indices. With target rewards, R target rounds follow the source rounds in
     ``predicted``, ``arm`` and ``reward``. B is 0 if no source has a reward. With shared arms every round has K
-    contexts, hence K rows of alignment features. Gradients reach the encoder; the head is a constant.
+    contexts, hence K rows of aligned features. Gradients reach the encoder; the head is a constant.
     """
 
-    #: (B + R, K): predicted rewards of the rounds, the head's coefficients times the latent.
+    #: (B + R, K): predicted rewards of the rounds, the head's coefficients times the features.
     predicted: torch.Tensor
     #: (B + R,): the arm that was played.
     arm: torch.Tensor
     #: (B + R,): its reward.
     reward: torch.Tensor
-    #: (B, w), or (B * K, w): the source features that are aligned.
-    alignment: torch.Tensor
-    #: (T, K); empty (0, K) when no term needs the target.
+    #: (B, w), or (B * K, w): the source features that are aligned with the target.
+    aligned: torch.Tensor
+    #: (T, K): predicted rewards of the target contexts; empty (0, K) if no term needs the target.
     target_predicted: torch.Tensor
     #: (T, K): alpha times the head's confidence bonus at the target contexts, a constant.
-    target_width: torch.Tensor
-    #: (T, w), or (T * K, w).
-    target_alignment: torch.Tensor
+    target_bonus: torch.Tensor
+    #: (T, w), or (T * K, w): the target features that are aligned with the source.
+    target_aligned: torch.Tensor
     #: (T, K): predictions of the EMA encoder for the target contexts without augmentation, a constant.
     target_teacher: torch.Tensor
     #: The term's weight at this step, scheduled and gated, a scalar.
     weight: torch.Tensor
-    #: The tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``.
-    alignments: torch.Tensor | None = None
+    #: The tensor that ``aligned`` and ``target_aligned`` were split from, if any: see ``both_aligned``.
+    all_aligned: torch.Tensor | None = None
 
     @property
-    def alignment_rows(self) -> tuple[int, int]:
-        """The numbers of source and target rows in ``both_alignments``."""
-        return len(self.alignment), len(self.target_alignment)
+    def aligned_rows(self) -> tuple[int, int]:
+        """The numbers of source and target rows in ``both_aligned``."""
+        return len(self.aligned), len(self.target_aligned)
 
     @property
-    def both_alignments(self) -> torch.Tensor:
-        """The source alignments followed by the target alignments, without a copy if they are stored in this order."""
-        return torch.cat([self.alignment, self.target_alignment]) if self.alignments is None else self.alignments
+    def both_aligned(self) -> torch.Tensor:
+        """The aligned features of the source, followed by those of the target."""
+        return torch.cat([self.aligned, self.target_aligned]) if self.all_aligned is None else self.all_aligned
 
 
 @dataclass(frozen=True)
 class TermShape:
-    """The sizes and settings that a term is built from."""
+    """The sizes and settings from which a term is built."""
 
     n_arms: int
-    alignment_width: int
+    #: The number of aligned features.
+    aligned_width: int
+    #: One of ``FEEDBACKS``.
     feedback: str = "bandit"
     #: The factor between predicted rewards, which are too flat for a softmax, and logits.
     scale: float = 10.0
@@ -87,22 +89,26 @@ class TermShape:
     def __post_init__(self) -> None:
         one_of("feedback", self.feedback, FEEDBACKS)
         if not self.scale > 0:
-            raise InvalidInput(f"scale must be positive, got {self.scale}")
+            raise InvalidInput(f"scale must be > 0, got {self.scale}")
 
 
 class Term(nn.Module):
-    """One term: ``forward`` returns its value, a scalar that the weight multiplies.
+    """One term of the objective: ``forward`` returns its value, a scalar that is multiplied by the term's weight.
 
-    A term with ``weighs_itself`` applies ``batch.weight`` itself and is added without a factor. The adversarial term
+    A term with ``applies_weight`` applies ``batch.weight`` itself and is added without a factor. The adversarial term
     does so, because its weight acts only on the encoder's gradient, not on the discriminator's.
     """
 
+    #: True if the term uses target contexts.
     needs_target: ClassVar[bool] = False
-    #: True if the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target.
+    #: True if the weight is gated (``LearningSettings.gate_exponent``). None means: if the term needs the target.
     gated: ClassVar[bool | None] = None
-    needs_width: ClassVar[bool] = False
+    #: True if the term uses ``Batch.target_bonus``.
+    needs_bonus: ClassVar[bool] = False
+    #: True if the term uses ``Batch.target_teacher``.
     needs_teacher: ClassVar[bool] = False
-    weighs_itself: ClassVar[bool] = False
+    #: True if the term applies its weight itself.
+    applies_weight: ClassVar[bool] = False
     #: The kinds of feedback for which a GPU may compute the term concurrently: its backward pass must not read the
     #: batch.
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
@@ -120,11 +126,12 @@ class Term(nn.Module):
         return {}
 
 
+#: The registry of terms, by name.
 terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
 class WithGradient(torch.autograd.Function):
-    """A function of predictions (T, K), a factor that makes them logits, and constants, with an explicit gradient.
+    """A function of predictions (T, K), the factor that makes them logits, and constants, with an explicit gradient.
 
     ``forward`` returns the value, and its gradient with respect to the logits times T. Autograd would need twice as
     many operations.
@@ -141,7 +148,7 @@ class WithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        (by_logits,) = ctx.saved_tensors
+        (logit_gradient,) = ctx.saved_tensors
         if gradients[0] is None:
             return None, *[None] * ctx.constants
-        return by_logits * (gradients[0] * (ctx.scale / len(by_logits))), *[None] * ctx.constants
+        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.constants
