@@ -100,7 +100,7 @@ def _names_page() -> str:
     """What can be asked for by name: methods, recipes, terms, networks, pairs, presets."""
     from daband.bench._methods import method_names
     from daband.bench._settings import load_experiment, preset_names
-    from daband.domains._registry import pair_names, pairs
+    from daband.domains._registry import pairs
     from daband.neural._recipes import recipe_names
     from daband.neural.encoders._encoder import encoders
     from daband.neural.objectives._term import terms
@@ -123,7 +123,7 @@ def _names_page() -> str:
     lines += ["", "## Networks", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(encoders.get(name))} |" for name in encoders.names()]
     lines += ["", "## Pairs", "", "| name | what it is | licence |", "| --- | --- | --- |"]
-    abouts = {name: pairs.get(name).about for name in pair_names() if "/" not in name}
+    abouts = {name: pairs.get(name).about for name in pairs.names() if "/" not in name}
     lines += [f"| `{name}` | {about.summary} | {about.licence} |" for name, about in abouts.items()]
     lines += ["", "## Presets", "", "| name | what it runs |", "| --- | --- |"]
     lines += [f"| `{name}` | {load_experiment(name).describe()} |" for name in preset_names() if "/" not in name]

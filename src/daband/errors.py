@@ -29,19 +29,16 @@ class DabandError(Exception):
 
     Attributes:
         message: the problem, without remedies.
-        argument: the name of the wrong argument; empty if there is none.
         remedies: what a caller can do, by the argument to set. They follow the message.
     """
 
-    def __init__(
-        self, message: str = "", *, argument: str = "", remedies: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, message: str = "", *, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__("; ".join([message, *remedies.values()]))
-        self.message, self.argument, self.remedies = message, argument, dict(remedies)
+        self.message, self.remedies = message, dict(remedies)
 
     def reworded(self, message: str, **remedies: str) -> Self:
         """Return the same error with another message and further remedies."""
-        return type(self)(message, argument=self.argument, remedies={**self.remedies, **remedies})
+        return type(self)(message, remedies={**self.remedies, **remedies})
 
 
 class InvalidInput(DabandError, ValueError):

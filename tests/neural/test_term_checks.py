@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from daband.neural._checks import TERM_CHECKS, check_rows_need_not_match, check_runs_can_be_mapped, check_term
+from daband.neural._checks import (
+    _SHAPE,
+    TERM_CHECKS,
+    _batch,
+    check_rows_need_not_match,
+    check_runs_can_be_mapped,
+    check_term,
+)
+from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Term, terms
 
 
@@ -11,6 +19,22 @@ from daband.neural.objectives._term import Term, terms
 @pytest.mark.parametrize("name", terms.names())
 def test_conformance(name, check):
     check(terms.get(name))
+
+
+@pytest.mark.parametrize("name", terms.names())
+def test_weight_zero_is_the_term_removed(name):
+    """To the bit; the term is not computed, and no random number is drawn for it."""
+    other = next(one for one in ("source_squared", "source_cross_entropy") if one != name)
+    results = []
+    for weights in ({other: Weight(1.0)}, {other: Weight(1.0), name: Weight(0.0)}):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            objective = Objective(weights=weights, shape=_SHAPE).double()
+            total, values = objective(_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
+            results.append((total, sorted(values), torch.rand(1)))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
+    assert torch.equal(results[0][2], results[1][2])
 
 
 class Deaf(Term):

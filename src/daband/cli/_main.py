@@ -44,7 +44,6 @@ from daband.cli._shared import (
     say,
     seed_numbers,
     show_tables,
-    spans,
     stem,
     warnings_on,
     watched_runs,
@@ -256,7 +255,7 @@ def presets() -> None:
             continue
         experiment = load_experiment(name)
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
-        table.add_row(name, experiment.describe(), rounds, spans(experiment.seeds))
+        table.add_row(name, experiment.describe(), rounds, str(len(experiment.seeds)))
     console.print(table)
     console.print("Presets named paper-* have the paper's own hyperparameters.", style="dim")
 

@@ -321,14 +321,3 @@ def seed_numbers(text: str | None) -> list[int] | None:
             raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MOST:,} numbers")
         numbers.extend(range(first, last + 1))
     return list(dict.fromkeys(numbers))
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7", the inverse of ``seed_numbers``."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -26,7 +26,7 @@ from daband.bench._policy_folders import (
     finish_choice,
     policy_folder,
 )
-from daband.bench._settings import RunSpec, load_experiment
+from daband.bench._settings import load_experiment
 from daband.cli._shared import Name, Overrides, console, interrupted_exit, interruptible, new_table, say, stem
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
@@ -226,7 +226,7 @@ def choose_command(
                     device=device,
                     quick=quick,
                     directory=out_folder,
-                    unit=unit or _reward_column(spec),
+                    unit=unit,
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:
@@ -242,11 +242,6 @@ def choose_command(
             say(f"Measured on {rows:,} labelled target rows, which were not used here: mean reward {short(value)}.")
         say(f"Written: {out_folder}")
         _next_steps(choice, out_folder, budget, len(pair.target))
-
-
-def _reward_column(spec: RunSpec) -> str:
-    """Return the name of the reward column of a log as the unit; empty if there is none."""
-    return str((spec.pair_options.get("columns") or {}).get("reward") or "")
 
 
 def _next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:

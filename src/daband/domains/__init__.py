@@ -4,7 +4,7 @@ from daband._shift import Shift
 from daband._table_transform import TableTransform
 from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.domains._mixtures import restrict_pair
-from daband.domains._registry import load, pair_names, register_pair
+from daband.domains._registry import load, register_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._gymnasium import from_gymnasium
@@ -16,5 +16,5 @@ from daband.domains.readers._tables import from_table, from_texts
 __all__ = [
     "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
     "TableTransform", "from_arrays", "from_gymnasium", "from_images", "from_log", "from_table", "from_texts", "load",
-    "pair_names", "register_pair", "restrict_pair",
+    "register_pair", "restrict_pair",
 ]  # fmt: skip

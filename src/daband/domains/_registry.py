@@ -102,15 +102,6 @@ def register_pair(
     return enter
 
 
-def pair_names() -> list[str]:
-    """Return the name of every registered pair.
-
-    >>> "warfarin/white-asian" in daband.domains.pair_names()
-    True
-    """
-    return pairs.names()
-
-
 def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     """Build the pair registered as ``name``.
 

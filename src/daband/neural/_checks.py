@@ -15,7 +15,6 @@ from torch import nn
 from torch.func import functional_call
 
 from daband._registry import Checks
-from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Batch, Term, TermShape, terms
 
 TERM_CHECKS = Checks()
@@ -107,24 +106,6 @@ def check_works_without_target(kind: type[Term]) -> None:
     empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_bonus", "target_teacher")}
     value = _term(kind)(replace(_batch(), **empty, target_aligned=_batch().target_aligned[:0]))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
-
-
-@TERM_CHECKS.add
-def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
-    """Check that an objective with the term at weight 0 equals one without the term, to the bit."""
-    names = [name for name in terms if terms.get(name) is kind]
-    assert names, "the term is not registered"
-    other = next(name for name in ("source_squared", "source_cross_entropy") if name != names[0])
-    results = []
-    for weights in ({other: Weight(1.0)}, {other: Weight(1.0), names[0]: Weight(0.0)}):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            objective = Objective(weights=weights, shape=_SHAPE).double()
-            total, values = objective(_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
-            results.append((total, sorted(values), torch.rand(1)))
-    assert torch.equal(results[0][0], results[1][0]), "the loss differs"
-    assert results[0][1] == results[1][1], "the term is computed at weight 0"
-    assert torch.equal(results[0][2], results[1][2]), "random numbers were drawn for a term of weight 0"
 
 
 @TERM_CHECKS.add

@@ -351,8 +351,8 @@ def checked_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
     """Return target contexts. Raise an error for a domain with rewards."""
     if isinstance(target, RewardDomain | LoggedDomain | EvaluationDomain):
         raise InvalidInput(
-            f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}: assess must not "
-            "see target rewards"
+            f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}: its rewards must "
+            "not be seen"
         )
     if target is None:
         raise InvalidInput("target is None: give target contexts, pair.target or an array (N, *C)")

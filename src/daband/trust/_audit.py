@@ -14,12 +14,11 @@ from daband._arguments import between_0_and_1, check_int, one_of
 from daband._arrays import ArrayLike
 from daband._files import write_json
 from daband.domains._contract import Contexts
-from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
-from daband.trust._assess import TargetContexts, checked_arm_names
+from daband.trust._assess import TargetContexts, checked_arm_names, checked_target
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, short
 from daband.trust._incumbent import as_incumbent, constant_arm, decide
 from daband.trust._questions import Evidence, Interval, Questions
@@ -152,7 +151,7 @@ def audit(
     """
     _check(policy, ask, directory, confidence, rule)
     check_int("budget", budget, minimum=1)
-    contexts = target if isinstance(target, Contexts) else _as_contexts(target, policy)
+    contexts = checked_target(target, policy)
     if budget > len(contexts):
         raise InvalidInput(f"budget is {budget}, but the target has {len(contexts)} contexts; ask for at most these")
     names = checked_arm_names(arm_names, policy)
@@ -253,12 +252,6 @@ def _reward_deviation(policy: Policy) -> float:
     """Return the standard deviation of the rewards that the policy learned; 1 if it is not known."""
     count, _, squares, *_ = policy.reward_moments.state()
     return math.sqrt(squares / count) if count > 0 and squares > 0 else 1.0
-
-
-def _as_contexts(target: Any, policy: Policy) -> Contexts:
-    if hasattr(target, "read_expected"):
-        raise InvalidInput("target must be contexts, e.g. pair.target or an array (N, *C)")
-    return ArrayContexts(target, per_arm=policy.arms == "shared", name="target")
 
 
 def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
