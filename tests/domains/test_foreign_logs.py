@@ -71,8 +71,10 @@ def test_text_of_vowpal_wabbit_is_read(tmp_path):
     log, arms = read_foreign_log(file, "vw")
     assert log.to_dicts() == [
         {"User.age": 41.0, "User.city": "Oslo", "User.young": 0.0,
-         "arm": "Action price:2 kind=loan premium", "reward": 1.5, "propensity": 0.8},
-        {"User.age": 20.0, "User.city": None, "User.young": 2.0, "arm": "first", "reward": -0.25, "propensity": 0.5},
+         "arm": "Action price:2 kind=loan premium", "reward": 1.5, "propensity": 0.8,
+         "offered": "Action price:9 kind=card|Action price:2 kind=loan premium"},
+        {"User.age": 20.0, "User.city": None, "User.young": 2.0, "arm": "first", "reward": -0.25, "propensity": 0.5,
+         "offered": "first|second"},
     ]  # fmt: skip
     assert arms["id"].to_list() == [
         "Action price:9 kind=card", "Action price:2 kind=loan premium", "first", "second"
@@ -100,8 +102,8 @@ def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
     assert guess_format(file) == "personalizer"
     log, arms = read_foreign_log(file, "personalizer")
     assert log.to_dicts() == [
-        {"user.age": 41.0, "city": "Oslo", "arm": "loan", "reward": 2.0, "propensity": 0.6},
-        {"user.age": None, "city": "Rome", "arm": "card", "reward": 0.0, "propensity": 1.0},
+        {"user.age": 41.0, "city": "Oslo", "arm": "loan", "reward": 2.0, "propensity": 0.6, "offered": "card|loan"},
+        {"user.age": None, "city": "Rome", "arm": "card", "reward": 0.0, "propensity": 1.0, "offered": "card"},
     ]
     assert arms.to_dicts() == [
         {"id": "card", "price": 9.0, "text.kind": "bank"}, {"id": "loan", "price": None, "text.kind": None}
@@ -118,6 +120,9 @@ def test_a_written_log_is_read_back(tmp_path, kind):
     again, listed = read_foreign_log(tmp_path / "out", kind)
     assert again.equals(log)
     assert listed.equals(arms)
+    some = log.with_columns(offered=pl.Series(["a|c", "b|c"]))
+    write_foreign_log(some, arms, tmp_path / "some", kind)
+    assert read_foreign_log(tmp_path / "some", kind)[0].equals(some)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +157,13 @@ def test_the_command_converts_in_both_directions(tmp_path):
         arm="arm",
         reward="reward",
         propensity="propensity",
+        offered="offered",
     )
     pair = daband.domains.from_table(
         source=paths[1], target=paths[1], columns=columns, arms=str(tmp_path / "arms.csv"), source_test=None
     )
     assert len(pair.catalogue.names) == 4
+    assert pair.source.read_offered(range(2)).tolist() == [[True, True, False, False], [False, False, True, True]]
     back = CliRunner().invoke(app, ["convert", paths[1], str(tmp_path / "out.dsjson"), *arms, "--to", "dsjson"])
     assert back.exit_code == 0, back.output
     assert read_foreign_log(tmp_path / "out.dsjson", "dsjson")[0]["reward"].to_list() == [1.5, -0.25]

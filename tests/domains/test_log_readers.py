@@ -171,3 +171,60 @@ def test_a_log_without_propensities_says_that_they_are_estimated():
         from_log(source=(contexts, arms, rewards, np.full(800, 0.5)), target=contexts, n_arms=2)
     with pytest.raises(daband.InvalidInput, match=r"both columns\.arm and columns\.reward"):
         Columns(context=["a"], arm="arm")
+
+
+# Arms that were offered.
+
+
+def offered_log(n=3000, seed=0):
+    """Arm 2 is best and offered in a third of the rounds; the log chooses uniformly among the offered arms."""
+    draw = np.random.default_rng(seed)
+    offered = np.stack([np.ones(n, np.bool_), np.ones(n, np.bool_), np.arange(n) % 3 == 0], axis=1)
+    arms = np.array([draw.choice(np.flatnonzero(row)) for row in offered])
+    return draw.normal(size=(n, 2)), arms, arms + 0.1 * draw.normal(size=n), offered
+
+
+def test_an_arm_that_was_not_offered_has_no_chance():
+    contexts, arms, rewards, offered = offered_log()
+    with pytest.warns(UserWarning, match="a weight of each arm among the offered ones"):
+        pair = daband.domains.from_log(source=(contexts, arms, rewards, None, offered), target=contexts, n_arms=3)
+    rounds = pair.source.rounds(0, 500, seed=0)
+    np.testing.assert_allclose(rounds.propensities, 1 / rounds.offered.sum(axis=1), atol=0.04)
+    always = daband.evaluate_log(lambda x: np.tile([0.0, 0.5, 0.5], (len(x), 1)), pair.source_test)
+    assert always.value == pytest.approx(1.0 + 0.5 / 3, abs=0.05)  # arm 2 in half of the rounds that offer it
+    again = daband.evaluate_log(lambda x: np.tile([0.0, 0.5, 0.5], (len(x), 1)), rounds)
+    assert again.value == pytest.approx(1.0 + 0.5 / 3, abs=0.08)
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assert daband.evaluate_log(policy, pair.source_test).value == pytest.approx(4 / 3, abs=0.05)
+    advantage = daband.assess(policy, source=pair.source_test, target=pair.target, incumbent=1).source_value
+    assert advantage == pytest.approx(4 / 3, abs=0.05)
+
+
+def test_offered_arms_are_checked():
+    contexts, arms, rewards, offered = offered_log(60)
+    given = {"target": contexts, "n_arms": 3}
+    with pytest.raises(daband.InvalidInput, match=r"offered arms must be booleans \(60, 3\)"):
+        daband.domains.from_log(source=(contexts, arms, rewards, np.full(60, 0.4), offered.astype(int)), **given)
+    offered[7] = np.arange(3) == (arms[7] + 1) % 3
+    with pytest.raises(daband.InvalidInput, match=r"row 7 has chosen arm \d, which was not offered"):
+        daband.domains.from_log(source=(contexts, arms, rewards, np.full(60, 0.4), offered), **given)
+
+
+def test_a_column_lists_the_offered_arms():
+    contexts, arms, rewards, offered = offered_log(60)
+    listed = ["|".join(name for name, one in zip("abc", row, strict=True) if one) for row in offered]
+    frame = pl.DataFrame({"x": contexts[:, 0], "arm": ["abc"[at] for at in arms], "paid": rewards, "shown": listed})
+    columns = daband.domains.Columns(context=["x"], arm="arm", reward="paid", offered="shown")
+    with pytest.warns(UserWarning, match="among the offered ones"):
+        pair = daband.domains.from_table(source=frame, target=frame, columns=columns, source_test=None)
+    assert pair.source.read_offered(np.arange(60)).tolist() == offered.tolist()
+    wrong = frame.with_columns(shown=pl.lit("a|b"))
+    with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
+        daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)
+    with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', which is none of the arms"):
+        daband.domains.from_table(
+            source=frame.with_columns(shown=pl.lit("a|z")), target=frame, columns=columns, source_test=None
+        )
+    with pytest.raises(daband.InvalidInput, match="is for a log"):
+        daband.domains.Columns(context=["x"], label="arm", offered="shown")

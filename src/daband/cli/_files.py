@@ -45,6 +45,9 @@ def _file_options(
     propensity: Annotated[
         str | None, _option("Column of a log with the probability of the chosen arm; estimated if not given.")
     ] = None,
+    offered: Annotated[
+        str | None, _option("Column of a log with the arms that could be chosen, separated by |; default: all.")
+    ] = None,
     id: Annotated[list[str] | None, _option("A column that names a row; it is left out.")] = None,
     category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,

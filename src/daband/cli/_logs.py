@@ -291,4 +291,5 @@ def convert_command(
         write_bytes(path, frame.write_csv().encode())
     say(f"Written: {out} ({len(log):,} events of {kind}) and {arms} ({len(catalogue):,} arms)")
     columns = "--arm arm --reward reward --propensity propensity"
+    columns += " --offered offered" if "offered" in log.columns else ""
     say(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._domain_names import DomainNames
 from daband._shift import Shift, as_shift
 from daband.errors import InvalidInput
@@ -67,6 +67,8 @@ class LoggedRounds:
     arms: IntArray
     rewards: FloatArray
     propensities: FloatArray
+    #: The arms that could be chosen, (B, K); None if all could.
+    offered: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -195,7 +197,11 @@ class LoggedDomain(PlayedDomain):
         """Return the arms, rewards and propensities at these indices, each (B,)."""
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
-        return LoggedRounds(self.read(indices), *self.read_log(indices))
+        return LoggedRounds(self.read(indices), *self.read_log(indices), offered=self.read_offered(indices))
+
+    def read_offered(self, indices: IntArray) -> BoolArray | None:  # noqa: ARG002
+        """Return the arms that could be chosen at these indices, (B, K); None if all could."""
+        return None
 
 
 class EvaluationDomain(ABC):

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._domain_names import DomainNames
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, gather_rows
 from daband.errors import InvalidInput
@@ -119,6 +119,17 @@ class MixedLog(MixedContexts, LoggedDomain):
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         arms, rewards, propensities = self._gather(indices, lambda part, rows: part.read_log(rows))
         return arms, rewards, propensities
+
+    def read_offered(self, indices: IntArray) -> BoolArray | None:
+        none = np.zeros(0, np.int64)
+        if all(part.read_offered(none) is None for part in self.named.values()):
+            return None
+
+        def read(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
+            mask = part.read_offered(rows)
+            return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
+
+        return self._gather(indices, read)[0]
 
 
 class MixedEvaluation(EvaluationDomain):

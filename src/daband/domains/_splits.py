@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_fraction
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
@@ -113,6 +113,9 @@ class PartOfLog(_Rows, LoggedDomain):
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._domain.read_log(self._rows[indices])
+
+    def read_offered(self, indices: IntArray) -> BoolArray | None:
+        return self._domain.read_offered(self._rows[indices])
 
 
 class EvaluatedRewards(EvaluationDomain):

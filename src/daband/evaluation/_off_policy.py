@@ -192,7 +192,7 @@ def compare_estimators(
         check_unlearned_ids(policy, id, len(logged))
     rounds: LoggedRounds = logged.read_rounds(np.arange(len(logged)))
     other = None if target is None else read_target(target, rounds.contexts)
-    chances = probabilities(policy, rounds.contexts, where, rule, "log")
+    chances = probabilities(policy, rounds.contexts, where, rule, "log", offered=rounds.offered)
     n_arms = chances.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(logged, ArrayLog) and logged.propensities_estimated:

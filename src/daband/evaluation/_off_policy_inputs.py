@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband._arrays import AnyArray, ArrayLike, FloatArray, Mask, as_numpy
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
@@ -20,14 +20,7 @@ _BATCH = 1024
 _SUM = 1e-6
 
 #: The types of a log; without propensities only the direct method can use it. Strings are names of Parquet files.
-Log: TypeAlias = (
-    LoggedDomain
-    | LoggedRounds
-    | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]
-    | str
-    | Path
-    | Sequence[str | Path]
-)
+Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | str | Path | Sequence[str | Path]
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B, K).
 Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
 
@@ -35,10 +28,12 @@ Probabilities: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayL
 def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
     """Return a log in memory as a domain of checked rounds; ``n_arms`` None takes the number of arms from the log."""
     if isinstance(log, LoggedRounds):
-        log = (log.contexts, log.arms, log.rewards, log.propensities)
-    if isinstance(log, tuple) and len(log) == 4:
-        largest = max(as_numpy(log[1], "log arms").max(initial=0), 0)
-        log = ArrayLog(*log, n_arms=int(largest) + 1 if n_arms is None else n_arms, name="log")
+        log = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
+    if isinstance(log, tuple) and len(log) in (4, 5):
+        found = max(as_numpy(log[1], "log arms").max(initial=0), 0) + 1
+        if len(log) == 5 and log[4] is not None:
+            found = as_numpy(log[4], "log offered arms").shape[-1]
+        log = ArrayLog(*log, n_arms=int(found) if n_arms is None else n_arms, name="log")
     if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms, rewards, propensities), "
@@ -64,22 +59,36 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
 
 
 def probabilities(
-    policy: Probabilities, contexts: AnyArray, domain: str, rule: str | None, name: str, *, first: int = 0
+    policy: Probabilities,
+    contexts: AnyArray,
+    domain: str,
+    rule: str | None,
+    name: str,
+    *,
+    first: int = 0,
+    offered: Mask = None,
 ) -> FloatArray:
-    """Return the policy's probability of every arm, (n, K); errors count the rows of ``name`` from ``first`` on."""
+    """Return the policy's probability of every arm, (n, K), among the ``offered`` arms (n, K).
+
+    Errors count the rows of ``name`` from ``first`` on.
+    """
     parts = []
     for start in range(0, len(contexts), _BATCH):
         part = contexts[start : start + _BATCH]
+        some = None if offered is None else offered[start : start + _BATCH]
         if isinstance(policy, Policy):
-            parts.append(policy.probabilities(part, domain, rule=rule))
+            parts.append(policy.probabilities(part, domain, some, rule=rule))
         elif isinstance(policy, DeployedPolicy):
             if part.shape[1:] != policy.frozen.row_shape:
                 raise InvalidInput(f"{name} has contexts of shape {part.shape[1:]}, expected {policy.frozen.row_shape}")
             frozen = policy.frozen
-            mask = None if frozen.offered is None else np.tile(frozen.offered, (len(part), 1))
+            mask = None if some is None and frozen.offered is None else policy.arm_mask(some, None, len(part))
             parts.append(frozen.probabilities(*frozen.score(part), mask, new=policy.limit_new_arms()))
         else:
-            parts.append(as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False))
+            own = as_numpy(policy(part), "policy's probabilities").astype(np.float64, copy=False)
+            if some is not None and own.shape == some.shape:
+                own = own * some / np.maximum((own * some).sum(axis=1, keepdims=True), 1e-300)
+            parts.append(own)
     if isinstance(policy, Policy):
         return np.concatenate(parts)
     if rule is not None:

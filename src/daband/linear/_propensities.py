@@ -6,22 +6,33 @@ import warnings
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, unit_scale
 
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
 #: The number of folds in which rounds are held out.
 _FOLDS = 5
+#: Steps in which weights of arms are fitted.
+_STEPS = 100
 
 
-def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
+def estimate_propensities(
+    contexts: AnyArray, arms: IntArray, n_arms: int, offered: Mask = None
+) -> tuple[FloatArray, str]:
     """Return the estimated probability of each chosen arm (n,), and the name of the estimation method.
 
     The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
-    rounds. Each
-    round is predicted by a model that did not see it. No propensity is below 0.01.
+    rounds. Each round is predicted by a model that did not see it. No propensity is below 0.01. If ``offered`` (n, K)
+    varies, the probability of an offered arm is its weight divided by the weights of all offered arms; the weights
+    maximise the likelihood.
     """
     counts = np.bincount(arms, minlength=n_arms)
+    if offered is not None and not offered.all():
+        weights = np.where(counts > 0, 1.0, 0.0)
+        for _ in range(_STEPS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
+            weights = np.where(counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0)
+        chances = weights[arms] / (offered @ weights)
+        return np.clip(chances, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)

@@ -184,6 +184,10 @@ class SourceRounds:
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's choices (N,) and predicted rewards (N, K)."""
         arms, means = in_domains(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
+        offered = None if self.logged is None else self.logged.offered
+        if offered is not None:  # an arm that the log did not offer could not be chosen
+            wrong = ~offered[np.arange(len(arms)), arms]
+            arms = np.where(wrong, np.where(offered, means, -np.inf).argmax(axis=1), arms)
         return arms, means
 
     def rewards(self, arms: IntArray) -> FloatArray:

@@ -106,6 +106,7 @@ def _files(
     arm: str | None = None,
     reward: str | None = None,
     propensity: str | None = None,
+    offered: str | None = None,
     id: Sequence[str] = (),  # noqa: A002 - as the option is called
     category: Sequence[str] = (),
     number: Sequence[str] = (),
@@ -135,6 +136,7 @@ def _files(
         arm: the column that names the chosen arm.
         reward: the column with the reward of the chosen arm.
         propensity: the column with the probability of the chosen arm; if the log has none, it is estimated.
+        offered: the column with the arms that could be chosen, separated by |; by default all arms.
         id: columns that name a row; they are not used as contexts.
         category: columns to read as categories.
         number: columns to read as numbers.
@@ -169,7 +171,7 @@ def _files(
         pair = from_images(source=paths[0], target=paths[1], **read_as, shift=shift, name="files", **common)
     else:
         roles = ColumnRoles(
-            label, arm, reward, propensity, id, category, number, date, drop, text=text, encoder=encoder
+            label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
         read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them

@@ -28,7 +28,8 @@ class Columns:
     with dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
     names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
     ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
-    the target test. ``id`` names rows in the questions of an audit. None of these columns may be a context.
+    the target test. ``offered`` lists the arms that could be chosen in a row of a log, separated by |, if not all
+    could. ``id`` names rows in the questions of an audit. None of these columns may be a context.
     ``encoders`` maps context columns with texts or images to an encoder: a name such as
     "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
     """
@@ -40,6 +41,7 @@ class Columns:
     arm: str | None = None
     reward: str | None = None
     propensity: str | None = None
+    offered: str | None = None
     dates: Sequence[str] = ()
     id: Sequence[str] = ()
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -59,7 +61,9 @@ class Columns:
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
-        for role in ("label", "rewards", "arm", "reward", "propensity", "id"):
+        if self.offered and not self.arm:
+            raise InvalidInput("columns.offered is for a log: name columns.arm and columns.reward as well")
+        for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
             named = getattr(self, role)
             answers = [name for name in (named if role in ("rewards", "id") else (named,)) if name in self.context]
             if answers:
@@ -125,6 +129,7 @@ class ColumnRoles:
     arm: str | None = None
     reward: str | None = None
     propensity: str | None = None
+    offered: str | None = None
     id: Sequence[str] = ()
     category: Sequence[str] = ()
     number: Sequence[str] = ()
@@ -162,7 +167,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         **dict.fromkeys(roles.date, ("date", "as you say")),
         **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
-    answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity")}
+    answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
     given |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
         named = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in given]

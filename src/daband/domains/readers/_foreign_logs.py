@@ -23,7 +23,7 @@ from daband._files import write_bytes
 from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 
-ROLES = ("arm", "reward", "propensity")
+ROLES = ("arm", "reward", "propensity", "offered")
 _FORBIDDEN = re.compile(r"[\s|:]+")
 
 
@@ -48,23 +48,28 @@ def guess_format(path: Path) -> str:
 def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
     """Return the log and the catalogue (polars frames) of a file in a format.
 
-    The log has the context columns, and ``arm``, ``reward`` and ``propensity``. The catalogue has the column ``id``
-    and the features with which an action first appears.
+    The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if events have different
+    actions. The catalogue has the column ``id`` and the features with which an action first appears.
     """
     readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
     rows: list[dict[str, Any]] = []
     arms: dict[str, dict[str, Any]] = {}
+    shown: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
         for event in readers[kind](file):
             taken = next((name for name in event.context if name in ROLES), None)
             if taken is not None:
                 raise DataError(f"{path}: a context feature is called {taken!r}, as a column of the log is; rename it")
             rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
+            shown.append(list(event.actions))
             for name, features in event.actions.items():
                 arms.setdefault(name, {"id": name, **features})
     if not rows:
         raise DataError(f"{path}: no event in the format {kind!r} has a chosen action with its probability")
-    return _frame(rows, sparse=kind == "vw"), _frame(list(arms.values()), sparse=kind == "vw")
+    log = _frame(rows, sparse=kind == "vw")
+    if any(len(names) < len(arms) for names in shown):
+        log = log.with_columns(offered=pl.Series(["|".join(names) for names in shown]))
+    return log, _frame(list(arms.values()), sparse=kind == "vw")
 
 
 def _frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
@@ -100,7 +105,7 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
                 continue
             label = next((word for word in words if word.count(":") == 2), None)
             tags = [word.lstrip("'") for word in words if word != label and ":" not in word]
-            name = tags[-1] if tags else " ".join(features.split())
+            name = tags[-1] if tags else " ".join(features.replace("|", " ").split())
             actions[name] = _vw_features("|" + features)
             if label is not None:
                 try:
@@ -198,7 +203,7 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
 
 def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
     """Write a log (with ``arm``, ``reward``, ``propensity``) and its catalogue in a format."""
-    missing = [name for name in ROLES if name not in log.columns]
+    missing = [name for name in ROLES[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
         lacks = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
         raise InvalidInput(f"{lacks}: a log has arm, reward and propensity, a catalogue id")
@@ -206,9 +211,11 @@ def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
     parts = []
     for number, row in enumerate(log.to_dicts()):
         arm, reward, chance = str(row.pop("arm")), float(row.pop("reward")), float(row.pop("propensity"))
-        if arm not in listed:
-            raise DataError(f"row {number}: {arm!r} is not in the catalogue")
-        event = _Event(_present(row), listed, arm, reward, chance)
+        offered = str(row.pop("offered", None) or "|".join(listed)).split("|")
+        unknown = next((name for name in (arm, *offered) if name not in listed), None)
+        if unknown is not None:
+            raise DataError(f"row {number}: {unknown!r} is not in the catalogue")
+        event = _Event(_present(row), {name: listed[name] for name in offered}, arm, reward, chance)
         parts.append({"vw": _vw_text, "dsjson": _dsjson_text, "personalizer": _personalizer_text}[kind](event, number))
     write_bytes(path, "".join(parts).encode())
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_int, checked_class_names, one_of
-from daband._arrays import ArrayLike, FloatArray, IntArray, as_numpy, check_arms, check_rewards
+from daband._arrays import ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_arms, check_rewards
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import takes_several
@@ -27,7 +27,8 @@ from daband.weights import check_propensities
 class ArrayLog(ArrayContexts, LoggedDomain):
     """Contexts (n, *C) with the chosen arms, their rewards and their propensities, each (n,).
 
-    Missing propensities are estimated from the log; ``propensities_estimated`` then describes the method.
+    ``offered`` (n, K) are the arms that could be chosen, by default all. Missing propensities are estimated from the
+    log; ``propensities_estimated`` then describes the method.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         arms: ArrayLike,
         rewards: ArrayLike,
         propensities: ArrayLike | None = None,
+        offered: ArrayLike | None = None,
         *,
         n_arms: int,
         passes: int = 1,
@@ -48,14 +50,20 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         try:
             self._arms = check_arms(chosen.astype(np.int64) if chosen.dtype == np.bool_ else chosen, len(self), n_arms)
             self._rewards = check_rewards(rewards, (len(self),))
+            self._offered = None if offered is None else _checked_offered(offered, self._arms, n_arms)
             if propensities is None:
-                propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
+                propensities, self.propensities_estimated = estimate_propensities(
+                    self._contexts, self._arms, n_arms, self._offered
+                )
             self._propensities = check_propensities(propensities, len(self))
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from None
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
+
+    def read_offered(self, indices: IntArray) -> BoolArray | None:
+        return None if self._offered is None else self._offered[indices]
 
 
 @takes_several(by_target=("target_test", "target_labelled"))
@@ -83,7 +91,8 @@ def from_log(
     Args:
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
             glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than memory.
-            Without propensities (a tuple of three) they are estimated, with a warning that describes the method.
+            Without propensities (a tuple of three, or None) they are estimated, with a warning that describes the
+            method. A fifth array of booleans (n, K) has the arms that were offered, if not all arms could be chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
         targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
@@ -161,8 +170,8 @@ def _open_log(
         return log
     if isinstance(log, str | Path):
         return ParquetLog(log, n_arms=n_arms, passes=passes)
-    if not (isinstance(log, tuple) and len(log) in (3, 4)):
-        raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
+    if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
+        raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities), or with offered arms")
     opened = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
     if opened.propensities_estimated:
         warn_of_estimated_propensities(opened.propensities_estimated, stacklevel=4)
@@ -176,3 +185,15 @@ def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
         "policy",
         stacklevel=stacklevel,
     )
+
+
+def _checked_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
+    mask = as_numpy(offered, "offered arms")
+    if mask.shape != (len(arms), n_arms) or mask.dtype != np.bool_:
+        raise InvalidInput(
+            f"offered arms must be booleans ({len(arms)}, {n_arms}), got {mask.dtype} of shape {mask.shape}"
+        )
+    wrong = np.flatnonzero(~mask[np.arange(len(arms)), arms])
+    if len(wrong):
+        raise InvalidInput(f"row {wrong[0]} has chosen arm {arms[wrong[0]]}, which was not offered")
+    return mask

@@ -369,6 +369,8 @@ def _resolve_columns(
     if columns is not None:
         if not isinstance(columns, Columns):
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
+        if columns.offered is not None:
+            raise InvalidInput("columns.offered is not read from a log in files; read it with from_table")
         if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
         if transform is not None and set(columns.context) != set(transform.names):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import checked_class_names
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import ROW, TableTransform, categories, numbers, row_number, spell
@@ -153,7 +153,7 @@ def from_table(
         "name": name,
     }  # fmt: skip
 
-    def rounds(frame: pl.DataFrame, where: str) -> tuple[AnyArray, ...]:
+    def rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
         if columns.arm is None:
             return of_source.apply(frame), _answers(frame, columns, classes, where)
         arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
@@ -163,7 +163,16 @@ def from_table(
                 check_propensities(logged[1], number=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
-        return of_source.apply(frame), arms, *logged
+        if columns.offered is None:
+            return of_source.apply(frame), arms, *logged
+        offered = _offered_arms(frame, columns.offered, classes, where)
+        missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+        if len(missing):
+            row = row_number(frame, int(missing[0]))
+            raise DataError(
+                f"{where}: row {row} has chosen {classes[arms[missing[0]]]!r}, which {columns.offered!r} lacks"
+            )
+        return of_source.apply(frame), arms, logged[0], logged[1] if len(logged) > 1 else None, offered
 
     parts: dict[str, Any] = {"source": rounds(source_frame, "source"), "source_test": None}
     if held_frame is not None:
@@ -328,6 +337,15 @@ def _positions(values: list[Any], classes: Sequence[str], column: str, where: st
     return np.array([found[value] for value in values], dtype=np.int64)
 
 
+def _offered_arms(frame: pl.DataFrame, column: str, classes: Sequence[str], where: str) -> BoolArray:
+    """Return the arms that each row lists, (n, K): names separated by |, or a list."""
+    values, mask = _values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
+    for row, value in enumerate(values):
+        names = list(value) if isinstance(value, list | pl.Series) else [one.strip() for one in _name(value).split("|")]
+        mask[row, _positions(names, classes, column, where)] = True
+    return mask
+
+
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
     return np.stack([_numbers(frame, name, where) for name in columns.rewards], axis=1)
 
@@ -345,10 +363,11 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
     """Add estimated propensities of the logging policy, from all rounds of the log, training and held-out."""
     given = {what: part for what, part in parts.items() if part is not None}
     contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
-    propensities, how = estimate_propensities(contexts, arms, n_arms)
+    masks = [part[4] for part in given.values() if len(part) > 4]
+    propensities, how = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
     warn_of_estimated_propensities(how, stacklevel=4)
     for what, part in given.items():
-        parts[what] = (*part, propensities[: len(part[1])])
+        parts[what] = (*part[:3], propensities[: len(part[1])], *part[4:])
         propensities = propensities[len(part[1]) :]
 
 
