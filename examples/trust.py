@@ -2,26 +2,27 @@
 Which method, and may I trust it?
 =================================
 
-**Nobody has a reward in the target. Which policy do I hand over, and how good will it be?**
+**There are no target rewards yet. Which policy should I deploy, and how good will it be?**
 
 .. image:: images/sphx_glr_trust_001.png
    :alt: the estimated advantage without a target reward, the audited one, and the truth, in two markets
 
-Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one
-without a target reward. ``assess`` estimates its advantage over the incumbent, with a lower limit and a verdict, still
-without one. ``audit`` asks for a few rewards, and its interval does not depend on assumptions about the target.
+Three functions answer this question. ``choose`` trains candidates and returns one of them, without target rewards.
+``assess`` estimates its advantage over the incumbent (what you do now), with a lower limit and a verdict, also without
+target rewards. ``audit`` uses a few target rewards, and its interval does not depend on assumptions about the target.
 
-The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
-measured on real data is under Results.
+The data are simulated, and were tuned until the example shows the problem: it is an illustration, not evidence. Results
+on real data are on :doc:`another page </results/trust>`.
 """
 
 # %%
 # Two new markets
 # ---------------
 #
-# Twelve groups of customers, six measures each. In both new markets the measures have another scale and offset. In the
-# second one, besides, people want other offers than people like them do at home: it was *relabelled*. Contexts alone
-# cannot tell the two markets apart, and that is the point of this page.
+# There are twelve groups of customers, with six numeric attributes. In both new markets the attributes have another
+# scale and offset. In the second market, in addition, customers want other offers than similar customers at home: this
+# market is *relabelled*. Contexts cannot show which of the two markets it is, and this is the problem that the page
+# illustrates.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,15 +44,16 @@ def customers(n: int, *, abroad: bool) -> tuple[np.ndarray, np.ndarray]:
 
 home, wants = customers(3000, abroad=False)
 contexts, suited = customers(2600, abroad=True)
-truth = {"new market": suited, "relabelled market": (suited + 1) % 3}  # nobody who trains or chooses sees this
+truth = {"new market": suited, "relabelled market": (suited + 1) % 3}  # not used by training or choose
 pair = daband.domains.from_arrays(source=(home, wants), target=contexts, class_names=["discount", "bundle", "letter"])
 
 # %%
 # Choose
 # ------
 #
-# Without ``candidates=`` more are trained; three here. Without target rewards the preferred candidate is chosen. All
-# are compared with the incumbent, which is the source's best arm unless ``incumbent=`` names another.
+# Here three candidates are trained; without ``candidates=`` there would be more. Without target rewards the candidate
+# with ``preferred=True`` is chosen. All candidates are compared with the incumbent, by default the source's best arm
+# (``incumbent=`` sets another).
 
 choice = daband.choose(
     pair,
@@ -70,21 +72,21 @@ for row in choice.table:
 # ------
 #
 # The choice comes with an assessment of its policy. ``daband.assess(policy, source=pair.source_test,
-# target=pair.target)`` makes one for any policy. The reference class says how much of such an advantage was left in
-# other shifts.
+# target=pair.target)`` makes one for any policy. It also reports the *reference class*: how much of such an advantage
+# was left in the target in other shifts between real domains.
 
 print(choice.assessment)
 
 # %%
-# The class tells how often an advantage vanished elsewhere. It cannot tell whether it vanishes here: in the relabelled
-# market the same contexts have other best arms, and everything above is the same.
+# The reference class shows how often an advantage vanished in other data. It cannot show whether it vanishes here. In
+# the relabelled market the same contexts have other best arms, but everything above is the same.
 
 # %%
 # Audit
 # -----
 #
-# So ask. ``ask`` is called with one context and one arm, the policy's or the incumbent's, and returns the reward; here
-# it looks it up.
+# Only target rewards can show it. The function ``ask`` gets one context and one arm, either the policy's or the
+# incumbent's, and returns the reward. In practice you would try the arm; here the function looks up the reward.
 
 place = {row.tobytes(): number for number, row in enumerate(contexts)}
 incumbent = choice.assessment.incumbent_arm
@@ -118,10 +120,10 @@ axis.legend(frameon=False, loc="center left")
 plt.show()
 
 # %%
-# Where to go
-# -----------
+# Next steps
+# ----------
 #
-# - If answers take days, ``daband audit DIR --budget 100 --out questions.csv`` writes the questions, and ``--answers``
-#   reads them.
-# - ``daband assess DIR`` does the same for runs of ``daband bench``.
-# - How often limits and verdicts were right: :doc:`/results/trust`.
+# - If rewards take days, ``daband audit DIR --budget 100 --out questions.csv`` writes the contexts and arms whose
+#   rewards are needed, and ``--answers`` reads the completed file.
+# - ``daband assess DIR`` assesses the runs of ``daband bench``.
+# - :doc:`/results/trust` shows how often limits and verdicts were right.
