@@ -201,8 +201,6 @@ def evaluate_log_command(
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
-    from daband.evaluation._off_policy import compare_estimators
-
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
         raise InvalidInput("--estimators names none")
@@ -226,8 +224,8 @@ def evaluate_log_command(
     )
     with rows_bar("pass 1") as show:
         given: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show, "id": id_column}
-        estimates = compare_estimators(valued, opened, names, **given)
-    for estimate in estimates.values():
+        estimates = [daband.evaluate_log(valued, opened, name, **given) for name in names]
+    for estimate in estimates:
         value, low, high = (
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
         )
@@ -239,7 +237,7 @@ def evaluate_log_command(
         for warning in estimate.warnings:
             say(f"warning   {warning}", style="yellow")
     if path is not None:
-        records = [estimate.as_dict() for estimate in estimates.values()]
+        records = [estimate.as_dict() for estimate in estimates]
         write_json(path, {"log": log, "estimates": records})
         say(f"Written: {path}")
 

@@ -138,35 +138,14 @@ def evaluate_log(
     >>> found.value, found.rounds
     (1.0, 100)
     """
-    return compare_estimators(
-        policy, log, (estimator,), target, confidence=confidence, rule=rule, seed=seed, columns=columns,
-        id=id, progress=progress,
-    )[estimator]  # fmt: skip
-
-
-def compare_estimators(
-    policy: Probabilities,
-    log: Log,
-    estimators: Sequence[str] = ESTIMATORS,
-    target: ArrayLike | Contexts | None = None,
-    *,
-    confidence: float = 0.95,
-    rule: str | None = None,
-    seed: int = 0,
-    columns: Columns | None = None,
-    id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
-    progress: Callable[[dict[str, float]], None] | None = None,
-) -> dict[str, LogEstimate]:
-    """Return the estimates of several estimators, which use the same models; arguments as in ``evaluate_log``."""
-    for name in estimators:
-        one_of("estimator", name, ESTIMATORS)
+    one_of("estimator", estimator, ESTIMATORS)
     between_0_and_1("confidence", confidence)
     check_int("seed", seed, minimum=0)
     known = policy_of(policy)
     if known is None and not callable(policy):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
     where = "target" if target is not None else "source" if known is None else known.domain
-    with_models = "dr" in estimators
+    with_models = estimator == "dr"
     notes = []
     if _is_files(log):
         opened = _open_files(policy, log, columns, id)
@@ -182,7 +161,7 @@ def compare_estimators(
             with one_blas_thread():
                 models = FoldModels(stream, seed) if with_models else None
                 weighted = weigh_log(stream, of_batch, models, seed)
-            return _estimate_each(weighted, estimators, where, confidence, notes)
+            return _estimated(weighted, estimator, where, confidence, notes)
         _check_fits(opened)
         log = opened
     elif columns is not None:
@@ -205,7 +184,7 @@ def compare_estimators(
     if other is not None:
         there = probabilities(policy, other, where, rule, "target")
         weighted = move_to_target(weighted, rounds.contexts, other, there, models, seed)
-    return _estimate_each(weighted, estimators, where, confidence, notes)
+    return _estimated(weighted, estimator, where, confidence, notes)
 
 
 def _is_files(log: Any) -> bool:
@@ -235,27 +214,24 @@ def _check_fits(log: ParquetLog) -> None:
         )
 
 
-def _estimate_each(
-    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, notes: Sequence[str]
-) -> dict[str, LogEstimate]:
-    """Return every estimate with its interval and warnings, the first of which are ``notes``."""
-    estimates = {}
-    for name in estimators:
-        estimate, terms = _estimate(name, log)
-        low, high = estimate.interval(confidence)
-        estimates[name] = LogEstimate(
-            value=estimate.value,
-            low=low,
-            high=high,
-            error=estimate.error,
-            effective_sample_size=effective_sample_size(log.weights),
-            warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms, estimate.skewness)),
-            estimator=name,
-            confidence=float(confidence),
-            rounds=len(log.rewards),
-            domain=domain,
-        )
-    return estimates
+def _estimated(
+    log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
+) -> LogEstimate:
+    """Return the estimate with its interval and warnings, the first of which are ``notes``."""
+    estimate, terms = _estimate(estimator, log)
+    low, high = estimate.interval(confidence)
+    return LogEstimate(
+        value=estimate.value,
+        low=low,
+        high=high,
+        error=estimate.error,
+        effective_sample_size=effective_sample_size(log.weights),
+        warnings=(*notes, *_support_warnings(log), *_sample_warnings(log, terms, estimate.skewness)),
+        estimator=estimator,
+        confidence=float(confidence),
+        rounds=len(log.rewards),
+        domain=domain,
+    )
 
 
 def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
