@@ -4,7 +4,7 @@ Unlabelled contexts do not show whether a warm and a cold city are measured alik
 different units (a price in another currency). The two cases need opposite treatment, so the user states which applies.
 
 * ``"covariate"``: the distribution of contexts differs; a number means the same in both domains. Every method uses the
-  source's statistics in both domains, and aligns nothing.
+  same statistics in both domains, and aligns nothing.
 * ``"units"``: some columns (all, if none is named) are measured in other units. Every method standardises those columns
   by each domain's own statistics.
 * ``"style"``: the same objects look different (rendered and photographed, dark on light and light on dark). Each domain

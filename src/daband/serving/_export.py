@@ -62,7 +62,7 @@ def export(
     ``least_rounds``.
 
     Args:
-        policy: a trained policy with a method ``frozen``, which all policies of daband have.
+        policy: a trained policy with a method ``_freeze``, which all policies of daband have.
         path: the file.
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.

@@ -373,7 +373,6 @@ class FrozenParts(NamedTuple):
     seen_target: bool = False
 
 
-#: Fields that a file's header holds as they are.
 class NewArms(NamedTuple):
     """A limit on the decisions that choose arms without any reward."""
 
@@ -389,6 +388,7 @@ class NewArms(NamedTuple):
         return np.where(known.any(axis=1, keepdims=True), known, every)
 
 
+#: Fields that a file's header holds as they are.
 _NUMBERS_AND_TEXTS: dict[str, Any] = {
     "policy": str, "domain": str, "arms": str, "n_arms": int, "max_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip

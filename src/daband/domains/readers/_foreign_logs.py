@@ -234,7 +234,7 @@ def _vw_text(event: _Event, _: int) -> str:
 
     lines = [f"shared | {written(event.context)}"]
     for name, features in event.actions.items():
-        label = f"0:{-event.reward:g}:{event.propensity:g} " if name == event.arm else ""
+        label = f"0:{-event.reward!r}:{event.propensity!r} " if name == event.arm else ""
         lines.append(f"{label}'{_FORBIDDEN.sub('_', name)} | {written(features)}")
     return "\n".join(lines) + "\n\n"
 
