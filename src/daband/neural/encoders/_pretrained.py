@@ -112,7 +112,7 @@ def _open_clip(name: str) -> Backbone:
 
     model, _, tag = name.partition("/")
     tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model)), "")
-    network = open_clip.create_model(model, pretrained=tag)
+    network = open_clip.create_model(model, pretrained=tag, require_pretrained=True)
     config = network.visual.preprocess_cfg
     side = config["size"] if isinstance(config["size"], int) else config["size"][0]
     one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
