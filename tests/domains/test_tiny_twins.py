@@ -23,7 +23,7 @@ def test_a_tiny_version_needs_no_file_is_repeatable_and_conforms(name, tmp_path,
 
 
 def test_a_pair_that_reads_files_has_no_tiny_version():
-    with pytest.raises(InvalidInput, match="'amazon' has no tiny version; `daband data check amazon`"):
+    with pytest.raises(InvalidInput, match="pair 'amazon' has no option 'tiny'"):
         load("amazon", tiny=True)
 
 

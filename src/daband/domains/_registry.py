@@ -66,12 +66,12 @@ class PairEntry:
 
     def options(self) -> list[str]:
         """Return the names of the keyword arguments that ``load`` passes on."""
-        return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
+        return list(inspect.signature(self.build).parameters)
 
     def check_options(self, names: Iterable[str]) -> None:
         """Raise if one of these names is not an option of the pair."""
         options = self.options()
-        for name in sorted(set(names) - {*options, "tiny"}):
+        for name in sorted(set(names) - set(options)):
             hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
 
@@ -84,8 +84,7 @@ def register_pair(
 ) -> Callable[[Build], Build]:
     """Register a function that builds a pair.
 
-    The function takes keyword options, every one with a default. If it takes ``tiny: bool``, it can build a small
-    version that needs no file, for tests and first steps.
+    The function takes keyword options, every one with a default.
 
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
@@ -102,11 +101,11 @@ def register_pair(
     return enter
 
 
-def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
+def load(name: str, **options: Any) -> Pair:
     """Build the pair registered as ``name``.
 
-    ``tiny=True`` builds a small version that needs no data files; "digit", "synthetic" and "warfarin" have one. The
-    other keywords are the pair's options; another keyword is an error that lists them.
+    The keywords are the pair's options; another keyword is an error that lists them. With ``tiny=True`` "digit",
+    "synthetic" and "warfarin" are small versions that need no data files.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms
@@ -114,11 +113,7 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     """
     entry = pairs.get(name)
     entry.check_options(options)
-    if not isinstance(tiny, bool):
-        raise InvalidInput(f"tiny must be True or False, got {tiny!r}")
-    if tiny and "tiny" not in inspect.signature(entry.build).parameters:
-        raise InvalidInput(f"pair {name!r} has no tiny version; `daband data check {name}` says which files it needs")
-    return entry.build(**({"tiny": True} if tiny else {}), **options)
+    return entry.build(**options)
 
 
 # Data folders: the data directory that a user fills, and the cache that daband fills.

@@ -49,13 +49,12 @@ _COMMON = {
 }
 
 
-def declare(family: str, *, read: Read, tiny: Read | None = None, resolve: Resolve | None = None) -> None:
+def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
     """Register a data set of the catalogue as a pair, and each of its variants.
 
     Args:
         family: the pair's name, and its table in ``catalogue.toml``, which has the texts, arms, variants and files.
         read: a function of the data set's options, each with a default, that reads its files.
-        tiny: the same for a small version that needs no file, if there is one; it takes the same options.
         resolve: see ``register_pair``.
     """
     said = catalogue()[family]
@@ -74,11 +73,11 @@ def declare(family: str, *, read: Read, tiny: Read | None = None, resolve: Resol
     common = {option: parameter for option, parameter in _COMMON.items() if option not in said.get("without", ())}
 
     def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
-        def build(*, tiny: bool = False, **given: Any) -> Pair:
+        def build(**given: Any) -> Pair:
             options = {option: parameter.default for option, parameter in read_options.items()}
             options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
             _check_choices(family, options, choices)
-            parts = (read_tiny if tiny and read_tiny is not None else read)(**options)
+            parts = read(**options)
             called = name.format(**options)
             arguments = {**parts.arguments, "name": called}
             arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
@@ -93,12 +92,10 @@ def declare(family: str, *, read: Read, tiny: Read | None = None, resolve: Resol
             return replace(pair, about=replace(about, summary=sentence), class_names=names)
 
         own = [parameter for option, parameter in read_options.items() if option not in fixed]
-        flag = [inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False)] if read_tiny else []
-        build.__signature__ = inspect.Signature([*flag, *own, *common.values()])  # type: ignore[attr-defined]
+        build.__signature__ = inspect.Signature([*own, *common.values()])  # type: ignore[attr-defined]
         build.__doc__, build.__name__ = read.__doc__, family
         return build
 
-    read_tiny = tiny
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
     for variant, fixed in variants.items():
         mine = tuple(one for one in resources if not one.of or one.of in fixed.values())

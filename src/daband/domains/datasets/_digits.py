@@ -128,7 +128,7 @@ def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "form": _best_form()}
 
 
-def _read_digit(*, form: str = "auto") -> Parts:
+def _read_digit(*, form: str = "auto", tiny: bool = False) -> Parts:
     """Read MNIST as source and MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
 
     ``source_test`` is MNIST's test set, or its 3,000 embedded digits.
@@ -136,7 +136,10 @@ def _read_digit(*, form: str = "auto") -> Parts:
     Args:
         form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "released" (MNIST's idx files and
             the released MNIST-M), or "auto": released if it is there, else embedded.
+        tiny: take 300 embedded digits.
     """
+    if tiny:
+        return _parts("embedded", *_embedded(300))
     if form == "auto":
         form = _best_form()
     if form == "embedded":
@@ -197,7 +200,7 @@ def _three_channels(digits: AnyArray) -> AnyArray:
     return np.repeat(digits[:, None], 3, axis=1)
 
 
-declare("digit", read=_read_digit, tiny=lambda **_: _parts("embedded", *_embedded(300)), resolve=_resolve_form)
+declare("digit", read=_read_digit, resolve=_resolve_form)
 
 
 # Handwritten digits: trained on one of MNIST, USPS and Semeion, applied to another.
