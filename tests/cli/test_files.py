@@ -165,7 +165,7 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
     assert "log.csv has rewards that somebody filled in" in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
-    assert "log.csv: 60 rounds have no reward yet and are left out; give it again" in told
+    assert "log.csv: 60 rounds without a reward yet are ignored; learn it again later" in told
     assert "Learned 180 rounds of the target" in told
     assert "Left out" not in told
     pay(market / "log.csv", late=0)

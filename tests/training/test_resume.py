@@ -175,7 +175,7 @@ def test_a_damaged_folder_says_what_to_do(damage, tmp_path):
 
     run()
     (tmp_path / damage).write_bytes(b"garbage")
-    with pytest.raises(daband.CheckpointError, match="remove the folder to start anew"):
+    with pytest.raises(daband.CheckpointError, match="remove the folder to start again"):
         run()
 
 

@@ -170,7 +170,7 @@ def test_an_error_lets_go_of_the_folder(failure, pair, tmp_path):
     elif failure == "damage":
         whole = (tmp_path / "rounds.npz").read_bytes()
         (tmp_path / "rounds.npz").write_bytes(b"")
-        with pytest.raises(daband.CheckpointError, match="remove the folder to start anew"):
+        with pytest.raises(daband.CheckpointError, match="remove the folder to start again"):
             daband.train(make(pair), **settings)
         (tmp_path / "rounds.npz").write_bytes(whole)
     else:
@@ -217,7 +217,7 @@ def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
     if name in ("policy.safetensors", "config.json") and damage == "gone":
         assert daband.train(make(pair), **settings).rounds == 20  # begins anew, or writes its settings down again
         return
-    with pytest.raises(daband.DabandError, match=f"{tmp_path}.*remove the folder to start anew"):
+    with pytest.raises(daband.DabandError, match=f"{tmp_path}.*remove the folder to start again"):
         daband.train(make(pair), **settings)
 
 

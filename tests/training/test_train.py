@@ -117,7 +117,7 @@ class TestBadInput:
 
     def test_shapes_and_arms(self, pair):
         wrong = daband.LinUCB(context_shape=(99,), n_arms=pair.n_arms)
-        with pytest.raises(InvalidInput, match="source has contexts of shape"):
+        with pytest.raises(InvalidInput, match="source must have contexts of shape"):
             daband.train(wrong, source=pair.source, episodes=1)
         wrong = daband.LinUCB(context_shape=pair.context_shape, n_arms=99)
         with pytest.raises(InvalidInput, match="arms"):

@@ -1,4 +1,4 @@
-"""The training loop of one run: rounds, episodes, gradient steps, and the run's folder."""
+"""Train policies: on a pair of domains, or on logs of any size."""
 
 from daband.training._fit_log import LogWarning, fit_log, learn_log
 from daband.training._loop import CandidateProgress, continue_on_target, train

@@ -1,14 +1,14 @@
-"""``fit_log``: learn from a log larger than memory, on this machine or on a Ray cluster.
+"""Learn from logs larger than memory, on this machine or on a Ray cluster.
 
-A policy that learns by sums over rounds (LinUCB, Constant) is fitted in one pass. Every part of the log is summed
+A linear policy (LinUCB, Constant) learns from sums over rounds, in one pass. Every part of the log is summed
 separately, on any machine, and the sums are added in the order of the parts. So the result depends neither on the
 number of workers, nor on lost workers, nor on interruptions. A policy that learns by gradients reads the same stream in
 one process: its replay buffers keep a uniform sample of it, and it takes its gradient steps after every ``adapt_every``
 rounds.
 
-In a folder, ``log.json`` has the policy and the columns. The learned state is next to it in one file, which also names
-the parts it was learned from, so that state and list agree even after a crash. The policy keeps the digests of the
-parts that it has learned. It may therefore have learned from an earlier call, and nothing is counted twice.
+In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another file has the learned
+state together with the parts that it was learned from, so that both agree even after a crash. The policy stores the
+digests of the parts that it has learned, so that no part is counted twice, even in later calls.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.training._log_sums import sums_in_turn, sums_on_ray, weighted_batches
+from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray, weighted_batches
 from daband.training._trainer import check_unlabelled
-from daband.training._work_folder import Folder, stop_signals_deferred
+from daband.training._work_folder import Folder, defer_stop_signals
 
+#: A function that is called with the progress after every part.
 Progress = Callable[[dict[str, float]], None]
 
-#: Rounds used to fit a transform and the reward range.
+#: The number of rounds to which a transform is fitted.
 _SAMPLE_ROWS = 65_536
-#: Prefix of the digests of parts that were played in the target.
-_OF_TARGET = "target/"
-#: A policy that learns by gradients takes long for a part of the usual size; smaller parts are saved more often.
-_STREAM_PART_ROWS = 65_536
+#: The prefix of the digests of target parts.
+_TARGET_PREFIX = "target/"
+#: The number of rows per part for policies that learn by gradients. They are slow, and small parts are saved more
+#: often.
+_GRADIENT_PART_ROWS = 65_536
 
 
 class LogWarning(UserWarning):
-    """A part of a log was ignored."""
+    """Warn that a part of a log was ignored."""
 
 
 def fit_log(
@@ -73,25 +75,25 @@ def fit_log(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Policy:
-    """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
+    """Fit a policy to a log in Parquet files of any size, and return the policy. Few batches of rows are in memory.
 
     Args:
-        policy: changed in place. It keeps its learned state. An error leaves a linear policy unchanged. It stores
-            the digests of the files that it has learned: a file that is given again is not counted again.
+        policy: changed in place. Rounds that it has learned before still count. It stores the digests of learned files,
+            so that a file that is given again is not counted again. An error leaves a linear policy unchanged.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         columns: the roles of columns; by default "arm", "reward" and "propensity", and all others are the context.
             A policy for tables reads the columns of ``policy.table``.
-        target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
+        target: unlabelled target contexts for policies that adapt. As many are used as there are logged rounds.
         domain: the domain in which the rounds were logged, "source" or "target".
-        engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
-        workers: workers of a local Ray cluster; one per core by default.
-        ray_address: "local" starts a cluster on this machine; else an address for Ray, e.g. "auto". Its machines
-            must see the files under the same names.
+        engine: "local", or "ray" to sum parts on a cluster (linear policies only).
+        workers: the number of workers of a local Ray cluster; one per core by default.
+        ray_address: "local" to start a cluster on this machine, or the address of a cluster, e.g. "auto". Its machines
+            must find the files under the same paths.
         weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By default weights
-            follow from propensities (``daband.weights.importance``).
-        adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
-        directory: folder for saved progress. Called again with the same settings, an interrupted run resumes at the
-            first part that is not learned; files that were added to the log since are learned as well.
+            are computed from propensities (``daband.weights.importance``).
+        adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by gradients.
+        directory: a folder for saved progress. A second call with the same settings resumes at the first part that is
+            not learned. Files that were added to the log are learned as well.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -132,12 +134,13 @@ def learn_log(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Policy:
-    """Learn from a log of the target, which the policy wrote after deployment, and return the policy.
+    """Learn from a target log, which was recorded after deployment, and return the policy.
 
-    The daily loop: decide with the exported file, log decisions and rewards, learn the log, export again.
-    ``policy.version`` is the number of logs it has learned, and so is the exported file's ``DeployedPolicy.version``.
-    Every round counts once. Files are identified by their content: for the same file under another name, or a folder to
-    which files were added, only new files are learned. With ``id``, each round is identified separately.
+    In production, repeat these steps: decide with the exported file, log decisions and rewards, learn the log, export
+    again. ``policy.version`` is the number of logs it has learned, and so is the exported file's
+    ``DeployedPolicy.version``. Every round counts once. Files are identified by their content: for the same file under
+    another name, or a folder to which files were added, only new files are learned. With ``id``, each round is
+    identified separately.
 
     Args:
         policy: the policy that was exported, or the one that learned the last log; changed in place.
@@ -145,14 +148,14 @@ def learn_log(
             ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
         columns: the roles of columns, if a policy without a table should read only some of them; by default ``arm``,
             ``reward`` and ``propensity``, and all others are the context.
-        arm: the column with the chosen arm: its number, or its name in ``policy.arm_names``.
-        reward: the column with its reward. A round without one is ignored, with a warning: its reward may come late.
+        arm: the column with the chosen arm: its index, or its name in ``policy.arm_names``.
+        reward: the column with its reward. A round without a reward is ignored, with a warning.
         propensity: the column with its propensity.
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is ignored, so
             a file may come again with late rewards.
         weights: as in ``fit_log``.
-        adapt_every: rounds between two calls of ``adapt``.
-        directory: folder for saved progress, as in ``fit_log``.
+        adapt_every: the number of rounds between two calls of ``adapt``.
+        directory: a folder for saved progress, as in ``fit_log``.
         progress: as in ``fit_log``.
 
     >>> import polars as pl
@@ -202,10 +205,11 @@ class _FitSettings:
     @property
     def part_prefix(self) -> str:
         """The prefix of the digests of parts that were played in the target."""
-        return _OF_TARGET if self.domain == "target" else ""
+        return _TARGET_PREFIX if self.domain == "target" else ""
 
 
 def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
+    """Open the log, lock the folder, and learn from sums or from a stream."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns = settings.engine, settings.target, settings.columns
@@ -229,12 +233,12 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     for path, rounds in opened.unrewarded.items():
-        again = "" if settings.id is not None else " with ids, so that the others are not counted again"
-        _warn(f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}", stacklevel=3)
+        again = "" if settings.id is not None else " with id=, so that the others are not counted again"
+        _warn(f"{path}: {rounds:,} rounds without a reward yet are ignored; learn it again later{again}", stacklevel=3)
     if engine == "ray" and not by_sums:
         raise InvalidInput(
-            f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the other; "
-            "use engine='local'"
+            f"engine must be 'local' for {policy.name}, which learns rounds one after the other: engine='ray' needs a "
+            "linear policy, and no id="
         )
     directory = settings.directory
     # The first save comes soon. The distance of later saves depends on the time that a save takes.
@@ -251,22 +255,22 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
 
 
 class _LogRun:
-    """One call of ``fit_log``, and its progress, which is kept in memory without a directory."""
+    """The state of one call of ``fit_log`` or ``learn_log``."""
 
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
         self._rows = self._parts = 0
         #: The digest of every learned part, by its name.
-        self._done: dict[str, str] = {}
+        self._learned: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
-        """Add up the sums of all parts, and learn them at the end."""
+        """Sum all parts, and learn the total at the end."""
         settings = self.settings
         blank = policy.without_rounds()
         blank.deploy(settings.domain)
         parts = self.log.parts()
-        learned = self._learned(parts)
+        learned = self._learned_before(parts)
         if not learned:  # else the policy was prepared when it learned them
             saved = self._read_policy("prepared")
             if saved is not None:
@@ -279,44 +283,45 @@ class _LogRun:
         # Sums of the parts that the policy has not learned before have a separate file.
         suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
         file = f"sums{suffix}.npz"
-        if (before := self._read_sums(file)) is not None:
-            sums.restore(before)
-        todo = self._start(parts)
+        if (saved_sums := self._read_sums(file)) is not None:
+            sums.restore(saved_sums)
+        remaining = self._remaining_parts(parts)
         if settings.engine == "ray":
-            outcomes = sums_on_ray(
-                blank, self.log, todo, settings.weights, address=settings.ray_address, workers=settings.workers
+            outcomes = sum_parts_on_ray(
+                blank, self.log, remaining, settings.weights, address=settings.ray_address, workers=settings.workers
             )
         else:
-            outcomes = sums_in_turn(blank, self.log, todo, settings.weights)
+            outcomes = sum_parts_locally(blank, self.log, remaining, settings.weights)
         write = partial(self._write_sums, file, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
-        policy.learn_sums(sums, blank, self._keys(part for part in parts if part.name in self._done))
+        policy.learn_sums(sums, blank, self._stored_digests(part for part in parts if part.name in self._learned))
         if self.folder is not None:  # sums of earlier calls, which the given policy includes
             for path in self.folder.path.glob("sums-*.npz"):
                 if path.name != file:
                     path.unlink(missing_ok=True)
 
     def stream(self, target: Contexts | None) -> None:
-        """Update the policy with the log's rounds in their order, and adapt it in between."""
+        """Update the policy with the log's rounds in order, and adapt it at intervals."""
         policy = self.policy
-        parts = self.log.parts(_STREAM_PART_ROWS)
-        learned = self._learned(parts)
+        parts = self.log.parts(_GRADIENT_PART_ROWS)
+        learned = self._learned_before(parts)
         saved = self._read_policy("policy")
-        in_folder = set(self._done.values())
+        in_folder = set(self._learned.values())
         if saved is not None and not (in_folder and in_folder <= learned):  # else it has learned the whole folder
             policy.restore(saved)
-            self._learned(parts, warn=False)
+            self._learned_before(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
             unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
-        todo = self._start(parts)
+        remaining = self._remaining_parts(parts)
 
         def learn(part: LogPart, _: object) -> None:
-            self._update(part, target)
-            policy.log_parts |= frozenset(self._keys([part]))
+            self._learn_part(part, target)
+            policy.log_parts |= frozenset(self._stored_digests([part]))
 
         self._write_policy("policy", policy)
-        self._learn_parts(self._readable(todo), parts, learn, write=lambda: self._write_policy("policy", policy))
+        write = partial(self._write_policy, "policy", policy)
+        self._learn_parts(self._check_parts(remaining), parts, learn, write=write)
 
     def _learn_parts(
         self,
@@ -326,38 +331,39 @@ class _LogRun:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Learn every part with its result, and save at intervals and before an error of the log is raised."""
+        """Learn every part from its outcome. Save at intervals, and before an error of the log is raised."""
 
         def save() -> None:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             write()
             if self.folder is not None:
-                self.folder.note_save(begun)
+                self.folder.record_save(started)
 
         # Closed at once if something is raised: it holds threads, or a cluster.
-        with stop_signals_deferred(wanted=self.folder is not None) as request, closing(outcomes):
+        with defer_stop_signals(wanted=self.folder is not None) as request, closing(outcomes):
             try:
                 for part, outcome in outcomes:
                     learn(part, outcome)
-                    self._done[part.name] = self._digests[part]
-                    self._tell(part, parts)
+                    self._learned[part.name] = self._digests[part]
+                    self._report_progress(part, parts)
                     if self.folder is not None and self.folder.due():
                         save()
                     request.obey(save)
             except DataError as error:
                 save()
-                kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
+                kept = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
                 raise error.reworded(f"{error.message}{kept}") from None
             save()
 
-    def _readable(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
-        """Yield every part after reading it once: a part with a damaged row must not be learned in part."""
+    def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
+        """Yield every part after reading it once, so that a part with a damaged row is not partly learned."""
         for part in parts:
             for _ in weighted_batches(self.policy, self.log, part, self.settings.weights):
                 pass
             yield part, None
 
-    def _update(self, part: LogPart, target: Contexts | None) -> None:
+    def _learn_part(self, part: LogPart, target: Contexts | None) -> None:
+        """Learn the rounds of one part, with as many target contexts."""
         policy, settings = self.policy, self.settings
         ids = self.log.values(part, settings.id)
         for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
@@ -377,38 +383,40 @@ class _LogRun:
                 policy.observe_target(target.batch(first, last, seed=policy.seed))
             policy.adapt()
 
-    def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
-        """Return the digests of those parts that the policy has learned in an earlier call."""
+    def _learned_before(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
+        """Return the digests of the parts that the policy has learned in an earlier call."""
         self._digests = part_digests(parts)
-        before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
+        before = frozenset(part.removeprefix(_TARGET_PREFIX) for part in self.policy.log_parts)
         learned = before & frozenset(self._digests.values())
-        self._before = [part for part in parts if self._digests[part] in learned]
-        if self._before and warn and self.folder is None:
-            rounds, label = sum(map(len, self._before)), self._before[0].label
-            text = f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again"
+        self._known_parts = [part for part in parts if self._digests[part] in learned]
+        if self._known_parts and warn and self.folder is None:
+            rounds, label = sum(map(len, self._known_parts)), self._known_parts[0].label
+            text = f"the policy has learned {label} before; its {rounds:,} rounds are not counted again"
             _warn(text, stacklevel=5)
         return learned
 
-    def _keys(self, parts: Iterable[LogPart]) -> list[str]:
+    def _stored_digests(self, parts: Iterable[LogPart]) -> list[str]:
+        """Return the digests of parts as the policy stores them."""
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
-    def _start(self, parts: list[LogPart]) -> list[LogPart]:
-        """Return the parts that are not learned yet; raise if the log has lost or changed learned parts."""
-        now = {part.name: self._digests[part] for part in parts}
-        for name, digest in self._done.items():
-            if now.get(name) != digest:
-                what = "is no longer part of the log" if name not in now else "has changed since"
-                where = f"{self.folder.path}: {name}" if self.folder is not None else name
-                raise InvalidInput(f"{where} was learned and {what}; restore it, or remove the folder to start anew")
-        before = {part.label for part in self._before}
-        todo = [part for part in parts if part.name not in self._done and part.label not in before]
-        left = {part.label for part in todo}
-        self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in left)
-        self._parts = len(parts) - len(todo)
+    def _remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
+        """Return the parts that are not learned yet. Raise an error if a learned part is missing or has changed."""
+        current = {part.name: self._digests[part] for part in parts}
+        for name, digest in self._learned.items():
+            if current.get(name) != digest:
+                problem = "is no longer part of the log" if name not in current else "has changed since"
+                label = f"{self.folder.path}: {name}" if self.folder is not None else name
+                raise InvalidInput(f"{label} was learned and {problem}; restore it, or remove the folder")
+        known = {part.label for part in self._known_parts}
+        remaining = [part for part in parts if part.name not in self._learned and part.label not in known]
+        remaining_labels = {part.label for part in remaining}
+        self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in remaining_labels)
+        self._parts = len(parts) - len(remaining)
         self._started = time.perf_counter()
-        return todo
+        return remaining
 
-    def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
+    def _report_progress(self, part: LogPart, parts: Sequence[LogPart]) -> None:
+        """Count a part, and call ``progress``."""
         self._rows += len(part)
         self._parts += 1
         if self.settings.progress is None:
@@ -426,12 +434,13 @@ class _LogRun:
             return None
         saved = read_checkpoint(path)
         if "parts" in saved.notes:
-            self._done = json.loads(saved.notes["parts"])
+            self._learned = json.loads(saved.notes["parts"])
         return saved.arrays
 
     def _write_policy(self, name: str, policy: Policy) -> None:
+        """Save the policy under this name, with the list of learned parts."""
         if self.folder is not None:
-            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._done)})
+            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._learned)})
 
     def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
         """Return the arrays last written by ``_write_sums``, or None."""
@@ -439,16 +448,18 @@ class _LogRun:
             return None
         try:
             arrays = read_npz(path)
-            self._done = json.loads(bytes(arrays.pop("parts")).decode())
+            self._learned = json.loads(bytes(arrays.pop("parts")).decode())
         except (DataError, KeyError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start anew") from None
+            raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start again") from None
         return arrays
 
     def _write_sums(self, file: str, sums: RidgeSums) -> None:
+        """Save the sums, with the list of learned parts."""
         if self.folder is not None:
-            parts = np.frombuffer(json.dumps(self._done).encode(), np.uint8)
+            parts = np.frombuffer(json.dumps(self._learned).encode(), np.uint8)
             write_npz(self.folder.path / file, {**sums.state(), "parts": parts})
 
 
 def _warn(message: str, *, stacklevel: int) -> None:
+    """Issue a ``LogWarning``."""
     warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)

@@ -1,4 +1,4 @@
-"""Sums over the parts of a log, for policies that learn by sums, on this machine or on a Ray cluster.
+"""Sum the parts of a log for linear policies, which learn from sums, on this machine or on a Ray cluster.
 
 On a cluster (extra ``ray``) a part is a task: its worker reads the rows and returns their sums, so that no rows are
 sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task
@@ -32,14 +32,14 @@ from daband.policies._ridge import RidgePolicy
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-#: Number of times a part is submitted before it counts as failed: a part that always kills its worker is at fault.
-_ATTEMPTS = 5
-#: Parts in progress per worker, so that no worker waits for the driver.
-_PER_WORKER = 2
-#: Bytes of the object store of a local cluster: its processes exchange little data.
-_OBJECT_STORE = 256 * 2**20
-#: More threads do not help: files cannot be read faster.
-_THREADS = min(4, os.cpu_count() or 1)
+#: The number of times that a part is submitted before it counts as failed.
+_MAX_ATTEMPTS = 5
+#: The number of submitted parts per worker, so that no worker waits for the driver.
+_PARTS_PER_WORKER = 2
+#: The size of the object store of a local cluster, in bytes; its processes exchange little data.
+_OBJECT_STORE_BYTES = 256 * 2**20
+#: The maximum number of threads. More would not read files faster.
+_MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
 def weighted_batches(
@@ -59,15 +59,14 @@ def weighted_batches(
         yield batch, weights
 
 
-def sums_of_part(
-    policy: RidgePolicy, log: ParquetLog, part: LogPart, column: str | None, *, threads: int = 1
-) -> RidgeSums:
-    """Return the sums over the rounds of one part of a log; ``column`` has their weights, and ``policy`` is unchanged.
+def sum_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, column: str | None, *, threads: int = 1) -> RidgeSums:
+    """Return the sums over the rounds of one part of a log, whose weights are in ``column``.
 
-    Every batch is summed separately, and the sums are added in order: ``threads`` affects only the time.
+    The policy does not change. Every batch is summed separately, and the sums are added in order, so that ``threads``
+    affects only the time.
     """
 
-    def summed(rounds: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
+    def sum_batch(rounds: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
         sums = policy.empty_sums()
         batch, weights = rounds
         try:
@@ -78,39 +77,40 @@ def sums_of_part(
 
     total = policy.empty_sums()
     batches = weighted_batches(policy, log, part, column)
-    every = map(summed, batches) if threads == 1 else (sums for _, sums in _in_order(summed, batches, threads=threads))
-    for sums in every:
+    in_threads = (sums for _, sums in _map_in_order(sum_batch, batches, threads=threads))
+    batch_sums = map(sum_batch, batches) if threads == 1 else in_threads
+    for sums in batch_sums:
         total.merge(sums)
     return total
 
 
-def _in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
-    """Yield every item with its result of ``work``, in order; threads work on the next items meanwhile."""
+def _map_in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: int) -> Iterator[tuple[T, Result]]:
+    """Yield every item with the result of ``work``, in order, while threads work on the next items."""
     with ThreadPoolExecutor(threads) as pool:
-        under_way: deque[tuple[T, Future[Result]]] = deque()
+        pending: deque[tuple[T, Future[Result]]] = deque()
         for item in items:
-            under_way.append((item, pool.submit(work, item)))
-            if len(under_way) > threads:
-                first, future = under_way.popleft()
+            pending.append((item, pool.submit(work, item)))
+            if len(pending) > threads:
+                first, future = pending.popleft()
                 yield first, future.result()
-        for first, future in under_way:
+        for first, future in pending:
             yield first, future.result()
 
 
-def sums_in_turn(
+def sum_parts_locally(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums]]:
     """Yield every part with its sums, in order; threads work on the next parts."""
-    inside = -(-_THREADS // max(len(parts), 1))  # few parts are distributed batch by batch
+    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # few parts are distributed batch by batch
 
     def summed(part: LogPart) -> RidgeSums:
-        return sums_of_part(policy, log, part, column, threads=inside)
+        return sum_part(policy, log, part, column, threads=threads_per_part)
 
     with one_blas_thread():  # threads work on separate parts, not on the products of one batch
-        yield from _in_order(summed, parts, threads=min(_THREADS, max(len(parts), 1)))
+        yield from _map_in_order(summed, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
 
 
-def sums_on_ray(
+def sum_parts_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
@@ -123,40 +123,41 @@ def sums_on_ray(
     ray = _import_ray()
     if not parts:
         return
-    with _connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
-        task = ray.remote(num_cpus=1, max_retries=0)(_work)
+    with _cluster_connection(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
+        task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
         shared = ray.put((policy, log, column))
-        ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        waiting: dict[int, Any] = {}
+        n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        submitted: dict[int, Any] = {}
 
         def submit(number: int) -> None:
-            waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
+            submitted[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
 
         def outcome(number: int, part: LogPart) -> RidgeSums:
-            for attempt in range(_ATTEMPTS):
+            for attempt in range(_MAX_ATTEMPTS):
                 if attempt:
                     submit(number)
                 try:
-                    return _task_result(ray, waiting[number])
+                    return _task_result(ray, submitted[number])
                 except WorkerDied:
                     continue
-            raise WorkerDied(f"{part.label}: {_ATTEMPTS} workers died over it; see the cluster's logs")
+            raise WorkerDied(f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's logs")
 
         try:
-            for number in range(min(ahead, len(parts))):
+            for number in range(min(n_ahead, len(parts))):
                 submit(number)
             for number, part in enumerate(parts):
                 yield part, outcome(number, part)
-                del waiting[number]
-                if number + ahead < len(parts):
-                    submit(number + ahead)
+                del submitted[number]
+                if number + n_ahead < len(parts):
+                    submit(number + n_ahead)
         finally:
-            _cancel_tasks(ray, waiting.values())
+            _cancel_tasks(ray, submitted.values())
 
 
-def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+def _sum_task(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+    """Return the sums of one part, in a worker."""
     policy, log, column = shared
-    return sums_of_part(policy, log, part, column)
+    return sum_part(policy, log, part, column)
 
 
 def _import_ray() -> Any:
@@ -168,36 +169,36 @@ def _import_ray() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise InvalidInput("running on a cluster needs Ray: pip install 'daband[ray]'") from None
+        raise InvalidInput("engine='ray' needs Ray: pip install 'daband[ray]'") from None
     return ray
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
+def _cluster_connection(ray: Any, address: str, workers: int) -> Iterator[None]:
     """Connect to the cluster at ``address``; "local" starts one with this many workers and ends it afterwards."""
     if ray.is_initialized():  # a connection that the caller opened: used, and left open
         yield
         return
     threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
     common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": threads}}
-    files = None
+    temporary = None
     try:
         if address == "local":
             # A short path: the names of Unix sockets below it may have some hundred characters.
-            files = tempfile.mkdtemp(prefix="dr-")
-            local = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-            ray.init(address="local", _temp_dir=files, **local, **common)
+            temporary = tempfile.mkdtemp(prefix="dr-")
+            local = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            ray.init(address="local", _temp_dir=temporary, **local, **common)
         else:
             try:
                 _check_reachable(address)
                 ray.init(address=address, **common)
             except (OSError, ValueError, RuntimeError) as error:
-                raise InvalidInput(f"no Ray cluster answers at {address!r}: {error}") from None
+                raise InvalidInput(f"ray_address must be a running Ray cluster, got {address!r}: {error}") from None
         yield
     finally:
         ray.shutdown()
-        if files is not None:
-            shutil.rmtree(files, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _task_result(ray: Any, reference: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The training loop: one run, several in step with common gradient steps, or candidates one after the other."""
+"""Train one policy, several with common gradient steps, or the candidates of ``choose``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from daband.training._trainer import (
     check_domains,
     source_phase,
 )
-from daband.training._work_folder import stop_signals_deferred
+from daband.training._work_folder import defer_stop_signals
 
 
 def train(
@@ -46,18 +46,18 @@ def train(
     """Train a policy on source rewards and unlabelled target contexts.
 
     Args:
-        policy: changed in place.
+        policy: the policy, changed in place.
         source: the domain in which rounds are played and rewarded (or a log of such rounds).
-        target: contexts of the target. Target rewards cannot be passed here.
-        episodes: the number of episodes. By default 300; a source with fewer rounds is shown again, up to five times in
-            all (a log once), and ``Run.note`` reports it.
-        episode_length: rounds of an episode; the policy adapts after each.
-        seed: fixes the order of contexts; the policy's seed by default.
-        directory: the run's folder. Called again with the same settings, an interrupted run resumes and ends with the
-            same result, bit for bit, as an uninterrupted one. Ctrl-C and SIGTERM wait for the end of the episode and
-            save it; a second one stops at once. A folder is used by one process at a time.
+        target: unlabelled contexts of the target, or None. Target rewards cannot be passed.
+        episodes: the number of episodes, 300 by default. A source with fewer rounds is shown again, up to five times in
+            total (a log only once); ``Run.note`` then reports it.
+        episode_length: the number of rounds per episode. The policy adapts after each episode.
+        seed: determines the order of contexts; the policy's seed by default.
+        directory: the run's folder. A second call with the same settings resumes an interrupted run, which ends with
+            the same result, bit for bit. Ctrl-C and SIGTERM wait for the end of the episode and save it; a second
+            Ctrl-C stops at once. Only one process can use a folder at a time.
         config: more settings to store in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``, more if a save takes long; 0 saves every episode.
+        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
         progress: called after every episode with its record.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -90,21 +90,21 @@ def continue_on_target(
     save_every: float = 30.0,
     progress: Progress | None = None,
 ) -> Run:
-    """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
+    """Continue training in the target, once target rewards are available.
 
-    The policy updates by its usual rule; a target round counts as much as a source round. Fewer than ``rounds`` rounds
-    are played if the target has fewer contexts; the last episode may be shorter than ``episode_length``.
+    A target round counts as much as a source round. Fewer than ``rounds`` rounds are played if the target has fewer
+    contexts. The last episode may be shorter than ``episode_length``.
 
     Args:
-        policy: changed in place.
-        target: the target with its rewards, e.g. ``pair.target_labelled``, contexts that evaluation does not use; or a
-            log of rounds that were played there (``learn_log`` takes files of any size).
+        policy: the policy, changed in place.
+        target: the target with rewards, e.g. ``pair.target_labelled``, whose contexts evaluation does not use; or a log
+            of target rounds (for files of any size, use ``learn_log``).
         rounds: the maximum number of rounds.
-        episode_length: rounds of an episode; the policy adapts after each.
-        seed: fixes the order of contexts; the policy's seed by default.
+        episode_length: the number of rounds per episode. The policy adapts after each episode.
+        seed: determines the order of contexts; the policy's seed by default.
         directory: the folder of this phase, as in ``train``.
         config: more settings to store in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``, more if a save takes long; 0 saves every episode.
+        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
         progress: called after every episode with its record.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -118,7 +118,7 @@ def continue_on_target(
         check_int("episode_length", episode_length, minimum=1),
     )
     if not isinstance(target, LabelledDomain):
-        missing = ": this pair has no rewards of the target to continue on" if target is None else ""
+        missing = ": this pair has no target rewards" if target is None else ""
         raise InvalidInput(
             "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
             f"{type(target).__name__}{missing}"
@@ -140,8 +140,8 @@ def continue_on_target(
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
-    """Return True if these policies can be trained in a stack: several neural ones of one shape and recipe."""
-    if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
+    """Return True if these are several neural policies of one shape and recipe, which can be trained together."""
+    if len(policies) < 2 or not all(isinstance(policy, Policy) and policy.learns_by_gradients for policy in policies):
         return False
     from daband.neural._neural_linucb import can_stack  # imports torch
 
@@ -149,17 +149,17 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
 
 
 def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play phases in step: rounds are played run by run, gradient steps are taken for all at once.
+    """Play several phases together: rounds are played run by run, and gradient steps are taken for all runs at once.
 
-    On a GPU five stacked seeds took about half the time of five separate runs. Every run's result equals that of a
-    separate run, up to rounding, and its folder can be resumed separately; the time is divided among the runs. A run
-    that fails has its exception in the returned list; the others continue.
+    On a GPU, five stacked seeds took about half the time of five separate runs. Each result equals that of a separate
+    run, up to rounding, and each folder can be resumed separately. A run that fails has its exception in the returned
+    list, and the others continue.
     """
     if not phases:
         return []
     if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
-            "only different neural policies of one shape and recipe can be stacked; train them one after another"
+            "policies must be different neural ones of one shape and recipe to be stacked; train them one after another"
         )
     group = RunGroup(phases)
     run_groups([group])
@@ -167,7 +167,7 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
 
 
 def run_phase(phase: Phase) -> Run:
-    """Play one phase; raise if it fails."""
+    """Play one phase, and return its run. Raise its exception if it fails."""
     (outcome,) = train_stacked([phase])
     if isinstance(outcome, Exception):
         raise outcome
@@ -175,9 +175,9 @@ def run_phase(phase: Phase) -> Run:
 
 
 class RunGroup:
-    """One run, or several in step. A run that raises is dropped, and the others continue.
+    """One run, or several runs with common gradient steps. A run that raises is dropped, and the others continue.
 
-    ``step`` plays an episode of every run that is not ahead of the others. Several runs take stacked gradient steps.
+    ``step`` plays an episode of every run that is not ahead of the others.
     """
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
@@ -189,14 +189,15 @@ class RunGroup:
         self.seconds: list[float] = []
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
-            with stop_signals_deferred(wanted=in_folder):  # the first save of a new folder must be complete
+            with defer_stop_signals(wanted=in_folder):  # the first save of a new folder must be complete
                 for index in range(self._size):
-                    self._attempt(index, partial(self._begin, index))
+                    self._try_run(index, partial(self._start, index))
         except BaseException:
             self.stop()
             raise
 
-    def _begin(self, index: int) -> None:
+    def _start(self, index: int) -> None:
+        """Create the trainer of a run."""
         self._trainers[index] = Trainer(self.phases[index])
 
     @property
@@ -205,9 +206,9 @@ class RunGroup:
         return any(trainer.folder is not None for trainer in self._trainers.values())
 
     @property
-    def over(self) -> bool:
-        """True if every run is over or has failed."""
-        return all(trainer.over for trainer in self._trainers.values())
+    def finished(self) -> bool:
+        """True if every run is finished or has failed."""
+        return all(trainer.finished for trainer in self._trainers.values())
 
     @property
     def episode(self) -> int:
@@ -221,39 +222,39 @@ class RunGroup:
 
     @property
     def episodes(self) -> int:
-        """Episodes of each run."""
+        """The number of episodes of each run."""
         return self.phases[0].episodes
 
     def step(self) -> None:
         """Play the next episode."""
         trainers = self._trainers
-        behind = min(trainer.episode for trainer in trainers.values() if not trainer.over)
-        present = [index for index, trainer in trainers.items() if trainer.episode == behind and not trainer.over]
+        number = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
+        running = [index for index, trainer in trainers.items() if trainer.episode == number and not trainer.finished]
         # Resumed runs may be ahead: they wait.
-        play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
-        present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
+        play = partial(Trainer.play, episode_start=time.perf_counter(), n_runs=len(running))
+        running = [index for index in running if self._try_run(index, partial(play, trainers[index]))]
         if self._size == 1:
-            for index in present:
-                self._attempt(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
+            for index in running:
+                self._try_run(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
         from daband.neural._neural_linucb import adapt_stacked
 
-        for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
-            self._attempt(index, partial(trainers[index].close, measured))
+        for index, metrics in zip(running, adapt_stacked([trainers[i].policy for i in running]), strict=True):
+            self._try_run(index, partial(trainers[index].close, metrics))
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of the remaining episodes, by those after the first, which includes preparations; None before."""
-        measured = self.seconds[1:]
-        return sum(measured) / len(measured) * (self.episodes - self.episode) if measured else None
+        """The estimated seconds for the remaining episodes, from all but the first; None before two episodes."""
+        durations = self.seconds[1:]
+        return sum(durations) / len(durations) * (self.episodes - self.episode) if durations else None
 
     def save(self) -> None:
         """Write every run into its folder."""
         for index in list(self._trainers):
-            self._attempt(index, self._trainers[index].save)
+            self._try_run(index, self._trainers[index].save)
 
     def stop(self) -> None:
-        """Release the folders; a later call resumes from them."""
+        """Unlock the folders. A later call resumes from them."""
         for trainer in self._trainers.values():
             trainer.stop()
 
@@ -264,9 +265,10 @@ class RunGroup:
             for index in range(self._size)
         ]
 
-    def _attempt(self, index: int, what: Callable[[], None]) -> bool:
+    def _try_run(self, index: int, action: Callable[[], None]) -> bool:
+        """Call ``action`` for a run, and return True; if it raises, drop the run and return False."""
         try:
-            what()
+            action()
         except Exception as error:
             self._failed[index] = error
             if index in self._trainers:
@@ -275,7 +277,7 @@ class RunGroup:
 
 
 def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
-    """Play two episodes of each group, to estimate the remaining time; then all groups to the end, the quickest first.
+    """Play two episodes of each group, to estimate the remaining times, and then all groups, the quickest first.
 
     ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
     every run that has a folder.
@@ -285,12 +287,12 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
         for group in groups:
             group.save()
 
-    with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
+    with defer_stop_signals(wanted=any(group.has_folder for group in groups)) as request:
         try:
-            while running := [group for group in groups if not group.over]:
+            while running := [group for group in groups if not group.finished]:
                 running.sort(key=lambda group: group.seconds_left or 0.0)
-                unknown = [group for group in running if group.seconds_left is None]
-                for group in unknown or running[:1]:
+                unmeasured = [group for group in running if group.seconds_left is None]
+                for group in unmeasured or running[:1]:
                     started = time.perf_counter()
                     group.step()
                     group.seconds.append(time.perf_counter() - started)
@@ -302,20 +304,21 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
                 group.stop()
 
 
-# Candidates: one policy of each per seed.
-
-
 @dataclass(frozen=True)
 class CandidateProgress:
     """The progress of training all candidates."""
 
-    #: The candidate that played last.
+    #: The name of the candidate that played last.
     candidate: str
+    #: The number of its episodes so far.
     episode: int
+    #: The number of its episodes in total.
     episodes: int
+    #: The number of trained policies.
     policies_done: int
+    #: The number of policies in total.
     policies: int
-    #: Until all candidates are trained, by the measured episodes of each; None before each has played two.
+    #: The estimated seconds until all candidates are trained; None before each has played two episodes.
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     fraction: float
@@ -323,10 +326,11 @@ class CandidateProgress:
     note: str = ""
 
 
-#: Training rounds for vectors, and the maximum number of times that a small source is shown.
-_ROUNDS, _MAX_PASSES = 4000, 5
-#: The same for vectors of at least this many numbers: regressions of many numbers need more rounds.
-_WIDE, _WIDE_ROUNDS, _WIDE_PASSES = 512, 8000, 10
+#: The number of training rounds for vectors, and the maximum number of passes over a small source.
+_VECTOR_ROUNDS, _VECTOR_PASSES = 4000, 5
+#: Minimum number of dimensions of a wide vector, and its rounds and passes: regressions on more dimensions need more.
+_MIN_WIDE_DIM, _WIDE_ROUNDS, _WIDE_PASSES = 512, 8000, 10
+#: The maximum number of episodes for vectors.
 _MAX_EPISODES = 125
 
 
@@ -342,17 +346,17 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     if len(pair.context_shape) > 1:
         return pair, None, episode_length
     source = copy.copy(pair.source)
-    wide = math.prod(pair.context_shape) >= _WIDE
-    rounds, passes = (_WIDE_ROUNDS, _WIDE_PASSES) if wide else (_ROUNDS, _MAX_PASSES)
+    is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
+    rounds, passes = (_WIDE_ROUNDS, _WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _VECTOR_PASSES)
     if not isinstance(source, LoggedDomain):
         source.passes = max(source.passes, min(passes, math.ceil(rounds / len(source))))
     rounds = max(len(source), min(source.rounds_available, rounds))
     length = min(max(episode_length, math.ceil(rounds / _MAX_EPISODES)), rounds)
-    number = max(1, rounds // length)
+    n_episodes = max(1, rounds // length)
     if isinstance(source, LoggedDomain):  # episodes are equally long: drop as few rounds of the log as possible
-        number = min(range(number, number // 2, -1), key=lambda episodes: rounds % episodes)
-        length = rounds // number
-    return replace(pair, source=source), number, length
+        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda episodes: rounds % episodes)
+        length = rounds // n_episodes
+    return replace(pair, source=source), n_episodes, length
 
 
 def train_candidates(
@@ -371,19 +375,19 @@ def train_candidates(
 
     Args:
         pair: the source and target.
-        candidates: each has a ``name`` and ``build(pair, seed=, device=)``.
+        candidates: objects with a ``name`` and a method ``build(pair, seed=, device=)`` that returns a policy.
         seeds: the seeds of each candidate's policies.
         episodes: as in ``train``.
         episode_length: as in ``train``.
         device: "auto" (a GPU if available), "cpu", "cuda", ...
-        directory: every run has its own folder in it. Called again with the same settings, finished runs are read, and
-            interrupted runs continue.
+        directory: every run has its own folder in it. A second call with the same settings reads finished runs, and
+            resumes interrupted ones.
         progress: called after every episode.
-        first_answer: called with the name and the policy of each candidate that is trained while others are not, until
-            it returns a text; that is the next ``note`` of the progress.
+        first_answer: called with the name and the policy of each candidate that is trained before others, until it
+            returns a text, which is the next ``note`` of the progress.
     """
     policies: list[list[Policy]] = []
-    #: Policies that are trained in step, by their candidate.
+    #: Phases that are trained together, with the name of their candidate.
     work: list[tuple[str, list[Phase]]] = []
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
@@ -397,15 +401,16 @@ def train_candidates(
             work.append((candidate.name, phases))
         else:
             work += [(candidate.name, [phase]) for phase in phases]
-    _run(work, progress, first_answer)
+    _run_candidates(work, progress, first_answer)
     return policies
 
 
-def _run(
+def _run_candidates(
     work: list[tuple[str, list[Phase]]],
     progress: Callable[[CandidateProgress], None] | None,
     first_answer: Callable[[str, Policy], str] | None,
 ) -> None:
+    """Train groups of phases, and report the progress."""
     groups: list[RunGroup] = []
     answer = ""
 
@@ -415,23 +420,23 @@ def _run(
             raise group.failure
         if progress is None:
             return
-        if group.over and not answer and first_answer is not None and not all(other.over for other in groups):
+        if group.finished and not answer and first_answer is not None and not all(other.finished for other in groups):
             answer = first_answer(group.name, group.phases[0].policy)
-        now = _progress(group, groups)
-        progress(replace(now, note=answer) if answer else now)
+        current = _candidate_progress(group, groups)
+        progress(replace(current, note=answer) if answer else current)
 
-    with ExitStack() as begun:
+    with ExitStack() as started:
         for name, phases in work:
             groups.append(RunGroup(phases, name=name))
-            begun.callback(groups[-1].stop)
+            started.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
         run_groups(groups, after=after)
 
 
-def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
-    """Return the progress after an episode of ``now``."""
-    left = [0.0 if group.over else group.seconds_left for group in groups]
+def _candidate_progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    """Return the progress of all groups after an episode of the group ``now``."""
+    left = [0.0 if group.finished else group.seconds_left for group in groups]
     known = [seconds for seconds in left if seconds is not None]
     played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
@@ -447,9 +452,11 @@ def _progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
 
 
 def _slug(name: str) -> str:
+    """Return a name without characters that are not allowed in file names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
 
 
 def _on_gpu(policy: Policy) -> bool:
+    """Return True if the policy computes on a GPU."""
     device = getattr(getattr(policy, "learner", None), "device", None)
     return getattr(device, "type", "cpu") == "cuda"

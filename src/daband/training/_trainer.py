@@ -1,9 +1,10 @@
-"""The state of one run: an episode is played, the policy adapts, the episode is closed and, at intervals, saved.
+"""Play the episodes of one training run, and save the run in its folder.
 
-In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and
-``policy.safetensors`` the policy after the last saved episode. The policy is written last and names its episode. So
-after a crash between two writes the other files may be longer than needed, and the extra rounds are played again with
-the same result. The policy file also has a digest of the rounds and episodes up to its own: a changed bit is an error.
+For each episode, rounds are played, the policy adapts, and the episode is recorded. In a run's folder, ``config.json``
+has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and ``policy.safetensors`` the policy after the
+last saved episode. The policy is written last and names its episode. So after a crash between two writes the other
+files may be longer than needed, and the extra rounds are played again with the same result. The policy file also has a
+digest of the rounds and episodes up to its own: a changed bit is an error.
 """
 
 from __future__ import annotations
@@ -37,13 +38,18 @@ from daband.training._work_folder import Folder, as_json
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
+#: A function that is called with the record of every episode.
 Progress = Callable[[dict[str, float]], None]
 #: Rounds or contexts of some domains, each with its domain's name; None for the only source or the only target.
 ByDomain = list[tuple[str | None, Any]]
-_PREVIEW_BYTES = 1 << 30
+#: The maximum size of the contexts to which a transform is fitted, in bytes.
+_MAX_SAMPLE_BYTES = 1 << 30
+#: The columns of ``rounds.npz``.
 _COLUMNS = ("arm", "reward", "regret", "propensity")
+#: The default number of episodes.
 _DEFAULT_EPISODES = 300
-_MOST_PASSES = 5
+#: The maximum number of passes over a small source by default.
+_MAX_PASSES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Run:
-    """The history of a run in the domain where it was played: a row per round, a record per episode.
+    """The result of a training run: one row per round, and one record per episode.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -82,11 +88,17 @@ class Run:
     (16, (16,), 2)
     """
 
+    #: The chosen arms, (rounds,).
     arm: IntArray
+    #: Their rewards, (rounds,).
     reward: FloatArray
+    #: The expected regret of each round, (rounds,); NaN if it is not known.
     regret: FloatArray
+    #: The probability of each chosen arm, (rounds,).
     propensity: FloatArray
+    #: The metrics of each episode, by name.
     episodes: list[dict[str, float]]
+    #: The duration of the run in seconds.
     seconds: float
     #: A default that was chosen for the caller, such as the number of passes over a small source; may be empty.
     note: str = ""
@@ -112,7 +124,7 @@ class Run:
 
 @dataclass
 class History:
-    """The history so far: a row per round, a record per episode, and the seconds it took."""
+    """The history of a run so far: the rounds and the record of each episode, and the duration in seconds."""
 
     #: The columns of each episode's rounds.
     rounds: list[dict[str, AnyArray]] = field(default_factory=list)
@@ -130,29 +142,36 @@ class History:
 
     def digest(self) -> str:
         """Return a digest of all rounds and records."""
-        mark = hashlib.sha256(self.lines().encode())
+        digest = hashlib.sha256(self.lines().encode())
         for name in _COLUMNS:
-            mark.update(np.ascontiguousarray(self.column(name)).tobytes())
-        return mark.hexdigest()
+            digest.update(np.ascontiguousarray(self.column(name)).tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds that a policy plays in one domain, optionally with unlabelled contexts of the other."""
+    """A phase of training: rounds in one domain, optionally with unlabelled contexts of the target."""
 
     policy: Policy
+    #: "source" or "target".
     domain_name: str
+    #: The domain of the rounds.
     domain: LabelledDomain
+    #: Target contexts, or None.
     unlabelled: Contexts | None
+    #: The number of episodes.
     episodes: int
+    #: The seed of the order of contexts.
     seed: int
     settings: TrainSettings = field(default_factory=TrainSettings)
+    #: The maximum number of rounds, or None.
     rounds: int | None = None
+    #: The text of ``Run.note``.
     note: str = ""
 
     @property
     def episode_length(self) -> int:
-        """Rounds of an episode."""
+        """The number of rounds per episode."""
         return self.settings.episode_length
 
     def bounds(self, episode: int) -> tuple[int, int]:
@@ -161,7 +180,7 @@ class Phase:
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
-        """Return the rounds of an episode, and its unlabelled contexts, if any, domain by domain."""
+        """Return the rounds and the unlabelled contexts of an episode, by domain."""
         start, stop = self.bounds(episode)
         rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
@@ -172,24 +191,24 @@ class Phase:
         """Return the content of ``config.json``."""
         training = {
             "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
-            "rounds": self.rounds, "seed": self.seed, "data": self._fingerprint(),
+            "rounds": self.rounds, "seed": self.seed, "data": self._data_digest(),
         }  # fmt: skip
         policy = {**self.policy.settings(), "name": self.policy.name}
         return {"policy": policy, **(self.settings.config or {}), "training": training}
 
-    def _fingerprint(self) -> str:
-        """Return a short digest of the data, so that a folder with other data is not used for this run."""
-        last = self.bounds(self.episodes - 1)[1]
-        mark = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
-        for start in (0, max(0, last - 4)):
-            rounds = self.domain.rounds(start, min(start + 4, last), seed=self.seed)
-            mark.update(np.ascontiguousarray(rounds.contexts).tobytes())
-            mark.update(np.ascontiguousarray(rounds.rewards).tobytes())
-        return mark.hexdigest()[:16]
+    def _data_digest(self) -> str:
+        """Return a short digest of the data, by which a folder recognises other data."""
+        n_rounds = self.bounds(self.episodes - 1)[1]
+        digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
+        for start in (0, max(0, n_rounds - 4)):
+            rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.seed)
+            digest.update(np.ascontiguousarray(rounds.contexts).tobytes())
+            digest.update(np.ascontiguousarray(rounds.rewards).tobytes())
+        return digest.hexdigest()[:16]
 
 
 class Trainer:
-    """The state of one run. For each episode the caller calls ``play``, adapts the policy, and calls ``close``."""
+    """The state of one training run. For each episode, call ``play``, adapt the policy, and call ``close``."""
 
     def __init__(self, phase: Phase) -> None:
         policy = phase.policy
@@ -203,73 +222,72 @@ class Trainer:
                 self.folder.claim("config.json", phase.config())
                 self.history = self._resume(self.folder)
             if not policy.prepared:
-                _prepare(phase)
+                _fit_transform(phase)
         except BaseException:
             if self.folder is not None:
                 self.folder.release()
             raise
         policy.plan(phase.episodes)
-        self._since = time.perf_counter()
-        self._beside = 1
-        self._watch = CollapseWatch()
+        self._episode_start = time.perf_counter()
+        self._n_runs = 1
+        self._collapse_watch = CollapseWatch()
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
-            self._watch.observe(record)
+            self._collapse_watch.observe(record)
         self._played: RewardedDecision | None = None
         self._unlabelled: ByDomain = []
 
     @property
     def episode(self) -> int:
-        """The next episode."""
+        """The index of the next episode."""
         return len(self.history.episodes)
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """True if every episode is closed."""
         return self.episode >= self.phase.episodes
 
-    def play(self, *, since: float | None = None, beside: int = 1) -> None:
+    def play(self, *, episode_start: float | None = None, n_runs: int = 1) -> None:
         """Play the rounds of the next episode, and show the policy its target contexts.
 
-        If ``beside`` runs take turns, they divide the time of an episode that started at ``since``, and save
-        proportionally less often.
+        If ``n_runs`` runs take turns, they divide the time since ``episode_start``, and save proportionally less often.
         """
-        self._since, self._beside = self._since if since is None else since, beside
+        self._episode_start, self._n_runs = self._episode_start if episode_start is None else episode_start, n_runs
         rounds, self._unlabelled = self.phase.read(self.episode)
         self._played = _play_episode(self.phase, rounds, self.history)
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
 
-    def close(self, measured: dict[str, float] | Exception) -> None:
-        """Record the episode with the numbers that ``adapt`` measured, or raise its exception."""
-        if isinstance(measured, Exception):
-            raise measured
+    def close(self, metrics: dict[str, float] | Exception) -> None:
+        """Record the episode with the metrics of ``adapt``, or raise the exception of ``adapt``."""
+        if isinstance(metrics, Exception):
+            raise metrics
         history = self.history
-        if measured and self._played is not None and self._unlabelled:
-            measured = {**measured, **_bound_so_far(self.policy, self._played, self._unlabelled, history, measured)}
-        record = _record(self.episode, history, measured)
-        for message in self._watch.observe(record):
+        if metrics and self._played is not None and self._unlabelled:
+            metrics = {**metrics, **_bound_terms(self.policy, self._played, self._unlabelled, history, metrics)}
+        record = _episode_record(self.episode, history, metrics)
+        for message in self._collapse_watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
         history.episodes.append(record)
         now = time.perf_counter()
-        history.seconds += (now - self._since) / self._beside
-        self._since = now
-        if self.folder is not None and (self.folder.due() or self.over):
+        history.seconds += (now - self._episode_start) / self._n_runs
+        self._episode_start = now
+        if self.folder is not None and (self.folder.due() or self.finished):
             self.save()
         if self.progress is not None:
             self.progress(record)
 
     def save(self) -> None:
-        """Write the history into the folder, if the run has one, and then the policy."""
+        """Write the history and then the policy into the folder, if the run has one."""
         if self.folder is None:
             return
-        begun = time.perf_counter()
+        started = time.perf_counter()
         columns = {name: self.history.column(name) for name in _COLUMNS}
         write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.lines())
-        reached = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
-        notes = {**reached, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
+        counts = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
+        notes = {**counts, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
-        self.folder.note_save(begun, turns=self._beside)
+        self.folder.record_save(started, n_runs=self._n_runs)
 
     def _resume(self, folder: Folder) -> History:
         """Restore the policy of the last saved episode and return the history up to it.
@@ -280,7 +298,7 @@ class Trainer:
         policy, path = self.policy, folder.path / "policy.safetensors"
         history = History()
         if not os.path.lexists(path):
-            self._beside = 1
+            self._n_runs = 1
             self.save()
             return history
         try:
@@ -300,11 +318,11 @@ class Trainer:
                 raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
+            raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start again") from error
         return history
 
     def stop(self) -> None:
-        """Release the folder; a later call resumes from it."""
+        """Unlock the folder. A later call resumes from it."""
         if self.folder is not None:
             self.folder.release()
 
@@ -314,23 +332,23 @@ class Trainer:
         return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
 
-def _bound_so_far(
-    policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, measured: Mapping[str, float]
+def _bound_terms(
+    policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, metrics: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
 
     The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
     """
-    last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    live = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last)
+    last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
+    bound = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last_record)
     target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
     low, high = policy.reward_moments.observed
-    return live.add(
+    return bound.add(
         source=_unit_scale(played, low, high),
         reward=(played.reward - low) / (high - low),
         regret=history.rounds[-1]["regret"][-len(played.arm) :] / (high - low),
         target=_unit_scale(target, low, high),
-        accuracy=measured.get("discriminator_accuracy"),
+        accuracy=metrics.get("discriminator_accuracy"),
     )
 
 
@@ -358,34 +376,36 @@ def _play_episode(phase: Phase, episode: ByDomain, history: History) -> Rewarded
     return join_decisions(played) if played else None
 
 
-def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
-    before = history.episodes[-1]["regret"] if history.episodes else 0.0
+def _episode_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
+    """Return the record of the last episode: its number, regret so far, mean reward and metrics."""
+    old_regret = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.rounds[-1]["regret"]
-    total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
+    total = None if old_regret is None or np.isnan(regret).any() else old_regret + float(regret.sum())
     reward = float(history.rounds[-1]["reward"].mean())
-    return {"episode": episode + 1, "regret": total, "reward": reward, **measured}  # type: ignore[dict-item]
+    return {"episode": episode + 1, "regret": total, "reward": reward, **metrics}  # type: ignore[dict-item]
 
 
-def _prepare(phase: Phase) -> None:
-    """Fit the transform on the contexts the run will see, as many as fit in memory, without labels."""
+def _fit_transform(phase: Phase) -> None:
+    """Fit the policy's transform on unlabelled contexts of the run, as many as fit in memory."""
     policy = phase.policy
-    item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
-    n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
-    both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
+    item_bytes = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
+    n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * item_bytes)))
+    n_rows = min(phase.episodes * phase.episode_length, n_rows)
+    streams = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
     batches: dict[int, AnyArray] = {}
-    for domain, called in zip(both, (phase.domain_name, "target"), strict=False):
-        fraction = min(n, len(domain)) / len(domain)
-        for name, part in domain.by_name.items():
+    for stream, default_name in zip(streams, (phase.domain_name, "target"), strict=False):
+        fraction = min(n_rows, len(stream)) / len(stream)
+        for name, part in stream.by_name.items():
             rows = part.batch(0, math.ceil(fraction * len(part)), seed=phase.seed)
-            batches[policy.domains.index(name or called)] = rows
+            batches[policy.domains.index(name or default_name)] = rows
     policy.prepare(*(batches[number] for number in sorted(batches)))
 
 
 def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
-    """Return the checked phase that ``train`` plays. Without ``episodes``, a rule sets their number.
+    """Return the checked phase that ``train`` plays.
 
-    The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
-    rounds would be counted again). If even one episode is longer than the source, it is cut to the source's length.
+    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times in total; a log is
+    shown once, as its rounds would be counted again. An episode is at most as long as the source.
     """
     note = ""
     check_domains(policy, source, target)
@@ -396,25 +416,25 @@ def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None
         settings = replace(settings, episode_length=length)
     else:
         check_int("episodes", episodes, minimum=1)
-    fitting = source.rounds_available // length
+    max_episodes = source.rounds_available // length
     if episodes * length > source.rounds_available:
         raise InvalidInput(
             f"{episodes} episodes of {length} are {episodes * length} rounds, but the source has "
-            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
-            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {length}")
-            + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, so that contexts "
-            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
+            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); use "
+            + (f"at most episodes={max_episodes}" if max_episodes else f"a shorter episode_length than {length}")
+            + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, which shows contexts "
+            "again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
     return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
 
 
 def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
-    """Return the source with the default number of passes, the episodes, their length, and a line that reports it."""
-    wanted = _DEFAULT_EPISODES * length
-    if source.rounds_available >= wanted:
+    """Return the source with the default number of passes, the number and length of episodes, and a note."""
+    default_rounds = _DEFAULT_EPISODES * length
+    if source.rounds_available >= default_rounds:
         return source, _DEFAULT_EPISODES, length, ""
     if not isinstance(source, LoggedDomain):
-        passes = min(max(source.passes, _MOST_PASSES), math.ceil(wanted / len(source)))
+        passes = min(max(source.passes, _MAX_PASSES), math.ceil(default_rounds / len(source)))
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes
@@ -426,14 +446,14 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
 
 
 def check_unlabelled(target: Contexts | None) -> None:
-    """Raise if ``target`` is not a stream of contexts, or has rewards."""
+    """Raise an error if ``target`` is not a stream of contexts, or has rewards."""
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
         kind = type(target).__name__
         raise InvalidInput(f"target must be a stream of contexts without rewards, e.g. pair.target, got {kind}")
 
 
 def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, what: str = "source") -> None:
-    """Raise if a domain, called ``what`` in messages, or the unlabelled contexts do not fit the policy."""
+    """Raise an error if a domain or the target contexts do not fit the policy; ``what`` names the domain in errors."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, LabelledDomain):
@@ -442,7 +462,7 @@ def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | Non
     for name, contexts in ((what, domain), ("target", target)):
         if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(
-                f"{name} has contexts of shape {tuple(contexts.context_shape)}, the policy takes {policy.context_shape}"
+                f"{name} must have contexts of shape {policy.context_shape}, got {tuple(contexts.context_shape)}"
             )
     if domain.n_arms != policy.n_arms:
-        raise InvalidInput(f"{what} has {domain.n_arms} arms, the policy {policy.n_arms}")
+        raise InvalidInput(f"{what} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}")

@@ -1,8 +1,7 @@
-"""The folder of a long task: identified by its settings, locked by one process, saved before a signal ends it.
+"""Manage the folder of a long task, which one process locks, and defer signals until the task is saved.
 
-Runs, log fits and choices use such a folder. A settings file identifies the task: other settings are rejected, with
-an error that names the first difference. Results are stored next to it. ``done`` is written last, with the digests
-of the files, so that a changed bit is an error and never a different result.
+Runs, log fits and audits use such a folder. A settings file identifies the task. Other settings are rejected, with an
+error that names the first difference. Results are stored next to the settings file.
 """
 
 from __future__ import annotations
@@ -21,21 +20,27 @@ from typing import Any, Self
 from daband._files import locked, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
-#: Minimum time between two saves, as a multiple of the time of a save, so that saving takes less than a
-#: twentieth of the total even though long tasks write more each time.
-_SAVES_APART = 20.0
+#: The minimum time between two saves, as a multiple of the duration of a save. So saving takes less than a twentieth of
+#: the total time.
+_SAVE_INTERVAL_FACTOR = 20.0
 
 
 class Folder:
-    """A locked folder: call ``release``, or the lock ends with the process. ``what`` names its content."""
+    """A folder that is locked by this process until ``release`` is called.
+
+    Args:
+        path: the folder, which is created if needed.
+        what: the name of its content in error messages.
+        save_every: the minimum number of seconds between two saves.
+    """
 
     def __init__(self, path: str | Path, *, what: str = "a run", save_every: float = 0.0) -> None:
         self.path = make_folder(path)
         self.what = what
-        self._save_every = self._apart = save_every
+        self._save_every = self._save_interval = save_every
         self._lock = ExitStack()
         self._lock.enter_context(locked(self.path, wait=False))
-        self._saved = time.perf_counter()
+        self._last_save = time.perf_counter()
         remove_orphans(self.path)
 
     def release(self) -> None:
@@ -49,27 +54,31 @@ class Folder:
         self.release()
 
     def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings, or raise an error if the folder has other settings."""
-        path, wanted = self.path / file, as_json(settings)
+        """Write the settings to ``file``, or raise an error if that file has other settings."""
+        path, expected = self.path / file, as_json(settings)
         if not os.path.lexists(path):
-            write_json(path, wanted, sort_keys=True)
+            write_json(path, expected, sort_keys=True)
             return
         try:
-            different = difference(read_json(path), wanted)
+            different = difference(read_json(path), expected)
         except DataError as error:
-            raise InvalidInput(f"{error}; remove the folder to start anew") from None
+            raise InvalidInput(f"{error}; remove the folder to start again") from None
         if different:
             text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
             raise InvalidInput(text)
 
     def due(self) -> bool:
         """Return True if it is time to save."""
-        return time.perf_counter() - self._saved >= self._apart
+        return time.perf_counter() - self._last_save >= self._save_interval
 
-    def note_save(self, begun: float, *, turns: int = 1) -> None:
-        """Record the end of a save that started at ``begun``, and set the time of the next; ``turns`` multiplies it."""
-        self._saved = time.perf_counter()
-        self._apart = max(self._save_every, _SAVES_APART * turns * (self._saved - begun)) if self._save_every else 0.0
+    def record_save(self, started: float, *, n_runs: int = 1) -> None:
+        """Record that a save that started at ``started`` has ended, and set the time of the next save.
+
+        If ``n_runs`` runs take turns, each saves proportionally less often.
+        """
+        self._last_save = time.perf_counter()
+        interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - started)
+        self._save_interval = max(self._save_every, interval) if self._save_every else 0.0
 
 
 def as_json(settings: Mapping[str, Any]) -> Any:
@@ -77,42 +86,40 @@ def as_json(settings: Mapping[str, Any]) -> Any:
     try:
         return json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"settings must hold texts, numbers, lists and mappings, for JSON ({error})") from None
+        raise InvalidInput(f"settings must contain only strings, numbers, lists and mappings ({error})") from None
 
 
-def difference(before: Any, now: Any, path: str = "") -> str:
-    """Describe the first difference of two JSON values; empty if they are equal."""
-    if isinstance(before, dict) and isinstance(now, dict):
+def difference(stored: Any, given: Any, path: str = "") -> str:
+    """Return a description of the first difference between two JSON values; empty if they are equal."""
+    if isinstance(stored, dict) and isinstance(given, dict):
         # The data digest also depends on other settings: it is named only if nothing else differs.
-        for key in sorted(before.keys() | now.keys(), key=lambda key: (key == "data", key)):
-            different = difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+        for key in sorted(stored.keys() | given.keys(), key=lambda key: (key == "data", key)):
+            different = difference(stored.get(key), given.get(key), f"{path}.{key}" if path else key)
             if different:
                 return different
         return ""
-    return "" if before == now else f"{path}: there {before!r}, here {now!r}"
+    return "" if stored == given else f"{path}: there {stored!r}, here {given!r}"
 
 
-# Ctrl-C and SIGTERM: the current episode is finished and saved, then the signal takes effect.
-
+#: Signals that wait until the current episode is finished and saved.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _EndByDefault(BaseException):
-    """Unwinds training before a signal has its default effect, which ends the process at once."""
+class _DefaultSignalAction(BaseException):
+    """An exception that ends training before a signal has its default action, which ends the process."""
 
 
 class StopRequest:
-    """The signal that arrived during an episode, if any."""
+    """A request to stop: the signal that arrived during an episode, if any."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.previous: dict[int, Any] = {}
 
     def obey(self, save: Callable[[], None]) -> None:
-        """If a signal has arrived, save, then do what the signal did before training started.
+        """If a signal has arrived, save and then call the handler that the signal had before training.
 
-        This raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If the caller's own handler only returns,
-        training continues.
+        That handler raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns, training continues.
         """
         if self.signal is None:
             return
@@ -121,24 +128,23 @@ class StopRequest:
         handler = self.previous[number]
         if not callable(handler):
             self.signal = number
-            raise _EndByDefault
+            raise _DefaultSignalAction
         handler(number, None)
 
 
 @contextmanager
-def stop_signals_deferred(*, wanted: bool) -> Iterator[StopRequest]:
-    """Record Ctrl-C and SIGTERM without acting on them; the caller obeys at the end of an episode.
+def defer_stop_signals(*, wanted: bool) -> Iterator[StopRequest]:
+    """Record Ctrl-C and SIGTERM in this block. The caller calls ``obey`` at the end of every episode.
 
     A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
-    system and one from its parent. Only the main thread can do this, and only a run with a folder needs it: in all
-    other cases signals act as usual.
+    system and one from its parent. Signals act as usual if not ``wanted``, or in other threads than the main one.
     """
     request = StopRequest()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield request
         return
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and request.signal == number:
             request.signal = None
             signal.signal(number, request.previous[number])
@@ -148,14 +154,14 @@ def stop_signals_deferred(*, wanted: bool) -> Iterator[StopRequest]:
 
     for number in _SIGNALS:
         handler = signal.getsignal(number)
-        if handler is not None and handler is not signal.SIG_IGN:  # neither set by foreign code nor meant to be ignored
+        if handler is not None and handler is not signal.SIG_IGN:  # not set by other code, and not ignored
             request.previous[number] = handler
-            signal.signal(number, note)
+            signal.signal(number, record)
     try:
-        with suppress(_EndByDefault):
+        with suppress(_DefaultSignalAction):
             yield request
     finally:
         for replaced, handler in request.previous.items():
             signal.signal(replaced, handler)
-        if request.signal is not None:  # its default ends the process, or no episode followed it
+        if request.signal is not None:  # its default action ends the process, or no episode followed it
             signal.raise_signal(request.signal)
