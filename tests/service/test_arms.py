@@ -65,6 +65,8 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
     while worker.run_once():
         pass
     worker.write_snapshot()
+    with served(files[1], sqlite_log) as client:
+        assert "new (" in client.get("/").text.partition("Without any reward when the file was exported")[2]
     learned = with_listed(model_from(store.model_content(number := store.current_model()), number), store.note("arms"))
     store.close()
     assert learned.deployed.arm_names == (*"abcdef", "new")

@@ -281,6 +281,7 @@ class Watch:
             "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
             "shift": self._shift(),
             "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(self.deployed.arm_names)],
+            "new_arms": self.deployed.new_arms,
             "models": {number: {"n": sums.n, **_interval(sums.mean())} for number, sums in self._models.items()},
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -261,6 +262,18 @@ class DeployedPolicy:
             new[: frozen.n_arms] = frozen.unrewarded
         grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members, unrewarded=new)
         return replace(self, frozen=grown, arm_names=catalogue.names)
+
+    @functools.cached_property
+    def new_arms(self) -> dict[str, float]:
+        """The arms without any reward, with the distance of their features to the nearest arm with rewards.
+
+        The unit is the usual distance between neighbours. Empty without a catalogue.
+        """
+        catalogue, new = self.frozen.catalogue, self.frozen.unrewarded
+        if catalogue is None or new is None or not (new & catalogue.offered[0]).any():
+            return {}
+        distances = catalogue.distances(~new)
+        return {self.arm_names[at]: float(distances[at]) for at in np.flatnonzero(new & catalogue.offered[0])}
 
     def limit_new_arms(self, fraction: float | None = None) -> NewArms | None:
         """Return the limit on decisions for arms without any reward, by default the file's; None without a limit."""
