@@ -132,12 +132,13 @@ print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 # Learn about a new arm
 # ---------------------
 #
-# ``add_arm`` takes the features. From its first rounds on, an arm has an effect of its own in addition to them.
+# ``add_arm`` takes the features. From its first rounds on, an arm has an effect of its own in addition to them. The
+# features explain the rewards of the other offers almost completely, so the effect of this one is learned slowly.
 
 number = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
-few = pair.table.contexts([{"age": 62, "income": 55}] * 20)
-before = policy.decide(few[:1]).mean[0, number]
-policy.update(few, [number] * 20, np.full(20, before - 2.0))
-after = policy.decide(few[:1]).mean[0, number]
-print(f"predicted {before:.2f}, and {after:.2f} after 20 rewards of {before - 2:.2f}")
+some = pair.table.contexts([{"age": 62, "income": 55}] * 100)
+before = policy.decide(some[:1]).mean[0, number]
+policy.update(some, [number] * 100, np.full(100, before - 2.0))
+after = policy.decide(some[:1]).mean[0, number]
+print(f"predicted {before:.2f}, and {after:.2f} after 100 rewards of {before - 2:.2f}")
 assert after < before - 0.5
