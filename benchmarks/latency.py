@@ -151,7 +151,8 @@ def cases(folder: Path) -> list[Case]:
 def exported(policy: Any, path: Path, contexts: Any, table: TableTransform | None) -> DeployedPolicy:
     """The deployed policy, from its file."""
     policy.deploy("target")
-    daband.export(policy, path, reference=contexts, table=table)
+    policy.table = table
+    daband.export(policy, path, reference=contexts)
     return daband.load_deployed(path)
 
 

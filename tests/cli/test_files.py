@@ -218,7 +218,8 @@ def test_decide_takes_a_folder_of_pictures(tmp_path):
 
     policy = library.Constant(context_shape=(3, 16, 16), n_arms=2, alpha=0.0, seed=0)
     policy.update(np.zeros((4, 3, 16, 16)), [0, 0, 1, 1], [0, 0, 1, 1])
-    library.export(policy, tmp_path / "p.daband", arm_names=["cat", "dog"], images=16)
+    policy.framing = (16, 16)
+    library.export(policy, tmp_path / "p.daband", arm_names=["cat", "dog"])
     (tmp_path / "photos").mkdir()
     for name in ("b", "a"):
         Image.new("RGB", (20, 18), (9, 200, 9)).save(tmp_path / "photos" / f"{name}.png")

@@ -179,8 +179,8 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"}, {"images": 32},
-         {"table": 3}, {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
+        [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"},
+         {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
          {"reference": np.ones((0, 2))}, {"reference": 3.0}, {"epsilon": 7}, {"epsilon": "half"}, {"least_rounds": -1},
          {"assessment": 3}, {"assessment": {"model": object()}}],
         ids=lambda wrong: next(iter(wrong)),

@@ -40,8 +40,9 @@ def on_images(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     policy = daband.LinUCB(context_shape=(3, 16, 16), n_arms=2, transform=daband.PCA(4))
     policy.prepare(np.random.default_rng(0).integers(0, 256, (20, 3, 16, 16), np.uint8))
-    daband.export(policy, folder / "any", images=(20, 16))
     daband.export(policy, folder / "same")
+    policy.framing = (20, 16)
+    daband.export(policy, folder / "any")
     return daband.load_deployed(folder / "any"), daband.load_deployed(folder / "same")
 
 

@@ -18,7 +18,6 @@ from daband._arguments import check_fraction, check_int, checked_class_names, fi
 from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband._files import check_writable, write_bytes
 from daband._image_layout import image_layout
-from daband._table_transform import TableTransform
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
@@ -43,8 +42,6 @@ def export(
     pair: Any = None,
     domain: str | None = None,
     arm_names: Sequence[str] | None = None,
-    table: TableTransform | None = None,
-    images: Any = None,
     reference: ArrayLike | DeployedPolicy | None = None,
     assessment: Any = None,
     incumbent: str | int | None = None,
@@ -67,9 +64,6 @@ def export(
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
         arm_names: a name per arm; by default ``policy.arm_names``, else the pair's, else "0", "1", ...
-        table: the fitted transform that turns raw table rows into contexts; by default the pair's, else the
-            policy's own.
-        images: the resizing of image files, if contexts are images: the side in pixels, or (resize, crop).
         reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and counts
             go into the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts of the pair, or
             else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts:
@@ -104,12 +98,11 @@ def export(
     if pair is not None:
         _check_pair(frozen, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
-        table = pair.table if table is None else table
+        if frozen.table is None:
+            frozen = dataclasses.replace(frozen, table=pair.table)
         framing = framing or getattr(pair.target, "framing", None)
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
-    if table is not None:
-        frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
     earlier = reference if isinstance(reference, DeployedPolicy) else None
     reference = None if earlier is not None else reference
@@ -118,7 +111,7 @@ def export(
     header: dict[str, Any] = {
         **frozen.header(), "arm_names": list(checked_class_names(arm_names, frozen.n_arms, "arm_names")),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _image_rule(frozen, images, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
+        "images": _image_rule(frozen, framing, layout), "assessment": _as_json(assessment), "incumbent": None,
         "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
         "log_parts": sorted(getattr(policy, "log_parts", ())),
     }  # fmt: skip
@@ -243,29 +236,15 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
         )
 
 
-def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:
-    if not isinstance(table, TableTransform):
-        raise InvalidInput(f"table must be a daband.domains.TableTransform, got {type(table).__name__}")
-    if frozen.arms == "shared" or frozen.context_shape != (len(table.feature_names),):
-        raise InvalidInput(
-            f"table makes contexts of {len(table.feature_names)} numbers, the policy takes {frozen.context_shape}"
-        )
-    return table
-
-
-def _image_rule(frozen: FrozenPolicy, images: Any, framing: Any, layout: str | None) -> dict[str, Any] | None:
+def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
+    """Return how image files become contexts, or None if contexts are not images."""
     if layout is None or frozen.arms == "shared":
-        if images is not None:
-            raise InvalidInput(f"images was given, but contexts of shape {frozen.context_shape} are no images")
         return None
-    framing = images if images is not None else framing
     if framing is None:
         return {"layout": layout}
-    resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
+    resize, crop = framing
     if frozen.context_shape != (3, crop, crop):
-        raise InvalidInput(
-            f"images must be a side or (resize, crop) that gives {frozen.context_shape}, got {framing!r}"
-        )
+        raise InvalidInput(f"policy.framing is {framing}, and contexts have shape {frozen.context_shape}")
     return {"layout": layout, "resize": resize, "crop": crop}
 
 

@@ -129,7 +129,7 @@ class RowReader:
         if self.table is None:
             raise InvalidInput(
                 f"a row of columns was given, but the policy was exported without a table; give an array of shape "
-                f"{self.shape}, or export it again with table=pair.table"
+                f"{self.shape}, or export it again with pair=pair"
             )
         if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
             raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
