@@ -158,9 +158,8 @@ def measured(port: int, seconds: float, processes: dict[str, int]) -> dict[str, 
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started."""
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(one) for one in file.read().split()]
+    """The processes that any thread of a process started."""
+    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
 
 
 def soak(minutes: float, rate: float) -> dict[str, Any]:
