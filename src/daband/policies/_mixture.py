@@ -38,6 +38,7 @@ from daband._arrays import (
 )
 from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
+from daband._table_transform import CategoricalColumn
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, Exploration, join_decisions, seeded_draws
 from daband.linear._joint_ridge import JointHead
@@ -212,9 +213,10 @@ class Mixture(Policy):
 
         For vectors the members are a ridge regression on standardised numbers, the mean reward of every arm, and
         ``DABand`` if torch is installed. With at most 64 numbers there is also a regression on piecewise features. With
-        more numbers there is also a regression on principal components, and another one with a large penalty; if the
-        source has labels, that one also learns its own choices in the target (``SelfTraining``). For images the only
-        member is ``DABand``.
+        more numbers there is also a regression on principal components, and another one with a large penalty. If the
+        source has labels, that one also learns its own choices in the target (``SelfTraining``). It does not for tables
+        with categorical columns: on 14 of them this changed the accuracy by -0.065 to 0.050, and by -0.002 on average.
+        For images the only member is ``DABand``.
 
         ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the network.
         ``network=False`` omits the network.
@@ -619,7 +621,9 @@ def _settings_for_pair(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]
         members["network"] = policies.get("daband")(**common, feedback=pair.feedback, **network_settings), 1.0, 1.0
     if are_vectors and math.prod(shape) <= _MAX_LINEAR_CONTEXT:
         n_contexts = len(pair.source) + len(pair.target)
-        members |= _linear_members(common, transform, n_contexts=n_contexts, feedback=pair.feedback)
+        columns = getattr(getattr(pair, "table", None), "columns", ())
+        labels = pair.feedback == "one_hot" and not any(isinstance(one, CategoricalColumn) for one in columns)
+        members |= _linear_members(common, transform, n_contexts=n_contexts, self_training=labels)
         if getattr(pair, "catalogue", None) is not None and pair.arms == "disjoint":
             components = joint_components(shape, pair.catalogue)
             reduction = None if components is None else Standardise(components=components)
@@ -637,7 +641,7 @@ def _settings_for_pair(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _linear_members(
-    common: dict[str, Any], transform: Any, *, n_contexts: int, feedback: str
+    common: dict[str, Any], transform: Any, *, n_contexts: int, self_training: bool
 ) -> dict[str, tuple[Policy, float, float]]:
     """Return the members other than the network for vectors, each with its prior weight and its bonus weight."""
     shape, is_disjoint = common["context_shape"], common["arms"] == "disjoint"
@@ -657,9 +661,9 @@ def _linear_members(
     if shape[0] > _MAX_SMALL_CONTEXT:
         reduced = Standardise(components=min(_MAX_SMALL_CONTEXT, n_contexts))
         shrunk = regression(standardise, ridge * dim / 16)
-        if feedback == "one_hot" and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
+        if self_training and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
             settings = {name: value for name, value in common.items() if name != "standardise_rewards"}
-            settings |= {"feedback": feedback, "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
+            settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
             shrunk = SelfTraining(**settings)
         members = {
             "ridge": (regression(standardise, ridge), 0.0, 1.0),
