@@ -124,14 +124,17 @@ class Catalogue:
             known = []
         if known and len(set(known)) == len(known):
             return list(arms), known, None
-        names = [str(arm["id"]) if isinstance(arm, Mapping) and "id" in arm else arm for arm in arms]
+        mappings = [at for at, arm in enumerate(arms) if type(arm) is not str and isinstance(arm, Mapping)]
+        names = list(arms)
+        for at in mappings:
+            names[at] = str(arms[at]["id"]) if "id" in arms[at] else arms[at]
         wrong = next((arm for arm in names if not isinstance(arm, str)), None)
         if wrong is not None:
             raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
         indices = [self.index.get(name, -1) for name in names]
-        with_features = [position for position, arm in enumerate(arms) if isinstance(arm, Mapping) and len(arm) > 1]
+        with_features = [position for position in mappings if len(arms[position]) > 1]
         missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
         unknown = names[min(missing)] if missing else None
         if unknown is not None:

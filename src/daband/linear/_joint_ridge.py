@@ -108,8 +108,8 @@ def score_one(
     mean[known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    context_inverse = np.einsum("i,ijk->jk", context, inverse[:n].reshape(dim, size, -1))
-    arm_inverse = np.einsum("jkl,k->jl", context_inverse[:, :n].reshape(size, dim, size), context)
+    context_inverse = (context @ inverse[:n].reshape(dim, -1)).reshape(size, -1)
+    arm_inverse = context @ context_inverse[:, :n].reshape(size, dim, size)
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
     variance[known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[known], context_inverse[:, effects])
     variance[known] += _EFFECT_SCALE**2 * inverse[effects, effects]
