@@ -123,7 +123,7 @@ def test_a_policy_is_learned_from_a_table_of_rewards():
         (TransferClassifier(), {"sample_domain": [0.5] * 4}, "one integer per row"),
         (TransferClassifier(), {"sample_domain": [1, 1]}, "inconsistent numbers of samples"),
         (TransferPolicy(), {}, "needs action="),
-        (TransferPolicy("log"), {"action": [0, 1, 0, 1], "propensity": [2.0] * 4}, "propensity must lie in"),
+        (TransferPolicy("log"), {"action": [0, 1, 0, 1], "propensity": [2.0] * 4}, "propensity must be in"),
     ],
 )
 def test_bad_input_names_the_argument(estimator, given, message):

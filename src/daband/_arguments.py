@@ -1,4 +1,4 @@
-"""Checks of user arguments, with errors that name the argument."""
+"""Check user arguments, and raise errors that name the argument."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def check_fraction(name: str, value: Any, *, one: bool = False) -> float:
     """Return the value as a float; raise an error unless it is a fraction: in [0, 1), or in [0, 1] with ``one``."""
     number = finite(name, value)
     if one and not 0.0 <= number <= 1.0:
-        raise InvalidInput(f"{name} must lie in [0, 1], got {value!r}")
+        raise InvalidInput(f"{name} must be in [0, 1], got {value!r}")
     if not one and not 0.0 <= number < 1.0:
-        raise InvalidInput(f"{name} must be a fraction, at least 0 and below 1, got {value!r}")
+        raise InvalidInput(f"{name} must be a fraction in [0, 1), got {value!r}")
     return number
 
 
 def between_0_and_1(name: str, value: Any) -> float:
     """Return the value as a float; raise an error unless it is between 0 and 1."""
     if not 0.0 < finite(name, value) < 1.0:
-        raise InvalidInput(f"{name} must lie between 0 and 1, got {value!r}")
+        raise InvalidInput(f"{name} must be between 0 and 1, got {value!r}")
     return float(value)
 
 
@@ -60,26 +60,26 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: st
         raise InvalidInput(f"{what} must be a list with a name per arm, got {class_names!r}")
     names = tuple(class_names)
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"{what} must hold texts, got {class_names!r}")
+        raise InvalidInput(f"{what} must be strings, got {class_names!r}")
     if len(names) != n_arms:
-        raise InvalidInput(f"{what} has {len(names)} names for {n_arms} arms")
+        raise InvalidInput(f"{what} must have a name for each of {n_arms} arms, got {len(names)} names")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{what} has {twice!r} twice: every arm needs a name of its own")
+        raise InvalidInput(f"{what} must be different names, but {twice!r} is repeated")
     return names
 
 
 def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
-    """Return which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one per row."""
+    """Return booleans (n, n_arms), True for arms that may be chosen, from (n_arms,) or (n, n_arms)."""
     mask = as_numpy(available, "available")
     if mask.dtype != np.bool_:
         raise InvalidInput(
-            f"available must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; it is no list of "
-            "arms"
+            f"available must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; a list of "
+            "arms is not accepted"
         )
     if mask.shape not in ((n_arms,), (n, n_arms)):
         raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
     full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
     if not full.any(axis=1).all():
-        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
+        raise InvalidInput(f"available must include an arm in row {int(np.argmin(full.any(axis=1)))}, got only False")
     return full

@@ -1,4 +1,4 @@
-"""Arrays in daband: numpy inside, numpy or torch as input."""
+"""Convert and check arrays. daband uses numpy inside, and accepts numpy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
-#: Which arms may be chosen in each round, (B, K); None means all.
+#: True for arms that may be chosen in each round, (B, K); None means all.
 Mask: TypeAlias = BoolArray | None
-#: The weight of each round, (B,); None counts each once.
+#: The weight of each round, (B,); None means 1 for all.
 Weights: TypeAlias = FloatArray | None
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)
-_KINDS_OF_NUMBERS = "biuf"
-#: Character codes of the types that are accepted without conversion.
-_PLAIN = frozenset("?bBhHiIlLqQefd")
+#: The kinds of numpy types that are numbers: booleans, integers and floating-point numbers.
+_NUMBER_KINDS = "biuf"
+#: The codes of numpy types that are accepted without conversion.
+_NATIVE_CODES = frozenset("?bBhHiIlLqQefd")
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
@@ -44,7 +45,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     if type(value) is np.ndarray:
         array = value
     elif isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name} is a masked array; fill its gaps or leave those rows out")
+        raise InvalidInput(f"{name} must not be a masked array; fill its gaps or drop those rows")
     else:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
@@ -53,31 +54,32 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
             try:
                 array = np.asarray(value)
             except (ValueError, TypeError, OverflowError) as error:
-                raise InvalidInput(f"{name} is not a rectangular array of numbers: {error}") from None
+                raise InvalidInput(f"{name} must be a rectangular array of numbers: {error}") from None
     dtype = array.dtype
-    if dtype.char in _PLAIN and dtype.isnative:
+    if dtype.char in _NATIVE_CODES and dtype.isnative:
         return array
-    if dtype.kind not in _KINDS_OF_NUMBERS:
-        raise InvalidInput(f"{name} must hold numbers, but its type is {dtype}")
+    if dtype.kind not in _NUMBER_KINDS:
+        raise InvalidInput(f"{name} must hold numbers, got type {dtype}")
     with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are rejected
         return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
 
 
 def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+    """Return a tensor as a numpy array."""
     if value.device.type == "meta":
-        raise InvalidInput(f"{name} is a meta tensor, which holds no numbers")
+        raise InvalidInput(f"{name} must hold numbers, got a meta tensor")
     tensor = value.detach().cpu()
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise InvalidInput(f"{name} is a sparse or quantised tensor; make it dense first: tensor.to_dense()")
+        raise InvalidInput(f"{name} must be a dense tensor, got a sparse or quantised one; use tensor.to_dense()")
     try:
         array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
     except (TypeError, RuntimeError) as error:
-        raise InvalidInput(f"{name} must hold numbers, but its type is {tensor.dtype}: {error}") from None
+        raise InvalidInput(f"{name} must hold numbers, got type {tensor.dtype}: {error}") from None
     return array
 
 
 def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
-    """Return a copy of a saved array; raise a ``ValueError`` unless it is finite and like ``like`` in shape and type.
+    """Return a copy of a saved array. Raise ``ValueError`` unless it is finite and has the shape and type of ``like``.
 
     Compiled loops do not check their arrays, so arrays from files are checked here.
     """
@@ -135,16 +137,15 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
     return np.ascontiguousarray(contexts, dtype=np.float64)
 
 
-def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+def subset(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the arrays whose name starts with ``prefix``, by the rest of their name."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-# Memory that a thread uses repeatedly: allocating new pages would take as long as the arithmetic.
-
-
+#: Memory that a thread uses repeatedly. Allocating new pages would take as long as the arithmetic.
 _LOCAL = threading.local()
-_MOST_KEPT = 1 << 25
+#: The maximum size of an array that is stored for a thread, in bytes.
+_MAX_SCRATCH_BYTES = 1 << 25
 
 
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
@@ -153,7 +154,7 @@ def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.
     flat: AnyArray | None = getattr(_LOCAL, name, None)
     if flat is None or flat.size < size or flat.dtype != kind:
         flat = np.empty(size, kind)
-        if flat.nbytes <= _MOST_KEPT:
+        if flat.nbytes <= _MAX_SCRATCH_BYTES:
             setattr(_LOCAL, name, flat)
     return flat[:size].reshape(shape)
 
@@ -184,10 +185,10 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-#: Rewards with a larger absolute value are rejected: their squares would overflow in sums.
-LARGEST_REWARD = 1e100
-#: The largest weight of a round: the ridge penalty would be lost in double precision with larger ones.
-LARGEST_WEIGHT = 1e9
+#: The largest absolute value of a reward. Squares of larger rewards would overflow in sums.
+MAX_REWARD = 1e100
+#: The largest weight of a round. With larger weights, the ridge penalty would be lost in double precision.
+MAX_WEIGHT = 1e9
 
 
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
@@ -211,14 +212,14 @@ def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if rewards.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
-    if rewards.size == 1 and abs(rewards.item()) <= LARGEST_REWARD:  # a loop of single rounds needs no reductions
+    if rewards.size == 1 and abs(rewards.item()) <= MAX_REWARD:  # a loop of single rounds needs no reductions
         return rewards
-    wrong = ~(np.abs(rewards) <= LARGEST_REWARD)  # NaN is outside every bound
+    wrong = ~(np.abs(rewards) <= MAX_REWARD)  # NaN is outside every bound
     if wrong.any():
         row = int(np.argwhere(wrong)[0, 0])
         raise InvalidInput(
-            f"reward has a value that is NaN, infinite or above {LARGEST_REWARD:g} in size, first in row {row}; leave "
-            "out rounds without a reward"
+            f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row {row}; drop "
+            "rounds without a reward"
         )
     return rewards
 
@@ -230,8 +231,8 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
     array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)
     if array.shape != (n,):
         raise InvalidInput(f"weights must have shape ({n},), got {array.shape}")
-    wrong = ~((array >= 0.0) & (array <= LARGEST_WEIGHT))
+    wrong = ~((array >= 0.0) & (array <= MAX_WEIGHT))
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InvalidInput(f"weights must lie in [0, {LARGEST_WEIGHT:g}], row {row} has {array[row]:g}")
+        raise InvalidInput(f"weights must be in [0, {MAX_WEIGHT:g}], row {row} has {array[row]:g}")
     return array

@@ -1,4 +1,4 @@
-"""Domains by index: sources first, then targets. Code uses the index; users and files use the names."""
+"""Map names of domains to indices: sources first, then targets. Code uses indices; users and files use names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DomainNames:
                 raise InvalidInput(f"{role} must be a list with a name per domain, got {names!r}")
             object.__setattr__(self, role, tuple(names))
         if len(set(self.names)) < len(self.names):
-            raise InvalidInput(f"domains must have names of their own, got {', '.join(map(repr, self.names))}")
+            raise InvalidInput(f"domains must have different names, got {', '.join(map(repr, self.names))}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class DomainNames:
             return self.first_target
         if missing:
             raise InvalidInput(
-                f"there are {len(self.targets)} targets, {', '.join(self.targets)}: name one of them, as in "
+                f"domain must name one of the {len(self.targets)} targets ({', '.join(self.targets)}), as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
             )
         if not isinstance(name, str) or name not in self.names:
@@ -60,9 +60,9 @@ class DomainNames:
         return self.names.index(name)
 
     def is_target(self, index: int) -> bool:
-        """True if the domain with this index is a target."""
+        """Return True if the domain with this index is a target."""
         return index >= len(self.sources)
 
     def settings(self) -> dict[str, list[str]]:
-        """Return the arguments that create these names again, in JSON types."""
+        """Return the constructor arguments as JSON types."""
         return {"sources": list(self.sources), "targets": list(self.targets)}

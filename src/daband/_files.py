@@ -1,4 +1,4 @@
-"""Files: written completely or not at all, locked against concurrent writers, named in errors."""
+"""Read and write files: written completely or not at all, locked against concurrent writers, and named in errors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ import numpy as np
 
 from daband.errors import DataError, FolderInUse, InvalidInput
 
+#: Seconds between two attempts to lock a folder.
 _POLL_SECONDS = 0.1
+#: The name of the lock file of a folder.
 _LOCK_FILE = ".lock"
-_DONE = "done"
-_TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
-_swept: set[str] = set()
-#: A younger temporary file may belong to a writer that has not locked it yet.
+#: The last file of a finished folder, with the digests of the others.
+_DONE_FILE = "done"
+#: The names of temporary files.
+_TEMPORARY_NAME = re.compile(r"\..+\.\d+\.\d+\.tmp")
+#: Folders from which orphans were removed in this process.
+_cleaned_folders: set[str] = set()
+#: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
 _ORPHAN_SECONDS = 60.0
-#: Maximum expanded size of an archive in bytes, or twice its own size if that is more: ours are small or uncompressed.
-_LARGEST_EXPANSION = 64 << 20
+#: The maximum expanded size of an archive in bytes, or twice its own size if that is more.
+_MAX_EXPANDED_BYTES = 64 << 20
 
 
 #: Environment variables by which libraries set their number of threads.
@@ -61,11 +66,11 @@ def checked_path(path: str | Path, name: str = "path") -> Path:
     if not isinstance(text, str):
         raise InvalidInput(f"{name} must be a file name (str or Path), got {path!r}")
     if not text:
-        raise InvalidInput(f"{name} is empty; give the name of a file")
+        raise InvalidInput(f"{name} must not be empty")
     if "\0" in text:
-        raise InvalidInput(f"{name} {text!r} has a NUL character, which no file name can have")
+        raise InvalidInput(f"{name} must not contain a NUL character, got {text!r}")
     if len(os.fsencode(text)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_NAME for part in Path(text).parts):
-        raise InvalidInput(f"{name} {text[:40]!r}... has {len(text):,} characters, more than a file name can have")
+        raise InvalidInput(f"{name} must be shorter, got {len(text):,} characters: {text[:40]!r}...")
     return Path(text)
 
 
@@ -76,7 +81,7 @@ def read_bytes(path: str | Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    expected = _digests(path.parent).get(path.name)
+    expected = _read_digests(path.parent).get(path.name)
     if expected is not None and _sha256(content) != expected:
         raise DataError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
@@ -86,6 +91,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _sha256(content: bytes) -> str:
+    """Return the digest of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -93,12 +99,12 @@ def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
     """Write ``done``, the last file of a folder, with the digests of those ``files`` that exist."""
     paths = {name: Path(folder) / name for name in files}
     digests = {name: _sha256(path.read_bytes()) for name, path in paths.items() if path.is_file()}
-    write_json(Path(folder) / _DONE, {"sha256": digests}, sort_keys=True)
+    write_json(Path(folder) / _DONE_FILE, {"sha256": digests}, sort_keys=True)
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _read_digests(folder: Path) -> dict[str, str]:
     """Return the digests in a folder's ``done``; empty if it is unfinished or was written by an older version."""
-    path = folder / _DONE
+    path = folder / _DONE_FILE
     try:
         text = path.read_text(encoding="utf-8")
         return dict(json.loads(text)["sha256"]) if text.strip() else {}
@@ -126,10 +132,10 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(content) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > max(_LARGEST_EXPANSION, 2 * len(content.getbuffer())):
+        if size > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
             raise DataError(
-                f"{path} is refused: its {len(content.getbuffer()):,} bytes would expand to {size:,}, which nothing "
-                "that daband writes does; remove it"
+                f"{path} must be a file that daband wrote: its {len(content.getbuffer()):,} bytes would expand to "
+                f"{size:,}; remove it"
             )
         with np.load(content, allow_pickle=False) as table:
             return {name: table[name] for name in table.files if not names or name in names}
@@ -143,18 +149,18 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
-    """Write a complete file or nothing: to a temporary name next to it, flushed to disk, then renamed.
+    """Write a file completely or not at all: to a temporary file, flushed to disk, then renamed.
 
     An existing file keeps its mode. A symbolic link is kept, and its target is written. Folders, devices, pipes and
     sockets raise an error.
     """
     named = checked_path(path)
-    target, mode = _target_of(named)
+    target, mode = _resolve_target(named)
     remove_orphans(target.parent)
-    temporary = _temporary(target)
+    temporary = _temporary_path(target)
     try:
         with open(temporary, "wb") as file:
-            _lock(file.fileno())  # so that no other process treats it as an orphan
+            _lock(file.fileno())  # so that no other process removes it as an orphan
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -162,10 +168,10 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
             temporary.chmod(mode)
         os.replace(temporary, target)
     except OSError as error:
-        _remove(temporary)
-        raise _not_written(named, error) from None
+        _remove_file(temporary)
+        raise _write_error(named, error) from None
     except BaseException:
-        _remove(temporary)
+        _remove_file(temporary)
         raise
 
 
@@ -189,46 +195,47 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool =
 def check_writable(path: str | Path) -> None:
     """Raise an error if ``write_bytes`` could not write this file, before work whose result would be lost."""
     named = checked_path(path)
-    temporary = _temporary(_target_of(named)[0])
+    temporary = _temporary_path(_resolve_target(named)[0])
     try:
         temporary.touch()
     except OSError as error:
-        raise _not_written(named, error) from None
+        raise _write_error(named, error) from None
     finally:
-        _remove(temporary)
+        _remove_file(temporary)
 
 
-def _target_of(named: Path) -> tuple[Path, int | None]:
-    """Return the actual file, after following symbolic links, and its mode if it exists."""
+def _resolve_target(named: Path) -> tuple[Path, int | None]:
+    """Return the file after following symbolic links, and its mode if it exists."""
     try:
         target = Path(os.path.realpath(named))
-        mode = _mode_of(target, named)
+        mode = _file_mode(target, named)
         if not target.parent.is_dir():
             what = f"the folder {target.parent} does not exist"
             raise DataError(f"{named} cannot be written: {what}; create it first")
     except OSError as error:
         if isinstance(error, DataError):
             raise
-        raise _not_written(named, error) from None
+        raise _write_error(named, error) from None
     return target, mode
 
 
-def _temporary(target: Path) -> Path:
+def _temporary_path(target: Path) -> Path:
+    """Return the temporary path for a file, unique for this process and thread."""
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
 
 def remove_orphans(folder: str | Path) -> None:
-    """Remove temporary files of killed writers; once per process and folder.
+    """Remove temporary files of killed writers, once per process and folder.
 
     A writer holds a lock on its file while it runs. If the file system has no locks, no file is removed.
     """
     path = str(folder)
-    if path in _swept:
+    if path in _cleaned_folders:
         return
-    _swept.add(path)
+    _cleaned_folders.add(path)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ORPHAN_SECONDS:
+            if _TEMPORARY_NAME.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ORPHAN_SECONDS:
                 handle = os.open(entry.path, os.O_RDWR)
                 try:
                     if _lock(handle, without_locks=False):
@@ -238,7 +245,7 @@ def remove_orphans(folder: str | Path) -> None:
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
-    """Return the folder at ``path``, after creating it if missing; if that fails, raise an error that names it."""
+    """Create the folder at ``path`` if needed, and return it. Errors name the argument ``name``."""
     folder = checked_path(path, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -260,29 +267,29 @@ def locked(folder: str | Path, *, wait: bool, file: str = _LOCK_FILE) -> Iterato
     """
     path = Path(folder) / file
     while True:
-        handle = _acquired(path)
+        handle = _acquire_lock(path)
         if handle is not None:
             break
         if not wait:
             remedy = "wait until that is over, or choose another folder"
-            raise FolderInUse(f"{folder} is in use by process {_owner(path)}; {remedy}")
+            raise FolderInUse(f"{folder} is in use by process {_lock_owner(path)}; {remedy}")
         time.sleep(_POLL_SECONDS)
     try:
         yield
     finally:
         # Removed while still locked: a process that waits with the old file open then sees that it is gone.
-        _remove(path)
+        _remove_file(path)
         os.close(handle)
 
 
-def _acquired(path: Path) -> int | None:
+def _acquire_lock(path: Path) -> int | None:
     """Return an open, locked file, or None while another process or thread holds the lock."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise _not_written(path.parent, error) from None
+        raise _write_error(path.parent, error) from None
     try:
-        if not _lock(handle) or not _is_still(handle, path):
+        if not _lock(handle) or not _is_same_file(handle, path):
             os.close(handle)
             return None
         os.ftruncate(handle, 0)
@@ -291,13 +298,13 @@ def _acquired(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             os.close(handle)
         if isinstance(error, OSError):
-            raise _not_written(path.parent, error) from None
+            raise _write_error(path.parent, error) from None
         raise
     return handle
 
 
 def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Lock an open file, and return True if that worked; ``without_locks`` if the file system has no locks."""
+    """Lock an open file, and return True if that worked. Return ``without_locks`` if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -306,22 +313,23 @@ def _lock(handle: int, *, without_locks: bool = True) -> bool:
     return True
 
 
-def _is_still(handle: int, path: Path) -> bool:
-    """True if the open file is still the one at ``path``: the previous owner of the lock may have removed it."""
+def _is_same_file(handle: int, path: Path) -> bool:
+    """Return True if the open file is still at ``path``: the previous owner of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
         return False
 
 
-def _owner(path: Path) -> str:
+def _lock_owner(path: Path) -> str:
+    """Return the process id in a lock file."""
     try:
         return path.read_text().strip() or "(unknown)"
     except OSError:
         return "(unknown)"
 
 
-def _mode_of(target: Path, named: Path) -> int | None:
+def _file_mode(target: Path, named: Path) -> int | None:
     """Return the permissions of the file that will be replaced, or None if there is none."""
     try:
         mode = target.stat().st_mode
@@ -334,19 +342,22 @@ def _mode_of(target: Path, named: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _not_written(path: Path, error: OSError) -> DataError:
+def _write_error(path: Path, error: OSError) -> DataError:
+    """Return the error for a file that cannot be written."""
     return DataError(f"{path} cannot be written: {error.strerror or error}{_remedy(error)}")
 
 
 def _remedy(error: OSError) -> str:
+    """Return a suggestion for an error of the operating system, or an empty string."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "; free some space and try again: what was written before is kept"
+        return "; free some space and try again; files written before are kept"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "; choose a folder that this user may write to"
     return ""
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
+    """Remove a file if it exists."""
     with contextlib.suppress(OSError):
         path.unlink()
 

@@ -1,4 +1,4 @@
-"""Images as contexts: image shapes, pixel layouts, and decoding of files to pixels."""
+"""Recognise image shapes and pixel layouts, and decode image files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ import numpy as np
 from daband._arrays import AnyArray
 from daband.errors import InvalidInput
 
+#: The order of the axes of an image.
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
-_CHANNELS = (1, 3, 4)
-_SMALLEST_SIDE = 16
+#: The possible numbers of channels of an image.
+_CHANNEL_COUNTS = (1, 3, 4)
+#: The minimum side of an image, in pixels.
+_MIN_SIDE = 16
 #: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
-_BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
+_BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
@@ -30,12 +33,12 @@ def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     least 16 pixels per side.
     """
     if len(context_shape) == 2:
-        return "grey" if min(context_shape) >= _SMALLEST_SIDE else None
+        return "grey" if min(context_shape) >= _MIN_SIDE else None
     if len(context_shape) != 3:
         return None
-    if context_shape[0] in _CHANNELS and min(context_shape[1:]) >= _SMALLEST_SIDE:
+    if context_shape[0] in _CHANNEL_COUNTS and min(context_shape[1:]) >= _MIN_SIDE:
         return "channels_first"
-    if context_shape[2] in _CHANNELS and min(context_shape[:2]) >= _SMALLEST_SIDE:
+    if context_shape[2] in _CHANNEL_COUNTS and min(context_shape[:2]) >= _MIN_SIDE:
         return "channels_last"
     return None
 
@@ -55,12 +58,12 @@ def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
     return contexts[..., None, :, :] if layout == "grey" else contexts
 
 
-def in_eight_bits(image: Any) -> Any:
-    """Return a Pillow image with 8 bits per channel: ``convert`` would clip 16-bit grey at 255, all white."""
+def to_eight_bits(image: Any) -> Any:
+    """Return a Pillow image with 8 bits per channel. Pillow's ``convert`` would clip 16-bit grey at 255."""
     from PIL import Image
 
     if image.mode == "F":
-        raise ValueError("its pixels are fractions of an unknown range; save it with 8 or 16 bits")
+        raise ValueError("images must have integer pixels; save it with 8 or 16 bits")
     pixels = np.asarray(image)
     wide = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)  # 32-bit images may use 8 bits
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if wide else image
@@ -71,7 +74,7 @@ def open_rgb(source: Any) -> Any:
     from PIL import Image
 
     with Image.open(source) as opened:
-        image = in_eight_bits(opened)
+        image = to_eight_bits(opened)
         if image.has_transparency_data:  # the colour under transparent pixels is arbitrary: show them on white
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -96,7 +99,7 @@ def image_bytes(value: Any, *, paths: bool = True) -> bytes:
     """Return the bytes of an image file: given as such, in base64 (also as a data URL), or by its path."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64)):
+    if isinstance(value, str) and value.startswith(("data:image/", *_BASE64_PREFIXES)):
         with contextlib.suppress(binascii.Error, ValueError):  # it may be a path
             return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
     if not paths:
@@ -111,7 +114,7 @@ def image_bytes(value: Any, *, paths: bool = True) -> bytes:
 
 @contextlib.contextmanager
 def image_errors(name: str) -> Iterator[None]:
-    """Raise ``InvalidInput`` for the errors of Pillow; ``name`` is the image in them."""
+    """Convert errors of Pillow in this block to ``InvalidInput``; ``name`` is the name of the image in messages."""
     try:
         yield
     except ImportError:

@@ -1,6 +1,6 @@
-"""``pl`` is polars, imported on first use, since only tables need it.
+"""Provide ``pl``, the module polars, which is imported on first use.
 
-Training on arrays and serving do not need polars.
+Only tables need polars. Training on arrays and serving do not.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 else:
 
     class _Polars:
+        """A stand-in for polars that imports it when an attribute is read."""
+
         def __getattr__(self, name: str) -> Any:
             try:
                 import polars

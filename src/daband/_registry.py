@@ -1,4 +1,4 @@
-"""Registries that discover their members: a new policy, term or pair needs one new file only. Also lists of checks.
+"""Define registries that discover their members, so that a new policy, term or pair needs one new file only.
 
 A registry belongs to a package. The first lookup of a name imports every module of that package, and each module
 registers its members with a decorator. Plugins outside daband register with the same decorator.
@@ -31,47 +31,52 @@ from daband.errors import InvalidInput, did_you_mean
 # registered names are available in the library, on the command line and in the processes it starts.
 
 
-_GROUP = "daband.plugins"
+#: The group of entry points of plugins.
+_ENTRY_POINT_GROUP = "daband.plugins"
+#: The environment variable with the plugins of child processes.
 _VARIABLE = "DABAND_PLUGINS"
-_imported: set[str] = set()
+#: The plugins that were imported.
+_imported_plugins: set[str] = set()
 
 
-def name_plugins(modules: Iterable[str]) -> None:
+def add_plugins(modules: Iterable[str]) -> None:
     """Import these modules, here and in every process that this process starts.
 
     A module is given by its import name, which may be in the current folder, or by the path of its file.
     """
-    asked = [*named_plugins(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
-    if asked:
-        _search(Path.cwd())  # `python` searches there, scripts installed by pip do not
-        for name in asked:
-            _import(name)
-        os.environ[_VARIABLE] = ",".join(dict.fromkeys(asked))
+    names = [*plugin_names(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
+    if names:
+        _add_to_path(Path.cwd())  # `python` searches there, scripts installed by pip do not
+        for name in names:
+            _import_plugin(name)
+        os.environ[_VARIABLE] = ",".join(dict.fromkeys(names))
 
 
 def import_plugins() -> None:
-    """Import the plugins of installed packages, and those given to ``name_plugins``, each once."""
-    for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_GROUP)), *named_plugins()]:
-        _import(name)
+    """Import the plugins of installed packages, and those given to ``add_plugins``, each once."""
+    for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_ENTRY_POINT_GROUP)), *plugin_names()]:
+        _import_plugin(name)
 
 
-def named_plugins() -> list[str]:
+def plugin_names() -> list[str]:
     """Return the modules given by ``--plugin`` or DABAND_PLUGINS, which processes on other machines need too."""
     return [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
 
 
 def _is_file(name: str) -> bool:
+    """Return True if a plugin is given by a file name."""
     return name.endswith(".py")
 
 
-def _search(folder: Path) -> None:
+def _add_to_path(folder: Path) -> None:
     """Append a folder to the import path, so that it hides no installed module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
-def _import(name: str) -> None:
-    if name in _imported:
+def _import_plugin(name: str) -> None:
+    """Import a plugin by its import name or file name, once."""
+    if name in _imported_plugins:
         return
     if _is_file(name) and not Path(name).is_file():
         raise InvalidInput(f"plugin {name!r} cannot be imported: there is no such file")
@@ -85,12 +90,12 @@ def _import(name: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
             hint = f"; it is neither installed nor in {Path.cwd()}. A file goes by its path: --plugin path/to/mine.py"
         raise InvalidInput(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
-    _imported.add(name)
+    _imported_plugins.add(name)
 
 
 def _import_file(path: Path) -> None:
     """Import the file as a module with its own name, or another name if that module is already imported."""
-    _search(path.parent)  # for the modules next to it
+    _add_to_path(path.parent)  # for the modules next to it
     module_name = path.stem if path.stem not in sys.modules else f"daband_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -108,7 +113,7 @@ Member = TypeVar("Member")
 
 
 class Registry(Generic[Member]):
-    """Named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
+    """A registry of named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``.
 
     Args:
         kind: the name of this kind of member in errors.
@@ -126,11 +131,11 @@ class Registry(Generic[Member]):
     def register(self, name: str) -> Callable[[Member], Member]:
         """Return a decorator that registers an object under ``name``."""
 
-        def enter(member: Member) -> Member:
+        def register_member(member: Member) -> Member:
             self.add(name, member)
             return member
 
-        return enter
+        return register_member
 
     def add(self, name: str, member: Member) -> None:
         """Register ``member`` under ``name``; raise an error if the name is already taken."""
@@ -145,13 +150,13 @@ class Registry(Generic[Member]):
         return sorted(self._members)
 
     def is_registered(self, name: str) -> bool:
-        """True if an already imported module has registered ``name``; nothing is imported for this check."""
+        """Return True if an imported module has registered ``name``. This imports nothing."""
         return name in self._members
 
     def get(self, name: str) -> Member:
         """Return the member called ``name``; for an unknown name raise an error that suggests the nearest name."""
         if not isinstance(name, str):
-            raise InvalidInput(f"a {self.kind} is chosen by its name, got {name!r}")
+            raise InvalidInput(f"the name of a {self.kind} must be a string, got {name!r}")
         if name not in self._members:
             self._discover()
         try:
@@ -169,6 +174,7 @@ class Registry(Generic[Member]):
         return name in self._members
 
     def _discover(self) -> None:
+        """Import all modules that register members, once."""
         if self._discovered:
             return
         package = importlib.import_module(self.package)
@@ -177,7 +183,7 @@ class Registry(Generic[Member]):
         self._discovered = True  # before plugins, which may use the registry themselves
         if self._with_neural and importlib.util.find_spec("torch"):
             for name in sys.modules["daband"].PLUGINS:
-                _import(name)
+                _import_plugin(name)
         import_plugins()
 
 
@@ -193,7 +199,7 @@ class Checks(list[Callable[..., None]]):
         return check
 
     def run(self, *what: Any) -> None:
-        """Call every check with ``what``; the first error gets the failed check's rule as a note."""
+        """Call every check with the arguments ``what``. The first error gets the failed check's rule as a note."""
         for check in self:
             try:
                 check(*what)

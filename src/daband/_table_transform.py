@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, below
+from daband._arrays import AnyArray, FloatArray, subset
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -605,7 +605,7 @@ def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
     if kind is EncodedColumn:
         from daband._input_encoders import InputEncoder
 
-        return EncodedColumn(name, InputEncoder.from_state(state["encoder"], below(f"{state['digest']}/", arrays)))
+        return EncodedColumn(name, InputEncoder.from_state(state["encoder"], subset(f"{state['digest']}/", arrays)))
     if kind is WordsColumn:
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if kind is CategoricalColumn:

@@ -1,4 +1,4 @@
-"""The errors that daband raises on purpose. All derive from ``DabandError``.
+"""Define the errors that daband raises on purpose. All derive from ``DabandError``.
 
 Each also derives from the built-in error that a caller would expect, so ``except ValueError`` keeps working.
 """
@@ -29,7 +29,7 @@ class DabandError(Exception):
 
     Attributes:
         message: the problem, without remedies.
-        remedies: what a caller can do, by the argument to set. They follow the message.
+        remedies: suggestions, by the argument to set. They follow the message.
     """
 
     def __init__(self, message: str = "", *, remedies: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -101,10 +101,7 @@ class DeviceOutOfMemory(DabandError, MemoryError):
     """A gradient step needs more memory than the device has; the message suggests what to try."""
 
 
-# Suggestions for a name that does not exist.
-
-
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'episodes'?"`` for an error message; empty if no known name is similar."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Weights of rounds for ``policy.update(..., weights=...)``: by age, by logging propensity, by source.
+"""Compute weights of rounds for ``policy.update(..., weights=...)``: by age, logging propensity or source.
 
 A round of weight 2 counts as two rounds. Each function returns an array (n,); multiply arrays to combine weights.
 
@@ -26,8 +26,8 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
     """Return the weight of rounds by age: 1 at ``now``, and half of that one half-life earlier.
 
     Args:
-        time: when each round was played, (n,), in any unit.
-        half_life: the age at which a round counts half, in the same unit.
+        time: the time of each round, (n,), in any unit.
+        half_life: the age at which the weight is 0.5, in the same unit.
         now: the time from which age is measured, by default the latest of ``time``. A policy that learns several
             batches needs one fixed ``now`` for all of them; later rounds then have weights above 1.
     """
@@ -40,26 +40,25 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
     return np.exp2((times - latest) / half_life)
 
 
-def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, largest: float = 10.0) -> FloatArray:
+def importance(propensity: ArrayLike, n_arms: int, *, power: float = 1.0, max_weight: float = 10.0) -> FloatArray:
     """Return weights that undo the preferences of a logging policy: ``(1 / (n_arms * propensity)) ** power``.
 
     A logging policy that prefers some arms in some contexts biases the sample of contexts of each arm. These weights
-    undo that, at the price of more variance; a power between 0 and 1 is a compromise
-    (Shimodaira, "Improving predictive inference under covariate shift", 2000). Rounds of a log that chose arms
-    uniformly have weight 1.
+    remove the bias, but increase the variance. A power between 0 and 1 is a compromise (Shimodaira, "Improving
+    predictive inference under covariate shift", 2000). Rounds of a log that chose arms uniformly have weight 1.
 
     Args:
         propensity: the probability with which each logged arm was chosen, (n,), in (0, 1].
         n_arms: the number of arms.
         power: 1 for full importance weights, 0 for none. ``daband.train`` and ``daband.fit_log`` use 0.25 for
             regressions, which was best by measurement.
-        largest: the largest weight; larger ones are clipped, since a few rounds would dominate all others.
+        max_weight: the largest weight. Larger ones are clipped, since a few rounds would dominate all others.
     """
     propensities = check_propensities(propensity)
-    if not 0.0 <= finite("power", power) <= 1.0 or not finite("largest", largest) > 0:
-        raise InvalidInput(f"power must lie in [0, 1] and largest be above 0, got {power!r} and {largest!r}")
+    if not 0.0 <= finite("power", power) <= 1.0 or not finite("max_weight", max_weight) > 0:
+        raise InvalidInput(f"power must be in [0, 1] and max_weight above 0, got {power!r} and {max_weight!r}")
     weights: FloatArray = (1.0 / (check_int("n_arms", n_arms, minimum=1) * propensities)) ** power
-    return np.minimum(weights, largest)
+    return np.minimum(weights, max_weight)
 
 
 def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) -> FloatArray:
@@ -71,7 +70,7 @@ def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) ->
     """
     for name, weight in weights.items():
         if finite(f"the weight of {name!r}", weight) < 0:
-            raise InvalidInput(f"the weight of {name!r} must be at least 0, got {weight!r}")
+            raise InvalidInput(f"weights must be >= 0, got {weight!r} for {name!r}")
     return np.array([float(weights.get(str(name), 1.0)) for name in names], np.float64)
 
 
@@ -83,6 +82,6 @@ def check_propensities(propensity: ArrayLike, n: int | None = None, number: Call
     wrong = np.flatnonzero(~((array > 0) & (array <= 1)))  # NaN is outside every bound
     if len(wrong):
         first = array[wrong[0]]
-        remedy = "divide percentages by 100" if first > 1 else "leave such rounds out: an arm that was chosen has more"
-        raise InvalidInput(f"propensity must lie in (0, 1], row {number(int(wrong[0]))} has {first:g} ({remedy})")
+        remedy = "divide percentages by 100" if first > 1 else "drop such rounds: a chosen arm has more"
+        raise InvalidInput(f"propensity must be in (0, 1], row {number(int(wrong[0]))} has {first:g} ({remedy})")
     return array

@@ -79,7 +79,7 @@ def test_impossible_rounds(start, stop):
         ({"source": (np.array(["a", "b"]), np.array([0, 1]))}, "must hold numbers"),
         ({"target": X_TARGET[:, :3]}, r"target contexts have shape \(3,\)"),
         ({"target_test": (X_TEST, Y_TEST + 3)}, "target_test has label"),
-        ({"class_names": ["one"]}, "1 names for 3 arms"),
+        ({"class_names": ["one"]}, "each of 3 arms, got 1 names"),
         ({"arms": "many"}, "'disjoint' or 'shared'"),
         ({"source": (X, np.where(Y == 1, np.nan, Y))}, "source labels must be integers"),
         ({"source": (X, np.where(Y == 1, np.nan, Y)), "n_arms": 3}, "source labels must be integers"),

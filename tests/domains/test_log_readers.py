@@ -75,7 +75,7 @@ def test_a_number_of_arms_beyond_memory_is_refused_at_once():
 
 
 def test_equal_class_names_are_refused_at_once():
-    with pytest.raises(daband.InvalidInput, match="class_names has 'low' twice"):
+    with pytest.raises(daband.InvalidInput, match="'low' is repeated"):
         from_arrays(source=(X, Y), target=X, class_names=["low", "high", "low"])
 
 

@@ -377,7 +377,7 @@ class TestBadInput:
     def test_a_propensity(self, bad):
         p = self.p.copy()
         p[11] = bad
-        self.refused("log: propensity must lie in.*row 11", log=(self.x, self.arm, self.reward, p))
+        self.refused("log: propensity must be in.*row 11", log=(self.x, self.arm, self.reward, p))
 
     def test_arms(self):
         for bad in (K, -1):

@@ -324,12 +324,12 @@ class TestWhereAFileGoes:
     @pytest.mark.parametrize(
         ("path", "message"),
         [
-            ("", "path is empty"),
+            ("", "path must not be empty"),
             ("a\0b", "NUL"),
             (None, "must be a file name"),
             (3, "must be a file name"),
             (b"p", "must be a file name"),
-            ("x" * 300, "more than a file name can have"),
+            ("x" * 300, "must be shorter"),
         ],
     )
     def test_not_a_file(self, policy, path, message, tmp_path, monkeypatch):

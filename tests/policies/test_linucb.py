@@ -205,7 +205,7 @@ def test_settings_of_the_wrong_type_are_refused_by_name(name, value):
 
 def test_masked_arrays_and_odd_ids_are_refused():
     policy = make()
-    with pytest.raises(InvalidInput, match="contexts is a masked array"):
+    with pytest.raises(InvalidInput, match="contexts must not be a masked array"):
         policy.select(np.ma.masked_invalid(np.array([[np.nan, 1.0, 2.0]], np.float32)))
     for ids in (5, "abc", b"xyz"):
         with pytest.raises(InvalidInput, match="ids"):

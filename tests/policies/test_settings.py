@@ -61,7 +61,7 @@ def test_an_alpha_whose_scores_would_overflow(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_meta_tensors_hold_no_numbers(kind):
-    with pytest.raises(InvalidInput, match="contexts is a meta tensor"):
+    with pytest.raises(InvalidInput, match="got a meta tensor"):
         make(kind).select(torch.zeros(1, 2, device="meta"))
 
 

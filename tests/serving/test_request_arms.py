@@ -197,7 +197,7 @@ def test_a_limit_on_new_arms_holds_for_requests_and_in_evaluations_of_the_log(tm
         assert file.decide(row, arms=["a1", "a19", new], new_arms=0.0).arm_name == "a1"
         assert file.decide(row, arms=["a19", new], new_arms=0.0).arm_name in ("a19", "new")  # there is no other arm
         assert file.with_arms(["a1", new]).decide(row, new_arms=0.0).arm_name == "a1"
-    with pytest.raises(daband.InvalidInput, match=r"new_arms must lie in \[0, 1\]"):
+    with pytest.raises(daband.InvalidInput, match=r"new_arms must be in \[0, 1\]"):
         file.decide(contexts[0], new_arms=1.5)
     daband.export(policy, tmp_path / "q", new_arms=0.0)
     log = daband.domains.from_log(

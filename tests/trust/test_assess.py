@@ -218,7 +218,7 @@ def test_what_else_cannot_be_assessed_is_rejected(policy, pair):
         daband.assess(policy, source=None, target=pair.target)
     with pytest.raises(InvalidInput, match="target must have contexts of shape"):
         daband.assess(policy, source=pair.source_test, target=np.zeros((10, 3)))
-    with pytest.raises(InvalidInput, match="arm_names has 1 names for 4 arms"):
+    with pytest.raises(InvalidInput, match="arm_names must have a name for each of 4 arms"):
         daband.assess(policy, **asked, arm_names=["a"])
     with pytest.raises(InvalidInput, match=r"source must have 5 arms.*got 4"):
         daband.assess(daband.LinUCB(context_shape=(8,), n_arms=5), **asked)

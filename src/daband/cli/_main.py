@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import daband
-from daband._registry import name_plugins
+from daband._registry import add_plugins
 from daband.bench._bench import continue_bench
 from daband.bench._methods import method_names
 from daband.bench._policy_folders import assess_runs
@@ -96,7 +96,7 @@ def _common(
 ) -> None:
     """Options before any command."""
     context.with_resource(warnings_on())
-    name_plugins(plugin or ())
+    add_plugins(plugin or ())
 
 
 @app.command(short_help="Compare four methods on digits over photographs.")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from daband._arguments import check_int, one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, checked_number
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, checked_number, subset
 from daband._domain_names import DomainNames
 from daband._image_layout import channels_first, channels_first_shape, image_layout
 from daband._shift import Shift, ShiftLike
@@ -440,10 +440,10 @@ class NeuralLinUCB(Policy):
         return {**arrays, "steps": np.array([self.steps], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._head.restore(below("head.", state))
-        self.learner.restore(below("learner.", state))
+        self._head.restore(subset("head.", state))
+        self.learner.restore(subset("learner.", state))
         self._encoder = self.learner.acting_copy()
-        self.buffers.restore(below("replay.", state))
+        self.buffers.restore(subset("replay.", state))
         self.steps = int(state["steps"][0])
 
 

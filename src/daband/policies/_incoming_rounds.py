@@ -154,4 +154,4 @@ class RoundIds:
 
 def log_weights(policy: Any, propensities: ArrayLike) -> FloatArray:
     """Return the importance weights (B,) with which a policy learns logged rounds."""
-    return importance(propensities, policy.n_arms, power=policy.propensity_power, largest=policy.max_weight)
+    return importance(propensities, policy.n_arms, power=policy.propensity_power, max_weight=policy.max_weight)

@@ -32,9 +32,9 @@ from daband._arrays import (
     IntArray,
     Mask,
     Weights,
-    below,
     checked_number,
     restored_array,
+    subset,
 )
 from daband._domain_names import DomainNames
 from daband._shift import Shift, ShiftLike, as_shift
@@ -548,12 +548,12 @@ class Mixture(Policy):
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        self._mixture_weights.restore(below("weights/", state))
+        self._mixture_weights.restore(subset("weights/", state))
         self._seen_checksums = dict.fromkeys(state["seen"].tolist())
         self._arm_counts = restored_array(state, "arm_counts", self._arm_counts)
         self._batches_collapsed = restored_array(state, "batches_collapsed", self._batches_collapsed)
         for index, member in enumerate(self.members.values()):
-            restore_arrays(member, below(f"member.{index}/", state))
+            restore_arrays(member, subset(f"member.{index}/", state))
 
 
 def _checksums(contexts: AnyArray) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, below, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, subset, unit_scale
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -212,7 +212,7 @@ class SelfTraining(LinUCB):
         return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        arrays, dim = below("labels/", state), self._head.dim
+        arrays, dim = subset("labels/", state), self._head.dim
         theta, contexts = (
             {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
             for name in ("theta", "contexts")

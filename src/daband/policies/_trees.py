@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, below, checked_number, unit_scale
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, checked_number, subset, unit_scale
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -197,7 +197,7 @@ class Trees(Policy):
         stored, rounds, sums = state["kept"], state["rounds"], state["sums"]
         if stored.shape[1:] != (self._n_inputs + 3,) or rounds.shape != (models,) or sums.shape != (2, models):
             raise InvalidInput(f"the file has rounds of shape {stored.shape} for {models} models")
-        trees = below("trees/", state)
+        trees = subset("trees/", state)
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
         self._stored_rounds, self._round_counts, self._sums = np.array(stored), np.array(rounds), np.array(sums)
         self._trees = {name: np.array(array) for name, array in trees.items()}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arguments import check_available, check_fraction, check_int
-from daband._arrays import BoolArray, FloatArray, IntArray, below
+from daband._arrays import BoolArray, FloatArray, IntArray, subset
 from daband._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.serving._frozen_policy import FrozenPolicy, NewArms, frozen_from
@@ -342,7 +342,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
             frozen_from(header, arrays),
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-            reference=reference_from(header["reference"], below("reference/", arrays)),
+            reference=reference_from(header["reference"], subset("reference/", arrays)),
         )
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, below, unit_scale
+from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, subset, unit_scale
 from daband._image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
@@ -686,9 +686,9 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
     for at, part in enumerate(header["members"]):
-        parts = below(f"member/{at}/", arrays)
-        step = None if part["transform"] is None else step_from(part["transform"], below("transform/", parts))
-        network = None if part["network"] is None else network_from(part["network"], below("network/", parts))
+        parts = subset(f"member/{at}/", arrays)
+        step = None if part["transform"] is None else step_from(part["transform"], subset("transform/", parts))
+        network = None if part["network"] is None else network_from(part["network"], subset("network/", parts))
         weights = float(part["weight"]), float(part["bonus_weight"])
         inverse = parts["inverse"]
         if inverse.dtype == np.float32:
@@ -706,10 +706,10 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         members=tuple(members),
-        transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
+        transform=None if header["transform"] is None else step_from(header["transform"], subset("transform/", arrays)),
         layout=header["layout"],
         new_arms=float(header["new_arms"]),
         unrewarded=unrewarded,
-        table=None if header["table"] is None else TableTransform.from_state(header["table"], below("table/", arrays)),
+        table=None if header["table"] is None else TableTransform.from_state(header["table"], subset("table/", arrays)),
         catalogue=catalogue,
     )

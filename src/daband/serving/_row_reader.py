@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, as_numpy
-from daband._image_layout import decode, image_bytes, image_errors, in_eight_bits
+from daband._image_layout import decode, image_bytes, image_errors, to_eight_bits
 from daband._table_transform import FAR, RowWarning, TableRows
 from daband.errors import InvalidInput
 
@@ -257,7 +257,7 @@ class RowReader:
                 is_grey = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}[
                     rule.layout
                 ] == 1
-                grey = np.array(in_eight_bits(opened).convert("L")) if rule.resize is None and is_grey else None
+                grey = np.array(to_eight_bits(opened).convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
