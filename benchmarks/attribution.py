@@ -41,7 +41,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "discriminator": {"weights": {"adversarial": 0.0}},
     "pseudo-labels": {"weights": {"pseudo_labels": 0.0}},
     "statistics per domain": {"encoder": {"options": {"statistics": "source"}}},
-    "augmentation": {"learning": {"augmentation": {"shift": 0, "contrast": 0.0}}},
+    "augmentation": {"learning": {"augmentation": {"shift": 0, "contrast": 0.0, "affine": 0.0}}},
     "EMA": {"learning": {"ema_decay": 0.0}},
     "gate": {"learning": {"gate_exponent": 0.0}},
     "replay": {"replay": {"sampling": "last"}},
