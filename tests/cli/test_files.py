@@ -182,7 +182,7 @@ def test_the_daily_loop_on_the_command_line(market):
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?" in told
-    assert "snips:" in daband("evaluate-log", "loop", "log.csv", "--estimators", "snips", cwd=market)
+    assert "snips:" in daband("evaluate-log", "v0.daband", "log.csv", "--estimators", "snips", cwd=market)
     told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
     assert (market / "questions.csv").read_text().startswith("id,context,customer,arm,arm_name,reward\n")
     assert "daband learn loop LOG.csv" in daband("continue", "loop", cwd=market, code=2)
