@@ -267,7 +267,8 @@ def test_members_without_features_are_not_pooled_by_a_catalogue(tmp_path):
     np.testing.assert_allclose(means, np.mean(parts, axis=0), atol=1e-12)
     policy.save(tmp_path / "p")
     np.testing.assert_array_equal(daband.load(tmp_path / "p").decide(contexts, "target").mean, means)
-    daband.export(policy, tmp_path / "p.daband", domain="target")
+    with pytest.warns(daband.serving.ExportWarning, match="3 arms have no reward"):
+        daband.export(policy, tmp_path / "p.daband", domain="target")
 
 
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():

@@ -1,5 +1,7 @@
 """Decisions among the arms of a request: by id, with features, new ones, and rankings."""
 
+import warnings
+
 import numpy as np
 import polars as pl
 import pytest
@@ -209,3 +211,18 @@ def test_a_limit_on_new_arms_holds_for_requests_and_in_evaluations_of_the_log(tm
     shared = daband.LinUCB(context_shape=(4,), n_arms=2, arms="shared")
     with pytest.raises(daband.InvalidInput, match="does not count the rewards of each arm"):
         daband.export(shared, tmp_path / "t", new_arms=0.1)
+
+
+def test_a_policy_without_arm_features_warns_of_arms_without_rewards(tmp_path):
+    policy = daband.Trees(context_shape=(4,), n_arms=N_ARMS)
+    policy.catalogue = trained("linucb")[0].catalogue
+    contexts = np.random.default_rng(0).normal(size=(60, 4))
+    policy.update(contexts, np.arange(60) % (N_ARMS - 5), contexts[:, 0])
+    with pytest.warns(
+        daband.serving.ExportWarning, match="5 arms have no reward, and this 'trees' policy does not use"
+    ):
+        daband.export(policy, tmp_path / "p")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        daband.export(policy, tmp_path / "p", new_arms=0.0)
+    assert int(daband.load_deployed(tmp_path / "p").decide(contexts[0]).arm) < N_ARMS - 5

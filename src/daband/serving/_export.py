@@ -93,6 +93,7 @@ def export(
     frozen = dataclasses.replace(frozen, new_arms=check_fraction("new_arms", new_arms, one=True), unrewarded=unrewarded)
     if frozen.new_arms < 1.0 and unrewarded is None:
         raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
+    _warn_of_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
     if pair is not None:
@@ -211,6 +212,21 @@ def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
     scale = before / after if after > 0 else 1.0
     scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in kept]
     return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
+
+
+def _warn_of_unused_features(frozen: FrozenPolicy) -> None:
+    """Warn if arms have no reward, and the policy does not use their features."""
+    catalogue, new = frozen.catalogue, frozen.unrewarded
+    if catalogue is None or new is None or any(member.vectors is not None for member in frozen.members):
+        return
+    count = int((new & catalogue.offered[0]).sum())
+    if count and frozen.new_arms > 0.0:
+        warnings.warn(
+            f"{count} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it cannot "
+            "predict their rewards: use LinUCB.for_pair or Mixture.for_pair, or exclude these arms with new_arms=0",
+            ExportWarning,
+            stacklevel=3,
+        )
 
 
 def _check_counts(frozen: FrozenPolicy, least: int) -> None:
