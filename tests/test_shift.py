@@ -48,12 +48,12 @@ def test_a_shift_survives_json():
     ("given", "units", "says"),
     [
         ("unit", None, "got 'unit'; did you mean 'units'"),
-        (None, 1.5, "units must be columns by name or position, got 1.5"),
+        (None, 1.5, "units must be columns by name or index, got 1.5"),
         (7, None, "one or several of covariate, units, style, labels, got 7"),
         ([], None, "at least one"),
-        ("units", ["prize"], "'prize', which is no numeric column of the contexts; did you mean 'price'"),
-        ("units", [5], "units has 5, and a context has the numbers 0..1"),
-        ("units", [-1], "units has -1"),
+        ("units", ["prize"], "numeric columns of the contexts, got 'prize'; did you mean 'price'"),
+        ("units", [5], "units must be columns in 0..1, got 5"),
+        ("units", [-1], "got -1"),
         ("units", [], "at least one column"),
         ({"kind": "units"}, None, "kinds, units and stated"),
     ],
@@ -64,7 +64,7 @@ def test_what_is_no_shift_is_refused(given, units, says):
 
 
 def test_units_need_flat_contexts():
-    with pytest.raises(daband.InvalidInput, match="flat context"):
+    with pytest.raises(daband.InvalidInput, match="units must be None for contexts of shape"):
         as_shift("units", context_shape=(3, 8, 8), units=[0])
 
 
@@ -73,7 +73,7 @@ def test_every_reader_takes_a_shift():
     log = (x, y, y.astype(float), np.full(40, 0.5))
     pair = daband.domains.from_arrays(source=(x, y), target=x, shift="units", units=[2])
     assert pair.shift == Shift.of("units", units=[2])
-    assert "shift units (1 of the numbers)" in repr(pair)
+    assert "shift units (1 of the columns)" in repr(pair)
     assert daband.domains.from_arrays(source=(x, y), target=x).shift == default_shift((3,))
     assert daband.domains.from_log(source=log, target=x, n_arms=2, units=[0]).shift == Shift.of("units", units=[0])
 
@@ -86,7 +86,7 @@ def test_a_table_names_its_columns():
     pair = daband.domains.from_table(source=old, target=old.drop("offer"), columns=columns, units=["price"])
     assert pair.feature_names == ("city = Oslo", "city = Rome", "price", "price (missing)")
     assert pair.shift == Shift.of("units", units=[2])
-    with pytest.raises(daband.InvalidInput, match="'city', which is no numeric column"):
+    with pytest.raises(daband.InvalidInput, match="got 'city'"):
         daband.domains.from_table(source=old, target=old.drop("offer"), columns=columns, units=["city"])
 
 

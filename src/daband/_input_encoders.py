@@ -1,4 +1,4 @@
-"""Frozen encoders of images and texts: an ONNX program with its preprocessing, run by onnxruntime without torch.
+"""Run frozen encoders of images and texts: ONNX programs with their preprocessing, without torch.
 
 ``daband.neural`` converts named models and modules to such programs (``encoder_builders``). Features of a whole column
 are cached. Each encoder has a file below the cache folder, in which the key is a hash of the image or text.
@@ -29,25 +29,29 @@ from daband._files import cache_directory
 from daband._image_layout import image_bytes, image_errors, open_rgb
 from daband.errors import DataError, InvalidInput
 
-#: Rows that are encoded together.
-_ROWS = 64
+#: The number of rows that are encoded together.
+_BATCH_ROWS = 64
 #: The inputs of text encoders, and the attribute of a tokenized text that has the values of each.
 TOKEN_PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 #: Seconds after which the progress of a column is shown on a terminal.
-_SHOWN_AFTER = 2.0
+_PROGRESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Turns an image file into the input of an encoder, (3, crop, crop).
+    """The preprocessing of an image file to the input of an encoder, (3, crop, crop).
 
     The shorter side is resized to ``resize``, or both sides if ``squash``. Then the centre is cropped, and pixels in
     [0, 1] are standardised by the channels' ``mean`` and ``deviation``.
     """
 
+    #: The side in pixels after resizing.
     resize: int
+    #: The side in pixels after cropping.
     crop: int
+    #: True if both sides are resized to ``resize``, which changes the aspect ratio.
     squash: bool = False
+    #: "bilinear" or "bicubic".
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.0, 0.0, 0.0)
     deviation: Sequence[float] = (1.0, 1.0, 1.0)
@@ -64,7 +68,7 @@ class Pixels:
             )
 
     def read(self, content: bytes) -> AnyArray:
-        """Return the input for the bytes of an image file."""
+        """Return the input (3, crop, crop) for the bytes of an image file."""
         image = open_rgb(io.BytesIO(content))
         shorter = min(image.size)
         sides = tuple(self.resize if self.squash else self.resize * side // shorter for side in image.size)
@@ -90,10 +94,11 @@ class OnnxProgram:
 
     @functools.cached_property
     def _session(self) -> Any:
+        """The session of onnxruntime."""
         try:
             import onnxruntime
         except ImportError:
-            raise InvalidInput("the encoder is run by onnxruntime: pip install 'daband[onnx]'") from None
+            raise InvalidInput("encoder needs onnxruntime: pip install 'daband[onnx]'") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # log only fatal errors: other errors are raised
         threads = os.environ.get("OMP_NUM_THREADS", "")
@@ -101,20 +106,20 @@ class OnnxProgram:
         try:
             return onnxruntime.InferenceSession(self.content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has an error class for each kind of defect
-            raise InvalidInput(f"this is not an ONNX program that onnxruntime can run: {error}") from None
+            raise InvalidInput(f"encoder must be an ONNX program that onnxruntime can run: {error}") from None
 
     @property
     def inputs(self) -> list[tuple[str, list[Any]]]:
         """The name and shape of each input."""
-        return [(one.name, one.shape) for one in self._session.get_inputs()]
+        return [(model_input.name, model_input.shape) for model_input in self._session.get_inputs()]
 
     def __call__(self, *arrays: AnyArray) -> AnyArray:
         """Return the output for these inputs, each (n, ...), as floating-point numbers."""
         names = [name for name, _ in self.inputs]
-        step = 1 if self.single else _ROWS
+        step = 1 if self.single else _BATCH_ROWS
         if len(arrays[0]) > step:
             starts = range(0, len(arrays[0]), step)
-            return np.concatenate([self(*(array[at : at + step] for array in arrays)) for at in starts])
+            return np.concatenate([self(*(array[start : start + step] for array in arrays)) for start in starts])
         return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -135,18 +140,18 @@ class InputEncoder:
         self.name, self.program, self.pixels, self.tokenizer = name, program, pixels, tokenizer
         self.takes = "image" if tokenizer is None else "text"
         probe = [""] if pixels is None else [np.zeros((3, pixels.crop, pixels.crop), np.float32)]
-        self.width = self._run(probe).shape[1]
+        self.width = self._encode_inputs(probe).shape[1]
 
     def one(self, value: Any) -> FloatArray:
         """Return the features (width,) of an image (bytes, base64 or a path) or a text."""
-        return self._run([self._input(self._content(value))])[0]
+        return self._encode_inputs([self._to_input(self._to_bytes(value))])[0]
 
     def column(self, values: Sequence[Any], where: Callable[[int], str]) -> FloatArray:
-        """Return the features (n, width) of many values, from the cache if they are there. ``where`` names a row."""
+        """Return the features (n, width) of many values, using the cache. ``where(row)`` names a row in errors."""
 
         def read(row: int, use: Callable[[bytes], Any]) -> Any:
             try:
-                return use(self._content(values[row]))
+                return use(self._to_bytes(values[row]))
             except InvalidInput as error:
                 raise DataError(f"{where(row)}: {error}") from None
 
@@ -154,32 +159,35 @@ class InputEncoder:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
             # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
             keys = list(pool.map(lambda row: read(row, _hash), range(len(values))))
-            first = {key: row for row, key in reversed(list(enumerate(keys)))}
-            known = self._cached(list(first))
-            missing = sorted(row for key, row in first.items() if key not in known)
-            for start in range(0, len(missing), _ROWS):
-                rows = missing[start : start + _ROWS]
-                features = self._run(list(pool.map(lambda row: read(row, self._input), rows)))
-                new = {keys[row]: one for row, one in zip(rows, features, strict=True)}
-                known |= new
-                self._store(new)
+            first_rows = {key: row for row, key in reversed(list(enumerate(keys)))}
+            features_by_key = self._read_cache(list(first_rows))
+            missing = sorted(row for key, row in first_rows.items() if key not in features_by_key)
+            for start in range(0, len(missing), _BATCH_ROWS):
+                rows = missing[start : start + _BATCH_ROWS]
+                features = self._encode_inputs(list(pool.map(lambda row: read(row, self._to_input), rows)))
+                encoded = {keys[row]: row_features for row, row_features in zip(rows, features, strict=True)}
+                features_by_key |= encoded
+                self._write_cache(encoded)
                 _show_progress(self.name, start + len(rows), len(missing), started)
-        return np.stack([known[key] for key in keys])
+        return np.stack([features_by_key[key] for key in keys])
 
-    def _content(self, value: Any) -> bytes:
+    def _to_bytes(self, value: Any) -> bytes:
+        """Return the bytes of an image file or a text."""
         if self.takes == "text":
             if not isinstance(value, str | None):
-                raise InvalidInput(f"a text is needed, got {value!r}")
+                raise InvalidInput(f"a text must be a string, got {value!r}")
             return (value or "").encode()
         return image_bytes(value)
 
-    def _input(self, content: bytes) -> Any:
+    def _to_input(self, content: bytes) -> Any:
+        """Return the input of the encoder for these bytes."""
         if self.pixels is None:
             return content.decode()
         with image_errors("this"):
             return self.pixels.read(content)
 
-    def _run(self, inputs: list[Any]) -> FloatArray:
+    def _encode_inputs(self, inputs: list[Any]) -> FloatArray:
+        """Return the features (n, width) of inputs."""
         if self.pixels is not None:
             features = self.program(np.stack(inputs)).reshape(len(inputs), -1)
         else:
@@ -194,6 +202,7 @@ class InputEncoder:
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
+        """The tokenizer of texts."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -212,28 +221,31 @@ class InputEncoder:
         return hashlib.sha256(self.program.content + rest.encode()).hexdigest()[:32]
 
     @property
-    def _cache(self) -> Path:
+    def _cache_path(self) -> Path:
+        """The file of cached features."""
         return cache_directory() / "features" / f"{self.digest}.sqlite"
 
-    def _cached(self, keys: list[bytes]) -> dict[bytes, FloatArray]:
-        found: dict[bytes, FloatArray] = {}
-        if not self._cache.is_file():
-            return found
+    def _read_cache(self, keys: list[bytes]) -> dict[bytes, FloatArray]:
+        """Return the cached features for these keys."""
+        cached: dict[bytes, FloatArray] = {}
+        if not self._cache_path.is_file():
+            return cached
         try:
-            with contextlib.closing(sqlite3.connect(self._cache)) as store:
+            with contextlib.closing(sqlite3.connect(self._cache_path)) as store:
                 for key in keys:
                     for (features,) in store.execute("SELECT value FROM features WHERE key = ?", (key,)):
-                        found[key] = np.frombuffer(features, np.float32).astype(np.float64)
+                        cached[key] = np.frombuffer(features, np.float32).astype(np.float64)
         except (OSError, sqlite3.Error):
             return {}  # if the cache is damaged or locked, features are computed again
-        return {key: features for key, features in found.items() if features.shape == (self.width,)}
+        return {key: features for key, features in cached.items() if features.shape == (self.width,)}
 
-    def _store(self, features: Mapping[bytes, FloatArray]) -> None:
+    def _write_cache(self, features: Mapping[bytes, FloatArray]) -> None:
+        """Add features to the cache, if it can be written."""
         try:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self._cache, timeout=30)) as store, store:
+            self._cache_path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as store, store:
                 store.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)")
-                rows = [(key, one.astype(np.float32).tobytes()) for key, one in features.items()]
+                rows = [(key, row_features.astype(np.float32).tobytes()) for key, row_features in features.items()]
                 store.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
         except (OSError, sqlite3.Error):
             return
@@ -262,19 +274,20 @@ class InputEncoder:
 
 
 def _hash(content: bytes) -> bytes:
+    """Return the key of an image or a text in the cache."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
     """Return the inputs (n, length) of a text encoder by name."""
     encoded = tokenizer.encode_batch(list(texts))
-    return {name: np.array([getattr(one, part) for one in encoded], np.int64) for name, part in TOKEN_PARTS.items()}
+    return {name: np.array([getattr(text, field) for text in encoded], np.int64) for name, field in TOKEN_PARTS.items()}
 
 
 def _show_progress(name: str, done: int, total: int, started: float) -> None:
     """Write a line to a terminal if encoding takes long."""
     seconds = time.monotonic() - started
-    if seconds < _SHOWN_AFTER or not sys.stderr.isatty():
+    if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
         return
     bar = "#" * (30 * done // total)
     end = "\n" if done == total else ""
@@ -286,27 +299,27 @@ def _show_progress(name: str, done: int, total: int, started: float) -> None:
 encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = []
 
 
-def input_encoder(given: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
-    """Return the encoder that a user names.
+def input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
+    """Return the encoder for the argument ``encoder`` of a reader.
 
-    ``given`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path: of a module that
-    ``torch.save`` wrote, of an ONNX file, or of a folder with model.onnx and tokenizer.json. ``framing`` has the
+    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path: of a module
+    that ``torch.save`` wrote, of an ONNX file, or of a folder with model.onnx and tokenizer.json. ``framing`` has the
     two sizes in pixels to which images are resized and then cropped, for a module or an ONNX file; a named model has
     its own.
     """
-    if isinstance(given, InputEncoder):
-        return given
-    path = Path(given) if isinstance(given, str | os.PathLike) else None
+    if isinstance(encoder, InputEncoder):
+        return encoder
+    path = Path(encoder) if isinstance(encoder, str | os.PathLike) else None
     if path is not None and path.suffix == ".onnx":
         if not path.is_file():
-            raise InvalidInput(f"encoder {given} is not there")
+            raise InvalidInput(f"encoder {encoder} does not exist")
         program = OnnxProgram(path.read_bytes())
         side = program.inputs[0][1][-1]
         framing = framing or ((side, side) if isinstance(side, int) else (224, 224))
         return InputEncoder(path.name, program, pixels=Pixels(*framing, squash=True))
     if path is not None and (path / "model.onnx").is_file():
         if not (path / "tokenizer.json").is_file():
-            raise InvalidInput(f"encoder {given} has no tokenizer.json next to model.onnx")
+            raise InvalidInput(f"encoder {encoder} has no tokenizer.json next to model.onnx")
         content, tokenizer = (path / "model.onnx").read_bytes(), (path / "tokenizer.json").read_text()
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
     try:
@@ -314,7 +327,7 @@ def input_encoder(given: Any, framing: tuple[int, int] | None = None) -> InputEn
             importlib.import_module(name)
     except ImportError as error:
         raise InvalidInput(
-            f"encoder {given!r} is converted by torch: pip install 'daband[deep]' ({error}); "
+            f"encoder {encoder!r} is converted by torch: pip install 'daband[deep]' ({error}); "
             "an .onnx file does not need torch"
         ) from None
-    return encoder_builders[-1](given, framing)
+    return encoder_builders[-1](encoder, framing)

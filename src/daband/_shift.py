@@ -1,4 +1,4 @@
-"""Kinds of shift between source and target, which the user states by name.
+"""Define the kinds of shift between source and target, which users state by name.
 
 Unlabelled contexts do not show whether a warm and a cold city are measured alike ("warm for here" is not warm) or in
 different units (a price in another currency). The two cases need opposite treatment, so the user states which applies.
@@ -23,18 +23,19 @@ from typing import Any, TypeAlias
 
 from daband.errors import InvalidInput, did_you_mean
 
+#: The kinds of shift.
 KINDS = ("covariate", "units", "style", "labels")
-#: Vectors with at least this many numbers count as features of an image or a text.
-_FEATURES = 512
+#: Minimum number of dimensions of a vector that counts as features of an image or a text.
+_MIN_FEATURE_VECTOR = 512
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The possible differences between the domains.
+    """The assumed differences between the domains.
 
-    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the indices, in a flat context, of
-    the numbers whose units differ; None means all of them. ``stated`` is True if the user stated the shift, False if
-    it follows from the shape of a context.
+    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the indices of the columns whose
+    units differ; None means all columns. ``stated`` is True if the user stated the shift, and False if it is the
+    default for the shape of contexts.
 
     >>> daband.Shift.of("units", "labels")
     Shift(kinds=('units', 'labels'), units=None, stated=True)
@@ -54,7 +55,7 @@ class Shift:
         object.__setattr__(self, "kinds", tuple(kind for kind in KINDS if kind in self.kinds))
         if self.units is not None:
             if "units" not in self.kinds:
-                raise InvalidInput(f"units={self.units} goes with shift='units', got {', '.join(self.kinds)}")
+                raise InvalidInput(f"units={self.units} needs shift='units', got {', '.join(self.kinds)}")
             object.__setattr__(self, "units", tuple(sorted({int(index) for index in self.units})))
 
     @classmethod
@@ -73,19 +74,19 @@ class Shift:
         return "labels" in self.kinds
 
     def own_statistics(self, n_features: int) -> tuple[bool, ...]:
-        """Return True for each number of a flat context that is standardised by each domain's own statistics."""
+        """Return True for each column that is standardised by each domain's own statistics."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
         indices = set(self.units or ())
         return tuple(index in indices for index in range(n_features))
 
     def state(self) -> dict[str, Any]:
-        """Return the shift in JSON types; ``as_shift`` reads it."""
+        """Return the shift as JSON types, for ``as_shift``."""
         units = None if self.units is None else list(self.units)
         return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
 
     def __str__(self) -> str:
-        columns = "" if self.units is None else f" ({len(self.units)} of the numbers)"
+        columns = "" if self.units is None else f" ({len(self.units)} of the columns)"
         return ", ".join(kind + (columns if kind == "units" else "") for kind in self.kinds)
 
 
@@ -93,13 +94,13 @@ ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 
 def default_shift(context_shape: Sequence[int], *, table: bool = False) -> Shift:
-    """Return the default: "style" for images and features, "covariate" for other vectors.
+    """Return the default shift: "style" for images and features, "covariate" for other vectors.
 
-    A vector of 512 numbers or more that is not a ``table`` usually holds features of an image or a text, and those
-    differ in style. On the nine development pairs of such features alignment gains 0.04 on average; on tables it costs
+    A vector with at least 512 dimensions that is not a ``table`` usually has features of an image or a text, which
+    differ in style. On nine development pairs of such features, alignment gains 0.04 on average; on tables it costs
     more than it gains.
     """
-    features = not table and math.prod(context_shape) >= _FEATURES
+    features = not table and math.prod(context_shape) >= _MIN_FEATURE_VECTOR
     return Shift(("style",) if len(context_shape) > 1 or features else ("covariate",))
 
 
@@ -116,12 +117,12 @@ def as_shift(
         value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None for the default.
         context_shape: the shape of a context.
         units: the columns measured in other units, by name or index; they imply "units".
-        feature_names: the name of each number of a context.
+        feature_names: the name of each column of a context.
     """
     if isinstance(value, Mapping):
         unknown = sorted(set(value) - {"kinds", "units", "stated"})
         if unknown or "kinds" not in value:
-            raise InvalidInput(f"shift as a mapping has kinds, units and stated, got {', '.join(map(str, value))}")
+            raise InvalidInput(f"shift must have the keys kinds, units and stated, got {', '.join(map(str, value))}")
         given = value.get("units")
         value = Shift(tuple(value["kinds"]), None if given is None else tuple(given), bool(value.get("stated", True)))
     if not isinstance(value, Shift):
@@ -135,32 +136,33 @@ def as_shift(
         else:
             raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {value!r}")
     if units is not None:
-        indices = _positions(units, feature_names)
+        indices = _column_indices(units, feature_names)
         value = Shift.of(*value.kinds, "units", units=indices)
     if value.units is not None:
         if len(context_shape) != 1:
-            raise InvalidInput(f"units name numbers of a flat context, and contexts have shape {tuple(context_shape)}")
+            raise InvalidInput(f"units must be None for contexts of shape {tuple(context_shape)}")
         wrong = [index for index in value.units if not 0 <= index < context_shape[0]]
         if wrong:
-            raise InvalidInput(f"units has {wrong[0]}, and a context has the numbers 0..{context_shape[0] - 1}")
+            raise InvalidInput(f"units must be columns in 0..{context_shape[0] - 1}, got {wrong[0]}")
     return value
 
 
-def _positions(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
+def _column_indices(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
+    """Return the indices of columns given by name or index."""
     if not isinstance(units, str | Iterable | Integral):
-        raise InvalidInput(f"units must be columns by name or position, got {units!r}")
-    named = [units] if isinstance(units, str | Integral) else list(units)
-    if not named:
-        raise InvalidInput("units must name at least one column; leave it out where all columns are meant")
+        raise InvalidInput(f"units must be columns by name or index, got {units!r}")
+    columns = [units] if isinstance(units, str | Integral) else list(units)
+    if not columns:
+        raise InvalidInput("units must name at least one column; use None for all columns")
     indices = []
-    for column in named:
+    for column in columns:
         if isinstance(column, Integral) and not isinstance(column, bool):
             indices.append(int(column))
         elif column in feature_names:
             indices.append(list(feature_names).index(str(column)))
         elif not feature_names:
-            raise InvalidInput(f"units names {column!r}, and these contexts have no names: give positions")
+            raise InvalidInput(f"units must be column indices, since these contexts have no names, got {column!r}")
         else:
             hint = did_you_mean(str(column), feature_names)
-            raise InvalidInput(f"units names {column!r}, which is no numeric column of the contexts{hint}")
+            raise InvalidInput(f"units must be numeric columns of the contexts, got {column!r}{hint}")
     return indices

@@ -1,7 +1,9 @@
-"""Turn raw table values into the numbers of a context: fitted once, saved, applied to tables and single rows.
+"""Convert raw table values to the features of a context.
 
-All kinds of rows are read here: files, pandas and polars frames, mappings, HTTP requests and the questions of
-``choose``. The rules for a single value are always the same:
+A transform is fitted once, saved, and applied to tables and to single rows.
+
+All kinds of rows are read here: files, pandas and polars frames, mappings and HTTP requests. The rules for a single
+value are always the same:
 
 * A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
 * A number is a number, True or False, or a text that spells one: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
@@ -42,33 +44,31 @@ Moment: TypeAlias = datetime | time | None
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
 #: Texts that spell a number: without leading zeros. Integers with more than 18 digits are ids instead.
 NUMBER_TEXT = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
-#: Column with the row number in the user's table, for error messages, if rows were dropped.
+#: The column with the row number in the user's table, for error messages, if rows were dropped.
 ROW = "row of the table"
-#: Numbers more than this many standard deviations from the training mean are far outside.
+#: A number that is more standard deviations from the training mean causes the warning "far_outside".
 FAR = 8.0
 
 _NUMBER = re.compile(NUMBER_TEXT)
 _ANY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")  # dates with dots start with the day; with slashes they may not
+#: Dates with dots, which start with the day; dates with slashes may not.
+_DOTTED_DATE = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
 _TIME_OF_DAY = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
 _SEPARATORS = re.compile(r"[\s|,;/]+")
-_TRUTHS = {"true": 1.0, "false": 0.0}
+_BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
 _PANDAS_MISSING = ("NAType", "NaTType")
-_CATEGORIES = (str, bool, int, float, np.bool_, np.integer, np.floating)
-_MISSING = "(missing)"
-_FAR_SQUARE = FAR * FAR
-_LARGE = 1e100
-_MAX_NAMED = 8  # categories or columns that one message lists
-_MANY_CATEGORIES = 50
-_ROWS_PER_CATEGORY = 20
+_CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
+_MISSING_CATEGORY = "(missing)"
+_FAR_SQUARED = FAR * FAR
+_MAX_FAST_NUMBER = 1e100
+_MAX_LISTED = 8  # categories or columns that one message lists
+_MAX_CATEGORIES = 50
+_MIN_ROWS_PER_CATEGORY = 20
 _FORMAT = "daband table transform"
 
 
-# A single value.
-
-
 def is_missing(value: Any) -> bool:
-    """True if a value other than a text is missing."""
+    """Return True if a value other than a text is missing."""
     nan = isinstance(value, float | np.floating) and math.isnan(value)
     return value is None or nan or type(value).__name__ in _PANDAS_MISSING
 
@@ -85,7 +85,7 @@ def as_number(value: Any, name: str) -> float:
         text = as_text(value)
         if text is None:
             return math.nan
-        number = float(text) if _ANY_NUMBER.fullmatch(text) else _TRUTHS.get(text.lower())
+        number = float(text) if _ANY_NUMBER.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
     else:
         try:
             number = math.nan if is_missing(value) else math.fsum((value,))  # accepts real numbers only
@@ -106,11 +106,11 @@ def as_category(value: Any, name: str) -> str | None:
     if isinstance(value, str):
         text = as_text(value)
         if text is None or not _NUMBER.fullmatch(text):
-            return text if text is None or text.lower() not in _TRUTHS else text.lower()
+            return text if text is None or text.lower() not in _BOOLEAN_TEXTS else text.lower()
         return spell(int(text) if text.lstrip("+-").isdigit() else float(text))
     if is_missing(value):
         return None
-    if not isinstance(value, _CATEGORIES):
+    if not isinstance(value, _CATEGORY_TYPES):
         raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
     return spell(value)
 
@@ -135,7 +135,7 @@ def as_moment(value: Any, name: str) -> Moment:
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
     try:
-        text = _DAY_FIRST.sub(r"\3-\2-\1", value)
+        text = _DOTTED_DATE.sub(r"\3-\2-\1", value)
         if _TIME_OF_DAY.match(text):
             return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
         return datetime.fromisoformat(text)
@@ -143,9 +143,6 @@ def as_moment(value: Any, name: str) -> Moment:
         raise InvalidInput(
             f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as 18:30, got {value!r}"
         ) from None
-
-
-# A column of a polars or pandas frame.
 
 
 def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
@@ -163,17 +160,17 @@ def numbers(frame: Any, name: str, *, where: str = "", is_context: bool = True) 
             raise DataError(f"column {name!r} has an infinite value in row {row}; {remedy}")
         return values
     remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
-    return np.array(_each(frame, name, where, as_number, remedy), np.float64)
+    return np.array(_read_values(frame, name, where, as_number, remedy), np.float64)
 
 
 def categories(frame: Any, name: str, *, where: str = "") -> list[str | None]:
     """Return a column as the texts of its categories (n,), None where missing."""
-    return _each(frame, name, where, as_category)
+    return _read_values(frame, name, where, as_category)
 
 
 def moments(frame: Any, name: str, *, where: str = "") -> list[Moment]:
     """Return a column as dates or times of day (n,), None where missing."""
-    return _each(frame, name, where, as_moment)
+    return _read_values(frame, name, where, as_moment)
 
 
 def row_number(frame: Any, row: int) -> int:
@@ -181,7 +178,7 @@ def row_number(frame: Any, row: int) -> int:
     return int(frame[ROW][int(row)]) if ROW in frame.columns else int(row)
 
 
-def _each(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], remedy: str = "") -> list[T]:
+def _read_values(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], remedy: str = "") -> list[T]:
     """Return the result of a rule for each value of a column; equal values of one type are read once."""
     known: dict[Any, T] = {}
     results: list[T] = []
@@ -198,19 +195,17 @@ def _each(frame: Any, name: str, where: str, rule: Callable[[Any, str], T], reme
 
 
 def _column(frame: Any, name: str, where: str) -> Any:
+    """Return a column of a frame."""
     if name not in frame.columns:
-        table, listed = f"{where} table" if where else "table", [str(one) for one in frame.columns]
+        table, listed = f"{where} table" if where else "table", [str(column) for column in frame.columns]
         hint = did_you_mean(name, listed)
         raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(listed)})")
     return frame[name]
 
 
-# Transforms of single columns.
-
-
 @dataclass(frozen=True, slots=True)
 class RowWarning:
-    """Something in a row that training never saw.
+    """A warning about a row: it has something that training never saw.
 
     ``kind`` is "extra_column", "missing_value", "unseen_category", "far_outside" or "small_image".
     """
@@ -222,10 +217,10 @@ class RowWarning:
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers: missing values become the median, then everything is centred and scaled.
+    """A numeric column: missing values become the median, and then all values are centred and scaled.
 
-    ``flags_missing`` adds a number that is 1 if the value is missing, otherwise 0. It is set if values were missing in
-    the fit.
+    ``flags_missing`` adds a feature that is 1 if the value is missing, otherwise 0. It is True if values were missing
+    in the fit.
     """
 
     name: str
@@ -241,7 +236,7 @@ class NumericColumn:
         values = np.concatenate([numbers(frame, name, where=where) for where, frame in tables.items()])
         missing = np.isnan(values)
         if missing.all():
-            raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
+            raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
         median = float(np.median(values[~missing]))
         filled = np.where(missing, median, values)
         # A constant column is uninformative: a scale of 1 makes it zeros.
@@ -249,34 +244,34 @@ class NumericColumn:
 
     @property
     def features(self) -> list[str]:
-        """Names of the numbers that this column becomes."""
-        return [self.name, f"{self.name} {_MISSING}"] if self.flags_missing else [self.name]
+        """The names of the features of this column."""
+        return [self.name, f"{self.name} {_MISSING_CATEGORY}"] if self.flags_missing else [self.name]
 
     def apply(self, frame: Any) -> FloatArray:
-        """Return the numbers (n, 1 or 2) of a frame's rows."""
+        """Return the features (n, 1 or 2) of a frame's rows."""
         values = numbers(frame, self.name)
         missing = np.isnan(values)
         scaled = (np.where(missing, self.median, values) - self.mean) / self.std
         return np.stack([scaled, missing.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
 
-    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:
-        """Return the numbers of one value, and add its warnings to ``odd``."""
+    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
         number = as_number(value, self.name)
         missing = math.isnan(number)
         if missing:
             number = self.median
             if not self.flags_missing:
-                odd.append(_missing(self.name, f"the training median, {self.median:g}, is used"))
+                row_warnings.append(_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
         scaled = (number - self.mean) / self.std
         if abs(scaled) > FAR:
             away = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
-            odd.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {away}"))
+            row_warnings.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {away}"))
         return [scaled, float(missing)] if self.flags_missing else [scaled]
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A column of categories, one-hot. Missing is a category if the fit saw it; an unknown category is all zeros."""
+    """A one-hot encoded column. Missing is a category if the fit saw it. An unknown category becomes zeros."""
 
     name: str
     categories: tuple[str, ...]
@@ -287,22 +282,22 @@ class CategoricalColumn:
         """Fit on the rows of all tables."""
         seen = [text for where, frame in tables.items() for text in categories(frame, name, where=where)]
         texts = sorted({text for text in seen if text is not None})
-        if len(texts) > _MANY_CATEGORIES and len(seen) < _ROWS_PER_CATEGORY * len(texts):
+        if len(texts) > _MAX_CATEGORIES and len(seen) < _MIN_ROWS_PER_CATEGORY * len(texts):
             warnings.warn(
-                f"column {name!r} has {len(texts):,} categories in {len(seen):,} rows, and becomes as many numbers of "
-                "every context: too few rows of each to learn from. Group them, make numbers of them, or leave it out",
+                f"column {name!r} has {len(texts):,} categories in {len(seen):,} rows, and becomes as many "
+                "features: too few rows of each to learn from. Group them, convert them to numbers, or drop the column",
                 stacklevel=5,
             )
-        return cls(name, (*texts, *([_MISSING] if None in seen else [])))
+        return cls(name, (*texts, *([_MISSING_CATEGORY] if None in seen else [])))
 
     @functools.cached_property
     def index(self) -> dict[str | None, int]:
         """The index of every category."""
-        return {None if text == _MISSING else text: at for at, text in enumerate(self.categories)}
+        return {None if text == _MISSING_CATEGORY else text: index for index, text in enumerate(self.categories)}
 
     @property
     def features(self) -> list[str]:
-        """Names of the numbers that this column becomes."""
+        """The names of the features of this column."""
         return [f"{self.name} = {category}" for category in self.categories]
 
     def apply(self, frame: Any) -> FloatArray:
@@ -313,18 +308,19 @@ class CategoricalColumn:
     def warn(self, text: str | None) -> RowWarning:
         """Return the warning for a category that the fit did not see."""
         if text is None:
-            return _missing(self.name, "it counts as none of the categories")
-        known = ", ".join((*self.categories[:_MAX_NAMED], *(["..."] if len(self.categories) > _MAX_NAMED else [])))
+            return _missing_warning(self.name, "it counts as none of the categories")
+        known = ", ".join((*self.categories[:_MAX_LISTED], *(["..."] if len(self.categories) > _MAX_LISTED else [])))
         unseen = f"{self.name!r} is {text!r}, a category that training never saw (it saw {known})"
         return RowWarning("unseen_category", self.name, unseen)
 
 
 @dataclass(frozen=True)
 class DateColumn:
-    """A column of dates: the year, and month, weekday and time of day as points on a circle.
+    """A column of dates: the year, and the sine and cosine of month, weekday and time of day.
 
-    So December is near January. The time of day is dropped if no date of the fit has one, the rest if all are times of
-    day. A missing date becomes the mean year and the centre of the circles, with a flag if the fit saw one.
+    So December is near January. The time of day is dropped if no date of the fit has one. Year, month and weekday are
+    dropped if all values are times of day. A missing date becomes the mean year and zeros, with a flag if the fit saw
+    missing dates.
     """
 
     name: str
@@ -351,41 +347,42 @@ class DateColumn:
 
     @property
     def features(self) -> list[str]:
-        """Names of the numbers that this column becomes."""
+        """The names of the features of this column."""
         circles = [*(["month", "weekday"] if self._has_days else []), *(["time"] if self.has_times else [])]
         parts = [*(["year"] if self._has_days else [])]
-        parts += [f"{one} {axis}" for one in circles for axis in ("sine", "cosine")]
-        return [f"{self.name} {part}" for part in (*parts, *([_MISSING] if self.flags_missing else []))]
+        parts += [f"{circle} {axis}" for circle in circles for axis in ("sine", "cosine")]
+        return [f"{self.name} {part}" for part in (*parts, *([_MISSING_CATEGORY] if self.flags_missing else []))]
 
     @property
     def _has_days(self) -> bool:
         return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
 
     def apply(self, frame: Any) -> FloatArray:
-        """Return the numbers (n, number of features) of a frame's rows."""
+        """Return the features (n, m) of a frame's rows."""
         rows = [self._numbers(value) for value in moments(frame, self.name)]
         return np.array(rows).reshape(len(rows), len(self.features))
 
-    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:
-        """Return the numbers of one value, and add its warnings to ``odd``."""
+    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
         moment = as_moment(value, self.name)
         if moment is None and not self.flags_missing:
             year = f"the year {self.mean:.0f} and no month are used"
-            odd.append(_missing(self.name, year if self._has_days else "the centre of the circle is used"))
+            used = year if self._has_days else "the centre of the circle is used"
+            row_warnings.append(_missing_warning(self.name, used))
         return self._numbers(moment)
 
     def _numbers(self, value: Moment) -> list[float]:
         if value is None:
             return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
-        years, turns = [], []
+        years, fractions = [], []
         if self._has_days:
             if isinstance(value, time):
                 raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
             years = [(value.year - self.mean) / self.std]
-            turns = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+            fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
         if self.has_times:
-            turns.append((value.hour + value.minute / 60) / 24)
-        angles = [2 * math.pi * turn for turn in turns]
+            fractions.append((value.hour + value.minute / 60) / 24)
+        angles = [2 * math.pi * fraction for fraction in fractions]
         circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
         return [*years, *circles, *([0.0] if self.flags_missing else [])]
 
@@ -400,7 +397,7 @@ class EncodedColumn:
 
     @property
     def features(self) -> list[str]:
-        """Names of the numbers that this column becomes."""
+        """The names of the features of this column."""
         return [f"{self.name} {number}" for number in range(self.encoder.width)]
 
     def apply(self, frame: Any) -> FloatArray:
@@ -426,7 +423,7 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class WordsColumn:
-    """A column of texts or lists such as ``Action|Comedy``: 1 for each known word that a text has, else 0."""
+    """A column of texts or lists such as ``Action|Comedy``: a feature per known word, 1 if the text has it, else 0."""
 
     name: str
     words: tuple[str, ...]
@@ -437,12 +434,12 @@ class WordsColumn:
         """Fit on the rows of all tables: the most frequent words that at least two rows have, and not all."""
         rows = [words_of(text) for where, frame in tables.items() for text in categories(frame, name, where=where)]
         counts = Counter(word for words in rows for word in words)
-        kept = [word for word, n in sorted(counts.items(), key=lambda one: (-one[1], one[0])) if 1 < n < len(rows)]
-        return cls(name, tuple(sorted(kept[:_MANY_CATEGORIES])))
+        kept = [word for word, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if 1 < n < len(rows)]
+        return cls(name, tuple(sorted(kept[:_MAX_CATEGORIES])))
 
     @property
     def features(self) -> list[str]:
-        """Names of the numbers that this column becomes."""
+        """The names of the features of this column."""
         return [f"{self.name}: {word}" for word in self.words]
 
     def apply(self, frame: Any) -> FloatArray:
@@ -450,8 +447,8 @@ class WordsColumn:
         rows = [self.one(text, []) for text in categories(frame, self.name)]
         return np.array(rows).reshape(len(rows), len(self.words))
 
-    def one(self, value: Any, odd: list[RowWarning]) -> list[float]:  # noqa: ARG002
-        """Return the numbers of one value; an unknown word counts for nothing."""
+    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the features of one value. Unknown words are ignored."""
         present = words_of(as_category(value, self.name))
         return [float(word in present) for word in self.words]
 
@@ -461,22 +458,22 @@ def words_of(text: str | None) -> set[str]:
     return set() if text is None else {word for word in _SEPARATORS.split(text.lower()) if word}
 
 
+#: The transform of one column.
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
+#: The transforms of columns, by the name in a file.
 _KINDS: dict[str, type[AnyColumn]] = {
     one.kind: one for one in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
 
 
-def _missing(name: str, what: str) -> RowWarning:
+def _missing_warning(name: str, what: str) -> RowWarning:
+    """Return the warning about a value that was never missing in training."""
     return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {what}")
-
-
-# All columns.
 
 
 @dataclass(frozen=True)
 class TableTransform:
-    """The transforms of all context columns, in order."""
+    """The transform of a table's rows to contexts: one transform per column, in order."""
 
     columns: tuple[AnyColumn, ...]
     #: Columns that identify a row: not part of a context, but rows may have them.
@@ -496,9 +493,14 @@ class TableTransform:
     ) -> TableTransform:
         """Fit on the context columns of a polars or pandas frame, or of several frames by name.
 
-        Columns in ``categorical`` become one-hot, those in ``dates`` parts of a date, those in ``words`` a number for
-        each frequent word, and those in ``encoders`` the features of that encoder of images or texts; the others must
-        be numeric.
+        Args:
+            frame: the frame, or a mapping from names to frames.
+            context: the columns of a context. Those that are not listed below must be numeric.
+            categorical: columns that become one-hot.
+            dates: columns that become the parts of a date.
+            ids: columns that identify a row, and are not part of a context.
+            encoders: an encoder of images or texts by column.
+            words: columns of texts or lists, which become a feature for each frequent word.
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         kinds: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
@@ -511,15 +513,15 @@ class TableTransform:
     def with_medians(self, frame: Any, marked: Sequence[bool]) -> TableTransform:
         """Return a copy that fills gaps in the ``marked`` numeric columns by the medians of this frame.
 
-        ``marked`` has a boolean for each number of a context: True if a domain measures it in its own units.
+        ``marked`` has a boolean for each feature of a context: True if a domain measures it in its own units.
         """
         columns = list(self.columns)
         start = 0
-        for at, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             if isinstance(column, NumericColumn) and marked[start]:
                 values = numbers(frame, column.name)
                 if not np.isnan(values).all():
-                    columns[at] = replace(column, median=float(np.nanmedian(values)))
+                    columns[index] = replace(column, median=float(np.nanmedian(values)))
             start += len(column.features)
         return replace(self, columns=tuple(columns))
 
@@ -530,7 +532,7 @@ class TableTransform:
 
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """The name of each number of a context."""
+        """The name of each feature of a context."""
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, frame: Any) -> FloatArray:
@@ -546,15 +548,15 @@ class TableTransform:
             return self.apply(rows)
         listed = [rows] if isinstance(rows, Mapping) else list(rows) if isinstance(rows, Iterable) else [rows]
         contexts = np.empty((len(listed), len(self.feature_names)))
-        for at, row in enumerate(listed):
+        for index, row in enumerate(listed):
             if not isinstance(row, Mapping):
                 raise InvalidInput(
                     f"rows must be a mapping of columns to values, several, or a frame, got {type(rows).__name__}"
                 )
             try:
-                contexts[at] = self.rows.read(row)[0]
+                contexts[index] = self.rows.read(row)[0]
             except InvalidInput as error:
-                raise InvalidInput(f"row {at}: {error}") from None
+                raise InvalidInput(f"row {index}: {error}") from None
         return contexts
 
     @functools.cached_property
@@ -563,7 +565,7 @@ class TableTransform:
         return TableRows(self)
 
     def state(self) -> dict[str, Any]:
-        """Return the fitted state in JSON types, for ``from_state``."""
+        """Return the fitted state as JSON types, for ``from_state``."""
         columns = [
             {"kind": column.kind, **(column.state() if isinstance(column, EncodedColumn) else asdict(column))}
             for column in self.columns
@@ -573,7 +575,7 @@ class TableTransform:
     def arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of encoders, for ``from_state``."""
         encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
-        return {f"{one.digest}/{name}": array for one in encoders for name, array in one.arrays().items()}
+        return {f"{encoder.digest}/{name}": array for encoder in encoders for name, array in encoder.arrays().items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None) -> TableTransform:
@@ -594,11 +596,12 @@ def encoded_columns(encoders: Mapping[str, Any], framing: tuple[int, int] | None
     """
     from daband._input_encoders import input_encoder
 
-    built = {id(given): input_encoder(given, framing) for given in encoders.values()}
-    return {name: EncodedColumn(name, built[id(given)]) for name, given in encoders.items()}
+    encoders_by_id = {id(encoder): input_encoder(encoder, framing) for encoder in encoders.values()}
+    return {name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()}
 
 
 def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
+    """Return the transform of a column from its state and the arrays of encoders."""
     name, kind = str(state["name"]), _KINDS.get(state["kind"])
     if kind is None:
         raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
@@ -610,7 +613,7 @@ def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if kind is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    types = {one.name: float if one.type == "float" else bool for one in fields(kind)[1:]}
+    types = {item.name: float if item.type == "float" else bool for item in fields(kind)[1:]}
     values: dict[str, Any] = {field: read(state[field]) for field, read in types.items()}
     if not all(map(math.isfinite, values.values())) or not values["std"] > 0:
         raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
@@ -618,7 +621,7 @@ def _read_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
 
 
 class TableRows:
-    """Turns mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
+    """A fast reader of single rows, which are mappings from column to value: ``TableTransform.rows``."""
 
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
@@ -626,16 +629,16 @@ class TableRows:
         self._dimension = len(transform.feature_names)
         starts = np.cumsum([0, *(len(column.features) for column in transform.columns)]).tolist()
         placed = list(zip(transform.columns, starts, strict=False))
-        self._numeric = [(column, at) for column, at in placed if isinstance(column, NumericColumn)]
-        self._others = [(column, at) for column, at in placed if isinstance(column, DateColumn | WordsColumn)]
-        self._categorical = [(column, at) for column, at in placed if isinstance(column, CategoricalColumn)]
-        self._encoded = [(column, at) for column, at in placed if isinstance(column, EncodedColumn)]
-        self._places = np.array([at for _, at in self._numeric], np.int64)
+        self._numeric = [(column, start) for column, start in placed if isinstance(column, NumericColumn)]
+        self._others = [(column, start) for column, start in placed if isinstance(column, DateColumn | WordsColumn)]
+        self._categorical = [(column, start) for column, start in placed if isinstance(column, CategoricalColumn)]
+        self._encoded = [(column, start) for column, start in placed if isinstance(column, EncodedColumn)]
+        self._numeric_indices = np.array([start for _, start in self._numeric], np.int64)
         self._mean = np.array([column.mean for column, _ in self._numeric])
         self._std = np.array([column.std for column, _ in self._numeric])
         names = [column.name for column, _ in self._numeric]
-        self._values_of = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _LARGE else None
-        self._only_numbers = self._dimension == len(names)
+        self._get_numeric = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER else None
+        self._all_numeric = self._dimension == len(names)
 
     @property
     def encoded(self) -> dict[str, str]:
@@ -644,66 +647,67 @@ class TableRows:
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
-        """Centre and scale (d,) of each number of a context; the scale is infinite if all values are equally likely."""
+        """The centre and scale (d,) of each feature. The scale is infinite if all values are equally likely."""
         centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
-        scale[self._places] = 1.0
+        scale[self._numeric_indices] = 1.0
         return centre, scale
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
         """Return the context (d,) of a row, and its warnings. A missing or mistyped column raises an error."""
         plain = self._plain_numbers(row)
-        if plain is not None and self._only_numbers and len(row) == len(self.names):
+        if plain is not None and self._all_numeric and len(row) == len(self.names):
             return plain, ()
-        odd: list[RowWarning] = []
+        row_warnings: list[RowWarning] = []
         context = np.zeros(self._dimension)
         try:
             if plain is not None:
-                context[self._places] = plain
+                context[self._numeric_indices] = plain
             else:
                 with np.errstate(over="ignore"):
-                    for number, at in self._numeric:
-                        parts = number.one(row[number.name], odd)
-                        context[at : at + len(parts)] = parts
-            for column, at in self._categorical:
+                    for numeric, start in self._numeric:
+                        values = numeric.one(row[numeric.name], row_warnings)
+                        context[start : start + len(values)] = values
+            for column, start in self._categorical:
                 value = row[column.name]
                 index = column.index.get(value) if type(value) is str else None
                 if index is None:
                     text = as_category(value, column.name)
                     index = column.index.get(text)
                     if index is None:
-                        odd.append(column.warn(text))
+                        row_warnings.append(column.warn(text))
                         continue
-                context[at + index] = 1.0
-            for other, at in self._others:
-                parts = other.one(row[other.name], odd)
-                context[at : at + len(parts)] = parts
-            for encoded, at in self._encoded:
-                context[at : at + encoded.encoder.width] = encoded.one(row[encoded.name])
+                context[start + index] = 1.0
+            for other, start in self._others:
+                values = other.one(row[other.name], row_warnings)
+                context[start : start + len(values)] = values
+            for encoded, start in self._encoded:
+                context[start : start + encoded.encoder.width] = encoded.one(row[encoded.name])
         except KeyError as error:
-            raise self._lacks(row, error.args[0]) from None
+            raise self._missing_column_error(row, error.args[0]) from None
         if len(row) != len(self.names):
-            odd += self._extra(row)
-        return context, tuple(odd)
+            row_warnings += self._extra_column_warnings(row)
+        return context, tuple(row_warnings)
 
     def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
         """Return the scaled numeric columns (n,), or None if one is missing, a text, far outside or absent."""
-        if self._values_of is None:
+        if self._get_numeric is None:
             return None
         try:
-            values = self._values_of(row)
+            values = self._get_numeric(row)
             # NaN is a missing value, and larger numbers might overflow. Values that are not numbers raise an error.
-            if not math.hypot(*values) < _LARGE:
+            if not math.hypot(*values) < _MAX_FAST_NUMBER:
                 return None
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         scaled: FloatArray = np.array(values, np.float64) - self._mean
         scaled /= self._std
         # Nearly always, the sum of all squares is below the limit for a single one.
-        if scaled.dot(scaled) <= _FAR_SQUARE or (scaled.max() <= FAR and scaled.min() >= -FAR):
+        if scaled.dot(scaled) <= _FAR_SQUARED or (scaled.max() <= FAR and scaled.min() >= -FAR):
             return scaled
         return None
 
-    def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+    def _missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+        """Return the error for a row without a column, which may be misspelt."""
         others = {str(other).lower(): str(other) for other in row if other not in self._known}
         near = difflib.get_close_matches(name.lower(), list(others)[:100], n=1)
         misspelt = f" but {others[near[0]]!r}, which is not a column of training and may be misspelt" if near else ""
@@ -711,13 +715,14 @@ class TableRows:
             f"the row has no {name!r}{misspelt}; if its value is missing, put None (columns: {', '.join(self.names)})"
         )
 
-    def _extra(self, row: Mapping[str, Any]) -> list[RowWarning]:
+    def _extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
+        """Return warnings about columns that training did not have."""
         extra = [str(name) for name in row if name not in self._known]
-        odd = [
+        row_warnings = [
             RowWarning("extra_column", name, f"{name[:80]!r} is not a column of training and was ignored")
-            for name in extra[:_MAX_NAMED]
+            for name in extra[:_MAX_LISTED]
         ]
-        if len(extra) > _MAX_NAMED:
-            more = f"{len(extra) - _MAX_NAMED:,} more columns are not of training and were ignored"
-            odd.append(RowWarning("extra_column", "", more))
-        return odd
+        if len(extra) > _MAX_LISTED:
+            message = f"{len(extra) - _MAX_LISTED:,} more columns are not of training and were ignored"
+            row_warnings.append(RowWarning("extra_column", "", message))
+        return row_warnings

@@ -1,4 +1,4 @@
-"""Files of arrays with a JSON header and a digest: safetensors, so that reading one runs no code.
+"""Read and write safetensors files with a JSON header and a digest. Reading a file runs no code.
 
 The header is the only entry of the file's metadata, because safetensors writes several entries in no fixed order: so
 equal content gives equal files. It starts with a SHA-256 digest of the whole file (with zeros in place of the digest
@@ -24,14 +24,17 @@ from daband._arrays import AnyArray
 from daband._files import checked_path, write_bytes
 from daband.errors import CheckpointError
 
+#: The text in place of the digest while the digest is computed.
 _NO_DIGEST = "0" * 64
-_CHUNK = 1 << 22
-_LONGEST_HEADER = 100 << 20  # safetensors' own limit
+#: The number of bytes that are read at once.
+_CHUNK_BYTES = 1 << 22
+#: The maximum size of a header in bytes, which safetensors sets.
+_MAX_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """The name of a file format, the version that is read, and the required entries of its header."""
+    """A file format: its name, its version, and the required entries of its header."""
 
     #: The name of the metadata entry, e.g. "daband-policy".
     name: str
@@ -45,7 +48,7 @@ class FileFormat:
     required: tuple[str, ...] = ()
 
     @property
-    def beginning(self) -> bytes:
+    def header_start(self) -> bytes:
         """The start of every file's header, after the eight bytes of its length; the digest follows."""
         return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
 
@@ -53,15 +56,15 @@ class FileFormat:
 def write_tensor_file(
     path: str | Path, kind: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
 ) -> None:
-    """Write the complete file or nothing."""
+    """Write a file with this header and these arrays; an error leaves no partial file."""
     path = checked_path(path)
     rest = json.dumps({"version": kind.version, **header}, sort_keys=True, allow_nan=False)
     text = f'{{"digest": "{_NO_DIGEST}", {rest[1:]}'
     # ``np.ascontiguousarray`` would turn an array without dimensions into one with one dimension.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = bytearray(safetensors.numpy.save(tensors, metadata={kind.name: text}))
-    digest = slice(8 + len(kind.beginning), 8 + len(kind.beginning) + len(_NO_DIGEST))
-    assert content[8 : digest.stop] == kind.beginning + _NO_DIGEST.encode()
+    digest = slice(8 + len(kind.header_start), 8 + len(kind.header_start) + len(_NO_DIGEST))
+    assert content[8 : digest.stop] == kind.header_start + _NO_DIGEST.encode()
     content[digest] = hashlib.sha256(content).hexdigest().encode()
     write_bytes(path, content)
 
@@ -88,8 +91,8 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
         with open(path, "rb") as file:
             start = file.read(9)
             length = int.from_bytes(start[:8], "little")
-            _refuse_foreign(path, start, size)
-            if 8 + length > size or length > _LONGEST_HEADER:
+            _reject_other_formats(path, start, size)
+            if 8 + length > size or length > _MAX_HEADER_BYTES:
                 raise CheckpointError(
                     f"{path} is truncated or not a safetensors file: its header would have {length} bytes, the file "
                     f"has {size}"
@@ -97,8 +100,8 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
             raw = start[8:] + file.read(length - 1)
             header, digest = _parse_header(path, raw, kind)
             computed = hashlib.sha256(start[:8])
-            computed.update(kind.beginning + _NO_DIGEST.encode() + raw[len(kind.beginning) + len(_NO_DIGEST) :])
-            while chunk := file.read(_CHUNK):
+            computed.update(kind.header_start + _NO_DIGEST.encode() + raw[len(kind.header_start) + len(_NO_DIGEST) :])
+            while chunk := file.read(_CHUNK_BYTES):
                 computed.update(chunk)
     except OSError as error:
         if isinstance(error, CheckpointError):
@@ -112,7 +115,8 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
     return header
 
 
-def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
+def _reject_other_formats(path: Path, start: bytes, size: int) -> None:
+    """Raise an error if a file is too short, a pickle or a zip archive."""
     if size < 9:
         raise CheckpointError(f"{path} is truncated: a safetensors file has more than {size} bytes")
     # A safetensors file starts with the length of its header, which may look like a pickle's mark, followed by "{".
@@ -123,7 +127,7 @@ def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
 
 
 def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
-    """Return the JSON of our metadata entry, and its stated digest."""
+    """Return the JSON of daband's metadata entry, and its stated digest."""
     try:
         entries = json.loads(raw)
         metadata = entries.get("__metadata__") or {}
@@ -139,9 +143,9 @@ def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, A
     if version != kind.version:
         remedy = "a newer one reads it" if version > kind.version else kind.remedy
         raise CheckpointError(f"{path} has format version {version}, this daband reads {kind.version}; {remedy}")
-    digest = raw[len(kind.beginning) :][: len(_NO_DIGEST)]
+    digest = raw[len(kind.header_start) :][: len(_NO_DIGEST)]
     text = digest.decode("latin-1")
-    if not raw.startswith(kind.beginning) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:
+    if not raw.startswith(kind.header_start) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
     missing = set(kind.required) - header.keys()
     if missing:

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: classification and bandit logs across domains, with ``fit`` and ``predict``.
+"""Provide estimators for scikit-learn: classification and bandit logs across domains.
 
 ``sample_domain`` follows the convention of skada: an integer per row, at least 0 for a row of a source and negative for
 a row of a target. Only source rows need a label or reward; those of target rows are ignored. Different integers are
@@ -35,8 +35,8 @@ from daband.training._loop import train, training_budget
 __all__ = ["TransferClassifier", "TransferPolicy"]
 
 
-class _EveryReward(LoggedDomain):
-    """Contexts (n, d) with the reward of every arm (n, K), as a log with one round per context and arm."""
+class _AllRewardsLog(LoggedDomain):
+    """A log with one round per context and arm, from contexts (n, d) and the rewards of all arms (n, K)."""
 
     def __init__(self, contexts: FloatArray, rewards: FloatArray) -> None:
         self._contexts, self._rewards = contexts, rewards
@@ -54,7 +54,7 @@ class _EveryReward(LoggedDomain):
 
 
 class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
-    """Trains a policy on source rows and unlabelled target rows, and scores rows with it."""
+    """The base class of estimators that train a policy on source rows and unlabelled target rows."""
 
     __metadata_request__fit: ClassVar = {"sample_domain": True}
     __metadata_request__predict: ClassVar = {"sample_domain": True}
@@ -70,13 +70,13 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
         self, contexts: FloatArray, domain: IntArray, source: Callable[[IntArray], LoggedDomain], *, feedback: str
     ) -> Self:
         """Train ``policy_`` on the rows of all domains; ``source`` returns the log of the given rows."""
-        numbers = np.unique(domain).tolist()
+        domain_numbers = np.unique(domain).tolist()
         parts: dict[str, dict[int, Any]] = {
-            "source": {one: source(np.flatnonzero(domain == one)) for one in numbers if one >= 0},
-            "target": {one: ArrayContexts(contexts[domain == one]) for one in numbers if one < 0},
+            "source": {number: source(np.flatnonzero(domain == number)) for number in domain_numbers if number >= 0},
+            "target": {number: ArrayContexts(contexts[domain == number]) for number in domain_numbers if number < 0},
         }
-        names = {one: role if len(own) == 1 else str(one) for role, own in parts.items() for one in own}
-        sources, targets = ({names[one]: part for one, part in own.items()} for own in parts.values())
+        names = {number: role if len(own) == 1 else str(number) for role, own in parts.items() for number in own}
+        sources, targets = ({names[number]: part for number, part in own.items()} for own in parts.values())
         pair = Pair(
             name=type(self).__name__,
             context_shape=contexts.shape[1:],
@@ -111,7 +111,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             role = known.targets if number < 0 else known.sources
             names[number] = role[0] if len(role) == 1 else self.domains_.get(number)
             if names[number] is None:
-                raise InvalidInput(f"sample_domain has {number}, but fit had only {', '.join(map(str, self.domains_))}")
+                raise InvalidInput(f"sample_domain must be one of {', '.join(map(str, self.domains_))}, got {number}")
         return contexts, np.array([names[number] for number in domain.tolist()])
 
     def _by_domain(self, X: Any, sample_domain: Any, score: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
@@ -129,7 +129,7 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[misc]
-    """Classifies target rows with labels of source rows only.
+    """A classifier for target rows that needs only labels of source rows.
 
     Every class is an arm with reward 1 for rows of that class and 0 for others; the policy learns the rewards of all
     arms. Without target rows it is fitted on the source only.
@@ -138,7 +138,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         method: the policy: "mixture", "linucb", "trees", "daband" or "nlinucb".
         network: if True, the mixture has a neural network as a member. It needs torch, and takes longer: a fit
             of 178 rows took 15 s instead of 0.1 s.
-        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several.
+        shift: the assumed difference between the domains: "covariate", "units", "style", "labels", or several.
         random_state: the seed of the policy, or a generator.
 
     >>> from daband.sklearn import TransferClassifier
@@ -165,7 +165,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
             raise InvalidInput(f"{type(self).__name__} needs source labels of 2 classes or more, got 1 class")
         rewards = np.zeros((len(contexts), len(self.classes_)))
         rewards[rows, labels] = 1.0
-        return self._train(contexts, domain, lambda of: _EveryReward(contexts[of], rewards[of]), feedback="one_hot")
+        return self._train(contexts, domain, lambda of: _AllRewardsLog(contexts[of], rewards[of]), feedback="one_hot")
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability of each class, (n, classes): the distribution nearest to the predicted rewards.
@@ -176,7 +176,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
                 first source if there is no target.
         """
         means = self._by_domain(X, sample_domain, lambda *one: self.policy_.decide(*one, rule="greedy").mean)
-        return _projected_on_simplex(means)
+        return _project_on_simplex(means)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
         """Return the accuracy on these rows, which all need a label. Arguments as in ``predict_proba``."""
@@ -184,7 +184,7 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
 
 
 class TransferPolicy(_TransferEstimator):
-    """Learns which action to take in a target from rewards of a source.
+    """A policy that chooses actions in a target, learned from rewards of a source.
 
     Args:
         method: the policy: "mixture", "linucb", "trees", "log" (for randomised logs), "daband" or "nlinucb".
@@ -224,11 +224,11 @@ class TransferPolicy(_TransferEstimator):
         _, rewards = check_X_y(contexts[rows], known, multi_output=True, y_numeric=True, estimator=self)
         if action is None:
             if rewards.ndim != 2:
-                raise InvalidInput("fit needs action=, the action of each row, or y with a column for every action")
+                raise InvalidInput("action must be given, or y must have a column for every action")
             self.classes_ = np.asarray(getattr(y, "columns", np.arange(rewards.shape[1])))
 
             def log(of: IntArray) -> LoggedDomain:
-                return _EveryReward(contexts[of], rewards[np.searchsorted(rows, of)])
+                return _AllRewardsLog(contexts[of], rewards[np.searchsorted(rows, of)])
         else:
             self.classes_, arms = np.unique(_safe_indexing(action, rows), return_inverse=True)
             chances = None if propensity is None else np.asarray(_safe_indexing(propensity, rows), np.float64)
@@ -262,7 +262,7 @@ class TransferPolicy(_TransferEstimator):
         order = np.argsort(self.classes_)  # the columns of a table have any order
         arms = order[np.minimum(np.searchsorted(self.classes_, action, sorter=order), len(order) - 1)]
         if (unknown := np.asarray(action)[self.classes_[arms] != action]).size:
-            raise InvalidInput(f"action has {unknown[0]!r}, which was not among the actions in fit")
+            raise InvalidInput(f"action must have actions of fit, got {unknown[0]!r}")
         rewards, value = np.asarray(y, np.float64), 0.0
         for name in np.unique(domain):
             rows = domain == name
@@ -282,11 +282,12 @@ def _checked_rows(estimator: Any, X: Any, y: Any, sample_domain: Any) -> tuple[F
     domain = _checked_domain(np.ones(len(contexts)) if sample_domain is None else sample_domain, contexts)
     rows = np.flatnonzero(domain >= 0)
     if not len(rows):
-        raise InvalidInput("sample_domain has no source: integers of at least 0 mark rows with labels or rewards")
+        raise InvalidInput("sample_domain must have source rows, marked by integers of at least 0")
     return contexts, domain, rows, _safe_indexing(answers, rows)
 
 
 def _checked_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
+    """Return the domain of each row (n,) as integers."""
     domain = check_array(sample_domain, ensure_2d=False, dtype=np.float64, input_name="sample_domain")
     if domain.ndim != 1 or (domain != np.rint(domain)).any():
         raise InvalidInput("sample_domain must be one integer per row: at least 0 for sources, negative for targets")
@@ -294,9 +295,9 @@ def _checked_domain(sample_domain: Any, contexts: FloatArray) -> IntArray:
     return domain.astype(np.int64)
 
 
-def _projected_on_simplex(means: FloatArray) -> FloatArray:
-    """Return the nearest distribution to every row of predicted rewards, (n, K); the order in a row is kept."""
-    falling = -np.sort(-means, axis=1)
-    excess = (np.cumsum(falling, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
-    last = np.count_nonzero(falling > excess, axis=1) - 1
+def _project_on_simplex(means: FloatArray) -> FloatArray:
+    """Return the probability distribution nearest to every row of predicted rewards, (n, K)."""
+    descending = -np.sort(-means, axis=1)
+    excess = (np.cumsum(descending, axis=1) - 1.0) / np.arange(1, means.shape[1] + 1)
+    last = np.count_nonzero(descending > excess, axis=1) - 1
     return np.maximum(means - excess[np.arange(len(means)), last][:, None], 0.0)

@@ -131,7 +131,7 @@ def test_what_is_no_encoder_is_named(folders, tmp_path):
     with pytest.raises(InvalidInput, match="has its own"):
         from_images(**folders, encoder="efficientnet_lite0", framing=64)
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match="not an ONNX program"):
+    with pytest.raises(InvalidInput, match="must be an ONNX program"):
         input_encoder(tmp_path / "bad.onnx")
     (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cat_004\.png.*not an image file or is damaged"):
@@ -202,7 +202,7 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     row = {"age": 2.0, "text": None}  # no text is an empty one
     found = daband.load(tmp_path / "p.safetensors").table.contexts(row)
     np.testing.assert_array_equal(found, policy.table.contexts(row))
-    with pytest.raises(InvalidInput, match="'text': a text is needed, got 7"):
+    with pytest.raises(InvalidInput, match="'text': a text must be a string, got 7"):
         policy.table.contexts({"age": 2.0, "text": 7})
 
 
@@ -252,6 +252,6 @@ def test_a_text_without_tokens_has_features_of_zeros():
 
 def test_missing_files_of_an_encoder_are_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
-    for given, message in ((tmp_path, "no tokenizer.json"), (tmp_path / "other.onnx", "is not there")):
+    for given, message in ((tmp_path, "no tokenizer.json"), (tmp_path / "other.onnx", "does not exist")):
         with pytest.raises(daband.InvalidInput, match=message):
             input_encoder(str(given))

@@ -205,7 +205,7 @@ def test_two_folders_are_a_pair(tmp_path):
         load("files", **options, label="y")
     with pytest.raises(daband.DataError, match=r"source: .*nowhere is not there"):
         load("files", source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen"))
-    with pytest.raises(daband.InvalidInput, match="source is empty"):
+    with pytest.raises(daband.InvalidInput, match="source must not be empty"):
         load("files")
     for side in ("source", "target"):
         with pytest.raises(daband.InvalidInput, match=f"{side} must be a path, got a DataFrame; .*from_table takes"):
@@ -306,7 +306,7 @@ LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
             "'none' .str. in row 7",
         ),
         ({"p": pl.lit(33.0)}, r"column 'p': .*\(0, 1\], row 1 has 33 \(divide percentages by 100\)"),
-        ({"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)}, "'p': .*row 7 has 0 .leave such rounds out"),
+        ({"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)}, "'p': .*row 7 has 0 .drop such rounds"),
     ],
 )
 def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):

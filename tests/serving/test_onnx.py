@@ -239,7 +239,7 @@ def test_decide_takes_images_in_every_form_and_a_damaged_program_is_named(folder
             deployed.decide(wrong)
     column = policy.table.columns[0]
     column.encoder.program.content = b"nothing"
-    with pytest.raises(CheckpointError, match="not an ONNX program"):
+    with pytest.raises(CheckpointError, match="must be an ONNX program"):
         daband.export(policy, tmp_path / "q.daband")
     assert not (tmp_path / "q.daband").exists()
 

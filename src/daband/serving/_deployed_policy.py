@@ -365,7 +365,7 @@ def arm_number(arm: Any, arm_names: Sequence[str], what: str) -> int:
 def is_deployed_file(path: str | Path) -> bool:
     """Return True if a file starts like the files that ``daband.export`` writes."""
     with open(path, "rb") as file:
-        return file.read(8 + len(FORMAT.beginning))[8:] == FORMAT.beginning
+        return file.read(8 + len(FORMAT.header_start))[8:] == FORMAT.header_start
 
 
 def deployed_of_parts(
