@@ -41,14 +41,15 @@ class Aligned(daband.LinUCB):
     """
 
     _play = Policy._play  # round by round, as the features depend on the domain
-    _decide_row = None
+    _decide_row: Any = None
 
     def __init__(self, *, kind: str = "coral", **rest: Any) -> None:
         super().__init__(**rest)
         self._kind = kind
 
     def _prepare(self, contexts: Any) -> None:
-        steps = [self.transform.frozen(domain) for domain in (0, 1)]
+        transform: Any = self.transform
+        steps = [transform.frozen(domain) for domain in (0, 1)]
         rows = [batch[:, :-1] / step.scale for batch, step in zip(contexts, steps, strict=True)]
         source, target = (part.T @ part / len(part) for part in rows)
         dim = len(source)
