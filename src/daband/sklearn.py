@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._domain_names import DomainNames
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains._mixtures import mixed
+from daband.domains._mixtures import mix_domains
 from daband.domains.readers._arrays import ArrayContexts
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
@@ -83,8 +83,8 @@ class _TransferEstimator(BaseEstimator):  # type: ignore[misc]
             n_arms=len(self.classes_),
             class_names=tuple(map(str, self.classes_.tolist())),
             feedback=feedback,
-            source=mixed(sources),
-            target=mixed(targets or {"target": ArrayContexts(contexts)}),
+            source=mix_domains(sources),
+            target=mix_domains(targets or {"target": ArrayContexts(contexts)}),
             shift=self.shift,
             domains=DomainNames(tuple(sources), tuple(targets) or ("target",)),
         )

@@ -43,7 +43,7 @@ def test_questions_then_answers(daband, tmp_path):
     (tmp_path / "questions.csv").write_text(filled)
     again = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert again.returncode == 2
-    assert "give it as --answers" in again.stderr
+    assert "pass it as --answers" in again.stderr
     assert (tmp_path / "questions.csv").read_text() == filled  # rewards that were filled in are not written over
 
     part = answer(rows[:7])

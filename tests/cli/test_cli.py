@@ -114,7 +114,7 @@ def test_presets_and_methods_and_version(daband):
     [
         (("bench", "synthetik"), "did you mean 'synthetic'"),
         (("bench", "synthetic", "--methods", "lunicb"), "unknown method 'lunicb'"),
-        (("bench", "synthetic", "--seeds", "4-0"), "runs backwards"),
+        (("bench", "synthetic", "--seeds", "4-0"), "is below its start"),
         (("bench", "synthetic", "--seeds", "one"), "must look like"),
         (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
         (("bench", "synthetic", "--set", "episodes=0"), "setting 'episodes': Input should be greater"),

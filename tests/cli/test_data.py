@@ -23,7 +23,7 @@ def test_list_shows_every_pair(tmp_path):
     for name in pairs:
         assert name in result.output
     assert str(tmp_path / "data") in result.output
-    assert "amazon/books-dvd: --all" in run("list").output
+    assert "amazon/books-dvd, listed with --all" in run("list").output
 
 
 def test_check_on_a_fresh_clone():
@@ -31,7 +31,7 @@ def test_check_on_a_fresh_clone():
     assert result.exit_code == 0
     for word in ("digit", "missing", "download https://ossci", "CC BY-SA 3.0", "warfarin", "pharmgkb"):
         assert word in result.output
-    assert "needs nothing" in run("check", "synthetic").output
+    assert "needs no data files" in run("check", "synthetic").output
 
 
 def test_check_fails_for_damaged_files(tmp_path):

@@ -68,9 +68,9 @@ def test_a_run_and_its_folder(daband, tmp_path):
 def test_errors_name_what_is_wrong(daband, policy, tmp_path):
     for arguments, message in (
         (["nothing.safetensors", "log"], "nothing.safetensors"),
-        (["p.safetensors", "logs"], "logs is not there"),
+        (["p.safetensors", "logs"], "logs does not exist"),
         (["p.safetensors", "log", "--estimators", "best"], "'best'"),
-        (["p.safetensors", "log", "--context", "age"], "a context is made of the columns age, city"),
+        (["p.safetensors", "log", "--context", "age"], "the context must be the policy's columns: age, city"),
         (["p.safetensors", "log", "--confidence", "95"], "confidence must"),
     ):
         done = daband("evaluate-log", *arguments)

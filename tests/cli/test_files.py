@@ -70,7 +70,7 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
     assert "│ spent │ number │" in told
     assert "│ city │ category │ 2 different values" in told
     assert "│ joined │ date │" in told
-    assert "│ customer │ left out │ an id, as you say" in told
+    assert "│ customer │ ignored │ an id, as stated" in told
     assert "propensities" not in told
     settings = market / "runs/old-to-new/daband.toml"
     written = tomllib.loads(settings.read_text())
@@ -86,12 +86,12 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     told = daband("choose", *FILES, "--set", "episodes=2", "--out", "chosen", cwd=market)
     assert "the log has no propensities; they are estimated" in told
-    assert "a number means the same in both domains" in told
+    assert "numbers are assumed to mean the same in both domains" in told
     assert (market / "chosen/daband.toml").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
     told += daband("export", "chosen", "m.daband", cwd=market)
     assert "UserWarning" not in told
-    assert "Still open: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
+    assert "Please check: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
 
 
 def test_fit_log_takes_a_table(market):
@@ -107,7 +107,7 @@ def test_fit_log_takes_a_table(market):
     told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "shifts between real domains like this" in " ".join(told.split())
     assert "continue with `daband assess POLICY --on " in told
-    assert "name its data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
+    assert "which needs data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
     assert "arm 'offer' needs a reward" in told
 
@@ -115,16 +115,16 @@ def test_fit_log_takes_a_table(market):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--source", "old.csv"), "--target is needed as well"),
-        (("synthetic", "--source", "old.csv"), "NAME, or files"),
-        ((), "give a preset's NAME, a TOML file, or --source old.csv --target new.csv"),
+        (("--source", "old.csv"), "--target is missing"),
+        (("synthetic", "--source", "old.csv"), "cannot be combined"),
+        ((), "missing NAME (a preset or a TOML file), or --source old.csv --target new.csv"),
         ((*FILES, "--drop", "citty"), "did you mean 'city'"),
-        ((*FILES, "--units", "city"), "--units city is no column of numbers (those are: spent, age)"),
+        ((*FILES, "--units", "city"), "--units city is not a numeric column (spent, age)"),
         (
             (*FILES[:4], "--arm", "offer"),
             "arm 'offer' needs a reward: the column with the reward of the chosen arm (--reward COLUMN)",
         ),
-        (("--source", "no.csv", "--target", "new.csv", "--label", "y"), "no.csv is not there"),
+        (("--source", "no.csv", "--target", "new.csv", "--label", "y"), "no.csv does not exist"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(market, arguments, says):
@@ -144,10 +144,10 @@ def test_the_daily_loop_on_the_command_line(market):
     """No command decided on a file, `learn` knew no arm by name and no reward that is late, `export` no epsilon."""
     told = daband("choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market)
     assert "spent: its median is" in told
-    assert "Another unit? Say so: --units spent" in told
+    assert "If its unit differs, use --units spent" in told
     before = (market / "loop/daband.toml").read_text()
     told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
-    assert "loop holds results of other settings (daband.toml); choose another --out" in told
+    assert "loop has results of other settings (daband.toml); choose another --out" in told
     assert (market / "loop/daband.toml").read_text() == before
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told
@@ -158,27 +158,27 @@ def test_the_daily_loop_on_the_command_line(market):
     assert set(log["arm"]) <= {"call", "mail", "none"}
     assert set(log["propensity"].round(6)) <= {0.1, 0.8}
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market, code=2)
-    assert "log.csv has no reward yet: fill in the column 'reward' as rewards come" in told
+    assert "log.csv has no reward yet; fill in the column 'reward' as rewards arrive" in told
     daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)  # nothing is lost by deciding again
     _check_odd_rows(market)
     pay(market / "log.csv", late=4)
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
-    assert "log.csv has rewards that somebody filled in" in told
+    assert "log.csv has rewards, which would be overwritten" in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "log.csv: 60 rounds without a reward yet are ignored; learn it again later" in told
-    assert "Learned 180 rounds of the target" in told
+    assert "Learned 180 target rounds" in told
     assert "Left out" not in told
     pay(market / "log.csv", late=0)
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
-    assert "Learned 60 rounds of the target" in told
-    assert "Left out: 180 rows with a customer learned before." in told
+    assert "Learned 60 target rounds" in told
+    assert "Ignored: 180 rows whose customer was learned before." in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has no column 'arm'" in told
-    assert "give --arm, --reward or --propensity" in told
+    assert "use --arm, --reward or --propensity" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?" in told
@@ -186,7 +186,7 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
     assert (market / "questions.csv").read_text().startswith("id,context,customer,arm,arm_name,reward\n")
     assert "daband learn loop LOG.csv" in daband("continue", "loop", cwd=market, code=2)
-    assert "has a column 'arm' already" in daband(
+    assert "has a column 'arm', which is needed" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
     )
 
@@ -226,7 +226,7 @@ def test_decide_takes_a_folder_of_pictures(tmp_path):
     daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
     decided = pl.read_csv(tmp_path / "log.csv").select("file", "arm").rows()
     assert decided == [("photos/a.png", "dog"), ("photos/b.png", "dog")]
-    assert "give a folder of pictures" in daband(
+    assert "must be a folder of images" in daband(
         "decide", "p.daband", "log.csv", "--out", "x.csv", cwd=tmp_path, code=2
     )
 
@@ -251,7 +251,7 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     rewarded = log.with_columns(reward=pl.when(pl.col("arm") == "dog").then(1.0).otherwise(0.25))
     rewarded.write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", "--id", "file", "--out", "q.safetensors", cwd=tmp_path)
-    assert "Learned 40 rounds" in told
+    assert "Learned 40 target rounds" in told
     learned = library.load(tmp_path / "q.safetensors")
     contexts = np.stack([shown[name] for name in log["file"]])
     arms = np.array([policy.arm_names.index(name) for name in log["arm"]])
@@ -267,7 +267,7 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     (tmp_path / "photos/7.png").unlink()
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
-    assert "row 0 of 'file' names photos/7.png, which is not there" in told
+    assert "row 0 of 'file' names photos/7.png, which does not exist" in told
 
 
 def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
@@ -318,11 +318,11 @@ def test_decisions_are_shown_where_no_file_is_named(market):
     daband("run", *FILES, "--propensity", "p", "--set", "episodes=2", "--out", "shown", cwd=market)
     run = next(market.glob("shown/*/done")).parent
     told = daband("export", str(run), "ucb.daband", cwd=market)
-    assert "It tries uncertain arms (ucb)" in told
+    assert "It explores (ucb)" in told
     told = daband("decide", "ucb.daband", "new.csv", cwd=market)
     assert "row 0: " in told
-    assert "240 rows in all" in told
-    assert "Nothing is written" in told
+    assert "240 rows in total" in told
+    assert "Nothing was written" in told
     assert "no column of training" not in told
 
 
@@ -333,11 +333,11 @@ def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
     labelled.write_csv(market / "labelled.csv")
     files = ("--source", "labelled.csv", "--target", "labelled.csv", "--label", "offer")
     told = daband("choose", *files, "--set", "episodes=2", "--out", "measured", cwd=market)
-    assert "The target has labels in offer: half of its rows are kept to measure by" in told
+    assert "The target has labels in offer: half of the rows are held out for evaluation" in told
     result = json.loads((market / "measured/result.json").read_text())
-    assert f"Measured on {result['target_contexts']} labelled target rows" in told
-    assert f": mean reward {result['target_value']:.3f}." in told
-    assert "Still open: spent: -999 is in 2 rows" in told.partition("Chosen:")[2]
+    assert f"Mean reward on {result['target_contexts']} labelled target rows" in told
+    assert f"that were held out: {result['target_value']:.3f}." in told
+    assert "Please check: spent: -999 is in 2 rows" in told.partition("Chosen:")[2]
 
 
 def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
@@ -377,4 +377,4 @@ def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
     log = read_table(tmp_path / "log.csv")
     assert set(log["arm"]) == {"mail", "none", "visit"}
     log.with_columns(reward=pl.lit(1.0)).write_csv(tmp_path / "log.csv")
-    assert "Learned 240 rounds" in daband("learn", "market", "log.csv", "--id", "customer", cwd=tmp_path)
+    assert "Learned 240 target rounds" in daband("learn", "market", "log.csv", "--id", "customer", cwd=tmp_path)

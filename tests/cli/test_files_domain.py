@@ -42,7 +42,7 @@ def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_pat
     found = run("choose", *files, "--out", tmp_path / "o")
     assert found.exit_code != 0
     told = " ".join((found.output + str(found.exception)).split())
-    assert "│ country │ left out │ it names the domain, as you say" in told
+    assert "│ country │ ignored │ it names the domain, as stated" in told
     assert "a choice is for one target, and the pair has pl, cz" in told
     assert "training" not in told
 
@@ -51,7 +51,7 @@ def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_pat
     ("words", "message"),
     [
         (["--domain", "nation", "--target", "pl"], "no column 'nation'"),
-        (["--domain", "country", "--target", "us"], "must have 'us'"),
+        (["--domain", "country", "--target", "us"], "must have the value 'us'"),
     ],
 )
 def test_what_splits_nothing_is_refused(table, tmp_path, words, message):

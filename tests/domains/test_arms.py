@@ -125,11 +125,11 @@ def test_arrays_of_features_and_a_log_of_arrays():
 
 def test_mistakes_in_a_catalogue_have_clear_errors():
     table = offers()
-    with pytest.raises(daband.errors.DataError, match="must name each arm once"):
+    with pytest.raises(daband.errors.DataError, match="must have a different name in every row"):
         pair_of(pl.concat([table, table[:1]]))
-    with pytest.raises(daband.InvalidInput, match="no column with features"):
+    with pytest.raises(daband.InvalidInput, match="no column that can be used as a feature"):
         pair_of(table.select("offer", "title"))
-    with pytest.raises(daband.errors.DataError, match="which is none of the arms"):
+    with pytest.raises(daband.errors.DataError, match="which is not an arm"):
         pair_of(table[:4])
     with pytest.raises(daband.InvalidInput, match="thompson"):
         daband.LinUCB.for_pair(pair_of(), explore="thompson")

@@ -20,7 +20,7 @@ def test_every_resource_can_be_got_somehow():
     for name in pairs:
         for resource in pairs.get(name).resources:
             assert resource.licence
-            assert resource.by_hand
+            assert resource.instructions
 
 
 def test_real_files_are_whole(shared_data):

@@ -61,10 +61,10 @@ def test_the_embedded_form_needs_nothing_and_holds_real_digits():
 
 
 def test_the_embedded_digits_carry_their_attribution():
-    text = (module._EMBEDDED.parent / "ATTRIBUTION.md").read_text()
+    text = (module._EMBEDDED_PATH.parent / "ATTRIBUTION.md").read_text()
     assert "LeCun" in text
     assert "by-sa/3.0" in text
-    assert module._EMBEDDED.stat().st_size < 5_000_000
+    assert module._EMBEDDED_PATH.stat().st_size < 5_000_000
 
 
 def test_blending_follows_the_published_recipe():
@@ -161,7 +161,7 @@ def test_released_images_are_made_by_the_recipe(shared_data):
         (b"", "not an idx file"),
         (b"hello world", "not an idx file"),
         (bytes([0, 0, 13, 1, 0, 0, 0, 1, 0]), "not an idx file of unsigned bytes"),
-        (bytes([0, 0, 8, 1, 0, 0, 0, 9, 1, 2]), "truncated or damaged: 10 bytes where its header says 17"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 9, 1, 2]), "is damaged: 10 bytes, but 17 by its header"),
         (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 2]))[:-9], "cannot be unpacked"),
     ],
     ids=["empty", "text", "floats", "too short", "half a gzip"],
@@ -177,7 +177,7 @@ def test_a_damaged_idx_file_is_named(tmp_path, content, message):
 
 def test_images_and_labels_that_do_not_belong_together(places):
     write_mnist(places / "mnist", n_labels=39)
-    with pytest.raises(DataError, match="do not belong together"):
+    with pytest.raises(DataError, match="do not match"):
         load("digit", form="released")
 
 

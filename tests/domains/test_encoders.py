@@ -224,13 +224,13 @@ def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, 
     run("decide", "p.daband", "new.csv", "--out", "log.csv", cwd=tmp_path)
     assert (pl.read_csv(tmp_path / "log.csv")["arm"] == old["answer"]).mean() > 0.9
     told = run("run", *files, "--text", "mail", "--out", "x", cwd=tmp_path, code=2)
-    assert "text and encoder go together" in told
+    assert "text and encoder must be given together" in told
 
 
 def test_a_column_with_an_encoder_is_a_context():
     with pytest.raises(InvalidInput, match=r"columns\.encoders names 'review'"):
         Columns(context=["age"], label="label", encoders={"review": "sentence-transformers:x"})
-    with pytest.raises(InvalidInput, match="text and encoder go together"):
+    with pytest.raises(InvalidInput, match="text and encoder must be given together"):
         daband.domains.load("files", source=__file__, target=__file__, label="a", text=["b"])
 
 

@@ -59,7 +59,7 @@ def test_a_damaged_image_is_named_and_nothing_of_it_is_kept(files, damage, count
 
 def test_a_file_that_went_away(files):
     files[2].unlink()
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         ImageContexts(files, (16, 16)).read(np.arange(3))
 
 
@@ -130,7 +130,7 @@ def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
     with pytest.raises(DataError, match=r"class 'owl' has no example"):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
     write_images(tmp_path / "seen", ["Owl", "owl"], 3)
-    with pytest.raises(DataError, match=r"seen/Owl is no class of the source \(cat, dog, owl\).*without labels"):
+    with pytest.raises(DataError, match=r"seen/Owl is not a class of the source \(cat, dog, owl\).*without labels"):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
 
 

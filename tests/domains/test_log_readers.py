@@ -60,7 +60,7 @@ def test_labels_in_a_pandas_frame_or_a_tensor_column():
 
 
 def test_one_column_of_rewards_is_refused():
-    with pytest.raises(daband.InvalidInput, match="source rewards have one column, and a bandit has two arms or more"):
+    with pytest.raises(daband.InvalidInput, match="source rewards have one column, but a bandit has at least two arms"):
         from_arrays(source=(X, Y[:, None] / 2), target=X)
 
 
@@ -84,7 +84,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
     twice = pd.DataFrame([[1.0, 2.0, 0], [2.0, 1.0, 1]] * 10, columns=["a", "a", "y"])
     columns = Columns(context=["a"], label="y")
-    with pytest.raises(daband.InvalidInput, match="two columns named 'a': which one is meant"):
+    with pytest.raises(daband.InvalidInput, match="two columns named 'a'; rename"):
         from_table(source=twice, target=twice, columns=columns)
     twice.to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(daband.InvalidInput, match="the table has two columns named 'a'"):
@@ -222,7 +222,7 @@ def test_a_column_lists_the_offered_arms():
     wrong = frame.with_columns(shown=pl.lit("a|b"))
     with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
         daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)
-    with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', which is none of the arms"):
+    with pytest.raises(daband.errors.DataError, match="'z' in column 'shown', which is not an arm"):
         daband.domains.from_table(
             source=frame.with_columns(shown=pl.lit("a|z")), target=frame, columns=columns, source_test=None
         )

@@ -6,7 +6,7 @@ import pytest
 
 import daband
 from daband._domain_names import DomainNames
-from daband.domains._mixtures import mixed, restrict_pair
+from daband.domains._mixtures import mix_domains, restrict_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
@@ -86,14 +86,14 @@ class TestMixture:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]}, "either source or sources"),
+            ({"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]}, "either source, or sources"),
             ({"sources": {}, "target": rounds()[0]}, "mapping with a source by name"),
-            ({"sources": {"a": rounds()}}, "either target or targets"),
+            ({"sources": {"a": rounds()}}, "either target, or targets"),
             ({"source": rounds()}, "needs source="),
             ({"sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)}, "target": rounds()[0]}, "context"),
             (
                 {"source": rounds(), "targets": {"a": rounds()[0], "b": rounds()[0]}, "target_test": rounds()},
-                "mapping with one for each of a, b",
+                "mapping with a value for each of a, b",
             ),
         ],
     )
@@ -181,7 +181,7 @@ class TestReaders:
         """Before: the half of the labelled target that was held out was in neither part."""
         frame = self.frame().with_columns(offer=pl.when(pl.col("country") != "cz").then("offer"))
         columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
-        with pytest.warns(UserWarning, match="labels of the others are not used"):
+        with pytest.warns(UserWarning, match="other labels are not used"):
             pair = from_table(source=frame, domain="country", targets=["pl", "cz"], columns=columns)
         assert pair.target_test is None
         assert len(pair.target) == frame["country"].is_in(["pl", "cz"]).sum()
@@ -201,9 +201,9 @@ class TestReaders:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"domain": "country"}, "go together"),
-            ({"targets": ["pl"]}, "go together"),
-            ({"domain": "country", "targets": ["us"]}, "'us', which column 'country' has not"),
+            ({"domain": "country"}, "must be given together"),
+            ({"targets": ["pl"]}, "must be given together"),
+            ({"domain": "country", "targets": ["us"]}, "'us', which is not in column 'country'"),
             ({"domain": "country", "targets": ["pl", "cz", "de", "fr"]}, "at least one must be a source"),
             ({"domain": "town", "targets": ["small"]}, "no policy may see it"),
             ({}, "needs a target"),
@@ -278,5 +278,5 @@ def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
 
 def test_a_mixture_of_contexts_gives_contexts_even_of_a_part_with_rewards():
     pair = daband.domains.load("synthetic", tiny=True)
-    both = mixed({"a": pair.source, "b": pair.target})
+    both = mix_domains({"a": pair.source, "b": pair.target})
     assert all(isinstance(rows, np.ndarray) for _, rows in both.by_domain(0, 8, seed=0))

@@ -130,10 +130,10 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("propensity", 0.0, "propensities lie in"),
-        ("propensity", 1.5, "propensities lie in"),
-        ("propensity", float("nan"), "propensities lie in"),
-        ("arm", 3, "arms are 0..2"),
+        ("propensity", 0.0, "must be in (0, 1]"),
+        ("propensity", 1.5, "must be in (0, 1]"),
+        ("propensity", float("nan"), "must be in (0, 1]"),
+        ("arm", 3, "must be in 0..2"),
         ("reward", float("inf"), "'reward' has an infinite value"),
         ("x1", float("nan"), "of 'x1'"),
         ("x1", None, "no value in row 17 of 'x1'"),
@@ -155,13 +155,13 @@ def test_logs_that_are_none(tmp_path):
         ParquetLog(f"{tmp_path}/*.parquet", n_arms=3)
     with pytest.raises(DataError, match=r"no \*.parquet or \*.csv or \*.tsv file"):
         ParquetLog(tmp_path, n_arms=3)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         ParquetLog(tmp_path / "one.parquet", n_arms=3)
     with pytest.raises(InvalidInput, match="log must be"):
         ParquetLog([], n_arms=3)
-    with pytest.raises(DataError, match="none of its files has a row"):
+    with pytest.raises(DataError, match="no file has a row"):
         ParquetLog(write(tmp_path / "empty", frame(0)), n_arms=3)
-    with pytest.raises(InvalidInput, match="4 numbers of context"):
+    with pytest.raises(InvalidInput, match="4 context features"):
         ParquetLog(write(tmp_path / "log", frame(5)), n_arms=3, context_shape=(5,))
 
 

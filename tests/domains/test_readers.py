@@ -31,7 +31,7 @@ def test_a_log_keeps_rows_together():
         (1, LABELS + 0.5, "must hold integers"),
         (1, LABELS + 1, r"arm 3 in row 2 is outside 0\.\.2"),
         (1, LABELS[:-1], r"shape \(30,\)"),
-        (2, np.full(N, np.nan), "NaN, infinite or above .*, first in row 0"),
+        (2, np.full(N, np.nan), "must be finite and at most .* in row 0"),
         (3, np.zeros(N), r"\(0, 1\]"),
         (3, np.full(N, 1.5), r"\(0, 1\]"),
     ],

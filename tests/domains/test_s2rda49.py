@@ -46,7 +46,7 @@ def test_lists_that_overlap_are_refused(s2rda):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("bus/bus_000.jpg", "should have"), ("real/../bus/x.jpg", "should have"), ("real/bus/gone.jpg", "not there")],
+    [("bus/bus_000.jpg", "should have"), ("real/../bus/x.jpg", "should have"), ("real/bus/gone.jpg", "does not exist")],
 )
 def test_lists_with_nonsense(s2rda, line, message):
     path = s2rda / "splits/real_val.txt"

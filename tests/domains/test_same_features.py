@@ -113,7 +113,7 @@ def test_an_exported_policy_reads_a_row_as_training_did(folder, table):
     for batch in (rows, pd.DataFrame(table), frame.drop("offer")):
         np.testing.assert_array_equal(deployed.reader.read(batch).contexts, trained)
     # The rows that ``ask=`` gets are those of the table, and become the contexts that it is asked about.
-    asked = pair.target.as_given(np.arange(len(pair.target)))
+    asked = pair.target.read_raw(np.arange(len(pair.target)))
     np.testing.assert_array_equal(pair.table.apply(asked), pair.target.read(np.arange(len(pair.target))))
 
 
@@ -121,7 +121,7 @@ def test_leading_zeros_make_a_column_text(tmp_path):
     """Before: categories 1, 10 and 2, and ``decide({"zip": "01"})`` was an unseen category."""
     lines = [f"{['01', '02', '10'][row % 3]},{row % 40},{'ab'[row % 2]}" for row in range(120)]
     (tmp_path / "old.csv").write_text("zip,age,offer\n" + "\n".join(lines))
-    with pytest.warns(UserWarning, match="zip: numbers with leading zeros such as '01': codes, so text"):
+    with pytest.warns(UserWarning, match="zip: numbers with leading zeros such as '01', read as codes"):
         pair = load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "old.csv"), label="offer")
     assert pair.feature_names == ("zip = 01", "zip = 02", "zip = 10", "age")
     policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=2)

@@ -72,7 +72,7 @@ def test_what_needs_labels_says_so():
     policy = daband.Random.for_pair(pair)
     with pytest.raises(InvalidInput, match="no labels of the target, so nothing can be evaluated there"):
         daband.evaluate(policy, pair.target_test)
-    with pytest.raises(InvalidInput, match="no rewards of the target to continue on"):
+    with pytest.raises(InvalidInput, match="has no target rewards"):
         daband.continue_on_target(policy, target=pair.target_labelled)
     with pytest.raises(InvalidInput, match=r"'arrays' has no target_test.*not evaluated"):
         pair.require_target_test()

@@ -71,7 +71,7 @@ def test_numbers_of_many_rounds_are_in_a_mapped_file(tmp_path, monkeypatch):
     policy = fitted(log, transform=daband.Standardise())
     expected = every_estimate(policy, log)
     monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("daband.domains._registry._IN_MEMORY", 1000)
+    monkeypatch.setattr("daband.domains._registry._MAX_MEMORY_BYTES", 1000)
     assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
     assert not list((tmp_path / "cache" / "arrays").iterdir())
 

@@ -39,25 +39,25 @@ def service(exported, tmp_path_factory):
         ({}, "context must be an object"),
         ({"context": 3}, "context must be an object"),
         ({"context": "/etc/passwd"}, "context must be an object"),
-        ({"context": ["/etc/passwd"] * DIM}, "must hold numbers"),
-        ({"context": [[1.0], [1.0, 2.0]]}, "must hold numbers, in rows of one length"),
+        ({"context": ["/etc/passwd"] * DIM}, "must be an array of numbers"),
+        ({"context": [[1.0], [1.0, 2.0]]}, "numbers with rows of equal length"),
         ({"context": ROW[:-1]}, r"must have shape \(6,\)"),
         ({"context": {"age": 41}}, "without a table"),
-        ({"context": [None, *ROW[1:]]}, "must hold numbers"),
+        ({"context": [None, *ROW[1:]]}, "must be an array of numbers"),
         ({"context": [1e300] * DIM}, "norm"),
         ({"context": ROW, "event_id": "a/b"}, "event_id must be 1 to 128"),
         ({"context": ROW, "event_id": "x" * 129}, "event_id must be 1 to 128"),
         ({"context": ROW, "event_id": 7}, "event_id must be"),
-        ({"context": ROW, "eligible": ["cal"]}, "'cal' is no arm.*call"),
+        ({"context": ROW, "eligible": ["cal"]}, "'cal' is not an arm.*call"),
         ({"context": ROW, "eligible": []}, "1 to 3 arms"),
-        ({"context": ROW, "eligible": [3]}, "3 is no arm"),
-        ({"context": ROW, "eligible": [True]}, "True is no arm"),
+        ({"context": ROW, "eligible": [3]}, "3 is not an arm"),
+        ({"context": ROW, "eligible": [True]}, "True is not an arm"),
         ({"context": ROW, "domain": "moon"}, "'moon'.*acts in 'source'"),
-        ({"context": ROW, "incumbent": "call", "incumbent_propensity": 0}, r"must lie in \(0, 1\]"),
-        ({"context": ROW, "contxt": 1}, "'contxt' is not known.*context"),
+        ({"context": ROW, "incumbent": "call", "incumbent_propensity": 0}, r"must be in \(0, 1\]"),
+        ({"context": ROW, "contxt": 1}, "'contxt' is not a field of an event.*context"),
         ({"events": []}, "at least one"),
-        ({"events": [GOOD, GOOD]}, "twice"),
-        ({"events": [GOOD] * 6}, "the limit is 5"),
+        ({"events": [GOOD, GOOD]}, "different values of event_id"),
+        ({"events": [GOOD] * 6}, "at most 5 objects"),
         ({"events": [GOOD], "domain": "source"}, "must be the only field"),
         ({"events": [GOOD, {"context": ROW[:2]}]}, r"event 1: context must have shape \(6,\), got \(2,\)"),
         ({"context": [ROW, ROW]}, r"context must have shape \(6,\), got \(2, 6\)"),
@@ -263,7 +263,7 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
         return Event(name, 1.0, "online", "source", 0, arm, 1.0, arm, None, None, None, None)
 
     async def write():
-        writer = Writer(store, most_waiting=10)
+        writer = Writer(store, max_waiting=10)
         outcomes = await asyncio.gather(
             writer.write([event("a", 0)]), writer.write([event("b", "x" * 3)]), writer.write([event("c", 10**30)]),
             writer.write([event("d", 1)]), return_exceptions=True,
@@ -308,7 +308,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 def test_an_incumbent_that_cannot_be(exported, sqlite_log):
     with (
-        pytest.raises(InvalidInput, match=f"incumbent: 'fax' is no arm.*{ARMS[0]}"),
+        pytest.raises(InvalidInput, match=f"incumbent: 'fax' is not an arm.*{ARMS[0]}"),
         served(exported, sqlite_log, Settings(incumbent="fax")),
     ):
         pass

@@ -60,7 +60,7 @@ def test_a_reward_counts_once_however_often_it_comes(exported, log):
         assert client.post("/events/v/reward", json={"reward": 1.0}).json() == {**first, "status": "repeated"}
         refused = client.post("/events/v/reward", json={"reward": 0})
         assert refused.status_code == 409
-        assert "another reward already, 1" in refused.json()["error"]
+        assert "already has another reward, 1" in refused.json()["error"]
     assert count(log) == (1, 1)
 
 
@@ -68,7 +68,7 @@ def test_an_apprentice_plays_the_incumbents_arm_and_logs_its_own(exported, sqlit
     with served(exported, sqlite_log, Settings(mode="apprentice")) as client:
         missing = client.post("/decide", json={"context": ROW})
         assert missing.status_code == 422
-        assert "incumbent is missing" in missing.json()["error"]
+        assert "needs incumbent" in missing.json()["error"]
         asked = {"event_id": "v", "context": ROW, "incumbent": "visit", "incumbent_propensity": 0.5}
         answer = client.post("/decide", json=asked).json()
         assert (answer["arm_name"], answer["propensity"], answer["mode"]) == ("visit", 0.5, "apprentice")

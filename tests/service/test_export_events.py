@@ -78,7 +78,7 @@ def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
     assert {"event_id", "time", "model", "mode"} < set(pl.read_parquet(tmp_path / "b.parquet").columns)
     with pytest.raises(DataError, match="no event"):
         export_events(sqlite_log, tmp_path / "c.parquet", until="2001-01-01")
-    with pytest.raises(InvalidInput, match="a moment is written"):
+    with pytest.raises(InvalidInput, match="since and until must look like"):
         export_events(sqlite_log, tmp_path / "c.parquet", until="yesterday")
 
 

@@ -70,7 +70,7 @@ def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
         (["--host", "0.0.0.0"], "not every role has a token"),
         (["--learn", "nothing.safetensors"], "is not a file"),
         (["--log", "events.db"], "log must be"),
-        (["--incumbent", "fax"], "'fax' is no arm"),
+        (["--incumbent", "fax"], "'fax' is not an arm"),
     ],
 )
 def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
@@ -138,7 +138,7 @@ def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
 
     monkeypatch.setattr(server, "_start_worker", start)
     monkeypatch.setattr(server, "_RESTART_SECONDS", 0.01)
-    server._keep_worker(stopping)
+    server._supervise_worker(stopping)
     assert len(tries) == 3
     assert caplog.text.count("Cannot allocate memory; another one starts") == 2
 

@@ -69,8 +69,8 @@ def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
     seen = watch(exported)
     rows = events(3000, incumbent=1)
     rewards = [float(event.arm == 1) * 0.8 for event in rows]
-    seen.see_events(rows)
-    seen.see_rewards(logged(rows, rewards))
+    seen.count_events(rows)
+    seen.count_rewards(logged(rows, rewards))
     found = seen.snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.8)
     assert found["played"]["low"] < 0.8 / 3 < found["played"]["high"]
@@ -84,8 +84,8 @@ def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
 def test_an_apprentices_uplift_is_the_models_over_the_incumbents(exported):
     seen = watch(exported, mode="apprentice")
     rows = events(3000, mode="apprentice", own=2)
-    seen.see_events(rows)
-    seen.see_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
+    seen.count_events(rows)
+    seen.count_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
     found = seen.snapshot(0.0)
     assert found["other"]["value"] == pytest.approx(0.9)
     assert found["uplift"]["low"] < 0.4 < found["uplift"]["high"]
@@ -93,11 +93,11 @@ def test_an_apprentices_uplift_is_the_models_over_the_incumbents(exported):
 
 def test_drift_is_told_within_two_thousand_events(exported):
     seen = watch(exported)
-    seen.see_events(events(2000))
-    assert seen.snapshot(0.0)["shift"]["contexts_left"] is False
-    seen.see_events(events(2000, shift=0.8, seed=1))
+    seen.count_events(events(2000))
+    assert seen.snapshot(0.0)["shift"]["contexts_changed"] is False
+    seen.count_events(events(2000, shift=0.8, seed=1))
     found = seen.snapshot(0.0)["shift"]
-    assert found["contexts_left"]
+    assert found["contexts_changed"]
     assert 2000 < found["at_event"] <= 4000
 
 
@@ -105,8 +105,8 @@ def test_default_rewards_are_counted_apart(exported):
     rows = events(400)
     rewards = np.tile([1.0, 0.0, 1.0, 1.0], 100)
     seen = watch(exported, wait=100.0)
-    seen.see_events(rows)
-    seen.see_rewards([row for row in logged(rows, rewards) if row.reward])
-    seen.see_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
+    seen.count_events(rows)
+    seen.count_rewards([row for row in logged(rows, rewards) if row.reward])
+    seen.count_rewards([row for row in logged(rows, rewards, kind="default") if not row.reward])
     found = seen.snapshot(0.0)
     assert (found["given"], found["defaulted"], found["defaulted_fraction"]) == (300, 100, 0.25)

@@ -16,7 +16,7 @@ from daband.service._client import Client
 from daband.service._decider import Decider, model_from
 from daband.service._event_log import Event, Reward, Store
 from daband.service._settings import Clock, Settings
-from daband.service._worker import Worker, _load, _was_exported_to, export_bytes, learn, work
+from daband.service._worker import Worker, _load_policy, _was_exported_to, export_bytes, learn, run_worker
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
@@ -24,7 +24,7 @@ def replay(store, file, row):
     """Return a learned model, made again from the policy file and the log."""
     every = int(row.base.partition("/")[2])
     deployed = model_from(store.model_content(number := store.newest_file(before=row.number)), number).deployed
-    policy, seq = _load(file, deployed), row.start_seq
+    policy, seq = _load_policy(file, deployed), row.start_seq
     while seq < row.learned_seq:
         rows = store.rewards_after(seq, every)
         learn(policy, rows, deployed)
@@ -210,7 +210,7 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [("silent", 0.25, "default")]
         late = client.post("/events/silent/reward", json={"reward": 1})
         assert late.status_code == 409
-        assert "the default, as none came in time" in late.json()["error"]
+        assert "the default, because none arrived in time" in late.json()["error"]
         assert client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"] == "repeated"
         times.pass_by(101.0)
         worker.run_once()
@@ -292,7 +292,7 @@ def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatc
         made.append(Failing(store, Settings()))
         return made[-1]
 
-    work(store, make, parent)
+    run_worker(store, make, parent)
     assert len(made) == 3
     assert "the worker failed: ValueError" in caplog.text
     assert "disk is full" in caplog.text
@@ -307,11 +307,11 @@ def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_file
     fill(store, 20)
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
     daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0).save(tmp_path / "blank.safetensors")
-    for name, reason in (("other", "give the one it was exported from"), ("blank", "has learned 0")):
+    for name, reason in (("other", "use the policy that it was exported from"), ("blank", "has learned 0")):
         caplog.clear()
         worker = worked(store, [tmp_path / f"{name}.safetensors"])
         assert reason in caplog.text
-        assert worker._watch.snapshot(0.0)["events"] == 20  # all else goes on
+        assert worker._statistics.snapshot(0.0)["events"] == 20  # all else goes on
     assert len(store.models()) == 1
     store.close()
 
@@ -361,10 +361,10 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_p
     if damage == "truncated":
         bad.write_bytes(policy_files[0].read_bytes()[:-100])
     worker = Worker(store, Settings(wait=10.0), learn=bad, clock=times.clock())
-    assert f"nothing is learned with {bad}" in caplog.text
+    assert f"{bad} cannot learn from the log" in caplog.text
     times.pass_by(20.0)
     worker.run_once()
-    assert worker._watch.snapshot(0.0)["events"] == 21
+    assert worker._statistics.snapshot(0.0)["events"] == 21
     assert store.rewards_after(0, 99)[-1].event.event_id == "silent"  # the default
     store.close()
 
@@ -379,12 +379,12 @@ def test_a_published_file_is_not_compared_with_contexts_from_before(policy_files
     number = publish_file(store, (tmp_path / "new.daband").read_bytes(), 0.0)
     worker = Worker(store, Settings())
     worker.run_once()
-    counted = worker._watch.snapshot(0.0)
+    counted = worker._statistics.snapshot(0.0)
     assert (counted["events"], counted["given"], counted["assessed"]) == (40, 40, 0.9)
     assert counted["shift"]["rounds"] == 0
     fill(store, 30, start=40, model=number)
     worker.run_once()
-    counted = worker._watch.snapshot(0.0)
+    counted = worker._statistics.snapshot(0.0)
     assert counted["shift"]["rounds"] == 30
     store.close()
 
@@ -434,8 +434,8 @@ def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite
         made.append(Publishing(store, Settings()))
         return made[-1]
 
-    work(store, make, parent)
-    assert [worker._watch.snapshot(0.0)["assessed"] for worker in made] == [0.62, 0.25]
+    run_worker(store, make, parent)
+    assert [worker._statistics.snapshot(0.0)["assessed"] for worker in made] == [0.62, 0.25]
     store.close()
 
 
@@ -447,7 +447,7 @@ def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite
     worker = Worker(store, Settings(wait=100.0))
     while worker.run_once():
         pass
-    counted = worker._watch.snapshot(0.0)
+    counted = worker._statistics.snapshot(0.0)
     assert (counted["events"], counted["given"]) == (1200, 1200)
     store.close()
 
@@ -477,7 +477,7 @@ def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log
         store.append([Reward(f"o{place}", 1.0, 2.0)])
     fill(store, 36)
     worker = worked(store, policy_files)
-    assert worker._watch.snapshot(0.0)["shift"]["rounds"] == 36
+    assert worker._statistics.snapshot(0.0)["shift"]["rounds"] == 36
     learned = [row for row, _ in store.models() if row.origin == "learned"]
     assert (learned[0].rounds, learned[0].learned_seq) == (400 + 36, 40)
     assert replay(store, policy_files[0], learned[0]) == store.model_content(learned[0].number)
@@ -492,7 +492,7 @@ def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, t
         assert uploaded.status_code == 422
         assert "arm_names" in uploaded.json()["error"]
     with (
-        pytest.raises(InvalidInput, match=r"arm_names is .* with another log"),
+        pytest.raises(InvalidInput, match=r"arm_names is .* use another log"),
         served(tmp_path / "renamed.daband", sqlite_log),
     ):
         pass
@@ -543,11 +543,11 @@ def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word
         return model_from(content, number)
 
     monkeypatch.setattr(app, "model_from", slow)
-    first = threading.Thread(target=service._take_current_model)  # model 1, the newest
+    first = threading.Thread(target=service._load_current_model)  # model 1, the newest
     first.start()
     assert loads.wait(60)
     store.pin(0)
-    second = threading.Thread(target=service._take_current_model)
+    second = threading.Thread(target=service._load_current_model)
     second.start()
     second.join(0.2)
     pinned.set()

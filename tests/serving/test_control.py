@@ -75,7 +75,7 @@ def test_the_incumbent_is_the_assessments_or_none(tmp_path):
     daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)
     with pytest.raises(InvalidInput, match="control needs an incumbent"):
         daband.load_deployed(tmp_path / "p.daband").decide([0.0, 0.0], control=0.1)
-    with pytest.raises(InvalidInput, match=r"incumbent: 'cupon' is no arm.*coupon"):
+    with pytest.raises(InvalidInput, match=r"incumbent: 'cupon' is not an arm.*coupon"):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, incumbent="cupon")
 
 
@@ -83,6 +83,6 @@ def test_a_file_with_an_incumbent_that_is_no_arm_is_refused(tmp_path, monkeypatc
     from daband.serving import _export as export
 
     policy = daband.Constant(context_shape=(2,), n_arms=3, seed=0)
-    monkeypatch.setattr(export, "arm_number", lambda *_: 3)
+    monkeypatch.setattr(export, "arm_index", lambda *_: 3)
     with pytest.raises((CheckpointError, ValueError), match="incumbent"):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, incumbent=0)

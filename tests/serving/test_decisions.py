@@ -181,7 +181,7 @@ class TestRefused:
         "wrong",
         [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"},
          {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
-         {"reference": np.ones((0, 2))}, {"reference": 3.0}, {"epsilon": 7}, {"epsilon": "half"}, {"least_rounds": -1},
+         {"reference": np.ones((0, 2))}, {"reference": 3.0}, {"epsilon": 7}, {"epsilon": "half"}, {"min_rounds": -1},
          {"assessment": 3}, {"assessment": {"model": object()}}],
         ids=lambda wrong: next(iter(wrong)),
     )  # fmt: skip
@@ -194,8 +194,9 @@ class TestRefused:
 
 @pytest.mark.parametrize(
     ("among", "told"),
-    [(["x"], "no arm"), ([], "no arm to choose"), ([3], "3 is no arm .0..2, or offer"), ("ab", "list"), (5, "list"),
-     ([0.5], "0.5 is no arm"), ([True, False, True], "True is no arm"), (["ofer"], "did you mean 'offer'")],
+    [(["x"], "not an arm"), ([], "no arm to choose"), ([3], "3 is not an arm .0..2, or offer"), ("ab", "list"),
+     (5, "list"), ([0.5], "0.5 is not an arm"), ([True, False, True], "True is not an arm"),
+     (["ofer"], "did you mean 'offer'")],
     ids=str,
 )  # fmt: skip
 def test_wrong_arms_are_named(among, told, tmp_path):
@@ -283,11 +284,11 @@ def test_arms_of_few_rounds_are_refused_where_asked(tmp_path):
     inverse = daband.load_deployed(tmp_path / "p").frozen.members[0].inverse[0]
     values, vectors = np.linalg.eigh(np.linalg.inv(inverse))
     np.testing.assert_allclose(np.abs(vectors[:, -1] * np.sqrt(values[-1] - 1.0)), np.abs(context))
-    with pytest.raises(daband.InvalidInput, match=r"least_rounds=5: arm 0 was learned from 1 rounds, and 1 more"):
-        daband.export(policy, tmp_path / "q", least_rounds=5)
+    with pytest.raises(daband.InvalidInput, match=r"min_rounds=5: arm 0 was learned from 1 rounds, and 1 more"):
+        daband.export(policy, tmp_path / "q", min_rounds=5)
     assert not (tmp_path / "q").exists()
     policy.update([[0.0, 1.0]] * 40, [0, 2] * 20, [0.5] * 40)
-    daband.export(policy, tmp_path / "q", least_rounds=5)
+    daband.export(policy, tmp_path / "q", min_rounds=5)
 
 
 def test_export_beside_add_arm_in_another_thread(tmp_path):

@@ -32,7 +32,7 @@ def test_false_alarms_are_as_rare_as_promised(deployed):
     alarms = 0
     for seed in range(50):
         monitor = Monitor(deployed, false_alarms=0.1, seed=seed)
-        monitor.see(reference(np.random.default_rng([1, seed]), 200))
+        monitor.observe(reference(np.random.default_rng([1, seed]), 200))
         alarms += monitor.alarm
     assert alarms <= 10  # 5 are expected at most; 11 or more have a chance below 1% even then
 
@@ -45,7 +45,7 @@ def test_a_small_reference_makes_no_false_alarms(tmp_path):
         rng = np.random.default_rng([2, seed])
         daband.export(policy, tmp_path / "p", reference=reference(rng, 80))
         monitor = Monitor(daband.load_deployed(tmp_path / "p"), false_alarms=0.1, seed=seed)
-        monitor.see(reference(rng, 800))
+        monitor.observe(reference(rng, 800))
         alarms += monitor.alarm
     assert alarms <= 4
 
@@ -63,23 +63,23 @@ def test_a_change_is_found_and_named(deployed, change, reason):
     for row in reference(rng, 200):
         monitor.decide(row)
     assert not monitor.alarm
-    monitor.see(change(reference(rng, 400)))
+    monitor.observe(change(reference(rng, 400)))
     report = monitor.report()
     assert report.alarm
-    assert report.contexts_left
+    assert report.contexts_changed
     assert reason in report.reasons
     (score,) = [score for score in report.scores if score.name == reason]
     assert 200 < score.since <= 600
-    assert score.left
+    assert score.changed
     assert report.rounds == 600
 
 
 def test_a_late_change_is_found_soon(deployed):
     monitor = Monitor(deployed, seed=0)
     rng = np.random.default_rng(4)
-    monitor.see(reference(rng, 3000))
+    monitor.observe(reference(rng, 3000))
     assert not monitor.alarm
-    monitor.see(reference(rng, 500) + np.array([1.5, 0.0, 0.0]))
+    monitor.observe(reference(rng, 500) + np.array([1.5, 0.0, 0.0]))
     assert monitor.report().reasons[0] == "number 0"
 
 
@@ -91,7 +91,7 @@ def test_arm_shares(deployed):
     for row in rows:
         monitor.decide(row)
     report = monitor.report()
-    assert report.arms_left
+    assert report.arms_changed
     assert report.arm_counts["high"] == max(report.arm_counts.values())
     assert sum(report.arm_counts.values()) == report.rounds == len(rows)
 

@@ -26,7 +26,7 @@ def test_a_pooled_convolution_is_that_of_torch(shape, side, kernels):
     draw = np.random.default_rng(0)
     maps = draw.standard_normal(shape).astype(np.float32)
     weight = draw.standard_normal((kernels, shape[2], side, side)).astype(np.float32)
-    found = numpy_networks._pooled_convolution(maps, numpy_networks._at_points(weight))
+    found = numpy_networks._pooled_convolution(maps, numpy_networks._evaluate_kernel(weight))
     image = torch.from_numpy(maps).permute(2, 0, 1)[None]
     convolved = torch.nn.functional.conv2d(image, torch.from_numpy(weight))
     expected = torch.nn.functional.max_pool2d(convolved, 2)[0].permute(1, 2, 0)
@@ -36,7 +36,7 @@ def test_a_pooled_convolution_is_that_of_torch(shape, side, kernels):
 def test_larger_kernels_are_refused():
     """More points would cost accuracy, and the encoder has kernels of 5 x 5."""
     with pytest.raises(ValueError, match="kernels of 6 x 6"):
-        numpy_networks._at_points(np.zeros((1, 1, 6, 6), np.float32))
+        numpy_networks._evaluate_kernel(np.zeros((1, 1, 6, 6), np.float32))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])

@@ -127,7 +127,7 @@ def test_mistakes_in_a_request_have_clear_errors(deployed):
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             file.decide(contexts[0], arms=arms)
-    with pytest.raises(daband.InvalidInput, match="leave available"):
+    with pytest.raises(daband.InvalidInput, match="available and among cannot be given"):
         file.decide(contexts[0], arms=["a1"], among=["a1"])
 
 
@@ -148,8 +148,8 @@ def test_without_a_catalogue_ids_select_and_features_are_rejected(tmp_path):
     assert file.decide([1.0, 2.0], arms=["c"]).arm_name == "c"
     for arms, message in (
         ([{"id": "c", "price": 2}], "without a catalogue"),
-        (["c", "a", 2], "given twice"),
-        ([{"name": "c"}], "None is no arm"),
+        (["c", "a", 2], "only once"),
+        ([{"name": "c"}], "None is not an arm"),
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             file.decide([1.0, 2.0], arms=arms)

@@ -85,7 +85,7 @@ def test_a_log_trains_a_policy(pair):
 
     policy, same = make(pair), make(pair)
     run = daband.train(policy, source=Log(), episodes=4, episode_length=10)
-    same.update(rounds.contexts, arms, rounds.pay(arms))
+    same.update(rounds.contexts, arms, rounds.chosen_rewards(arms))
     probe = pair.target.batch(0, 9, seed=0)
     np.testing.assert_allclose(policy.decide(probe).mean, same.decide(probe).mean, rtol=1e-8)
     assert np.isnan(run.total_regret)
@@ -163,4 +163,4 @@ def _first_rounds(domain, n):
     n = min(n, domain.rounds_available)
     rounds = domain.rounds(0, n, seed=99)
     arms = np.arange(n) % domain.n_arms
-    return rounds.contexts, arms, rounds.pay(arms)
+    return rounds.contexts, arms, rounds.chosen_rewards(arms)

@@ -10,7 +10,7 @@ import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
-from daband.trust._assessment import read_assessment, rewards_needed, short
+from daband.trust._assessment import as_text, read_assessment, rewards_needed
 from daband.trust._questions import Interval
 
 
@@ -65,11 +65,11 @@ def test_the_incumbent_decides(policy, pair):
     arm = daband.assess(policy, **asked, incumbent=pair.class_names[2])
     assert (arm.incumbent, arm.incumbent_arm) == (f"always {pair.class_names[2]}", 2)
     itself = daband.assess(policy, **asked, incumbent=policy)
-    assert (itself.advantage, itself.differs, itself.verdict) == (0.0, 0.0, "keep the incumbent")
+    assert (itself.advantage, itself.disagreement, itself.verdict) == (0.0, 0.0, "keep the incumbent")
     _, rewards = source_table(pair)
     column = daband.assess(policy, **asked, incumbent=np.zeros(len(pair.target), int))
     assert column.incumbent == "today's choices"
-    assert column.differs == arm_fraction_other_than(policy, pair, 0)
+    assert column.disagreement == arm_fraction_other_than(policy, pair, 0)
     best = rewards.mean(axis=0).max()  # without a log, the source has no choices of today
     assert column.source_advantage == pytest.approx(column.source_value - best)
 
@@ -129,10 +129,10 @@ def test_a_target_far_from_the_source_is_not_deployed(assessment, policy, pair):
     moved = pair.target.read(np.arange(len(pair.target))) + 20.0
     found = daband.assess(policy, source=pair.source_test, target=moved)
     assert found.outside_support > 0.9
-    assert found.told_apart > 0.99
+    assert found.classifier_accuracy > 0.99
     assert (assessment.verdict, found.verdict) == ("deploy", "collect rewards")
     assert any("far from every source context" in doubt for doubt in found.doubts)
-    assert found.needed >= 50
+    assert found.rewards_needed >= 50
 
 
 def test_numbers_in_other_units_are_in_support_if_the_user_says_so():
@@ -157,7 +157,7 @@ def test_held_out_rounds_may_be_listed_class_by_class():
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=10)
     found = daband.assess(policy, source=pair.source_test, target=pair.target)
-    assert found.told_apart < 0.6  # both domains are the same
+    assert found.classifier_accuracy < 0.6  # both domains are the same
     assert found.outside_support < 0.1
 
 
@@ -173,7 +173,7 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert unrelated.verdict == "collect rewards"
     few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
-    assert "too few to change the verdict by the source: deploy" in few.sentence
+    assert "too few to change the verdict: deploy" in few.sentence
     assert assessment.with_rewards(Interval(-0.1, -0.6, 0.4), value, 10).verdict == "collect rewards"
     more = unrelated.with_rewards(Interval(-0.15, -0.25, -0.05), value, 100)
     assert (more.rewards, more.verdict) == (150, "keep the incumbent")
@@ -189,7 +189,7 @@ def test_the_page_and_the_file(assessment, tmp_path):
     (tmp_path / "b.json").write_text(json.dumps({"accuracy": 0.5}))
     with pytest.raises(DataError, match="not the fields of an assessment"):
         read_assessment(tmp_path / "b.json")
-    keep = replace(assessment, advantage=-0.1, low=-0.3).judged()
+    keep = replace(assessment, advantage=-0.1, low=-0.3).with_verdict()
     assert keep.sentence.startswith("Keep the incumbent: -0.100 over always ")
 
 
@@ -200,8 +200,8 @@ def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
 
 
 def test_numbers_are_short():
-    assert [short(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
-    assert short(0.31, sign=True) == "+0.310"
+    assert [as_text(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
+    assert as_text(0.31, sign=True) == "+0.310"
 
 
 @pytest.mark.parametrize("which", ["target_test", "target_labelled", "source"])

@@ -220,7 +220,7 @@ def test_duplicates_and_changed_answers_are_rejected_unless_they_replace(trained
         answer_audit(tmp_path / "a", write(tmp_path / "twice.csv", [*rows, rows[0]]))
     wrong = [{**rows[0], "reward": "0.123"}, *rows[1:]]
     answer_audit(tmp_path / "a", write(tmp_path / "wrong.csv", wrong))
-    with pytest.raises(InvalidInput, match=r"answered with 0\.123 before.*replace=True .--replace. takes the second"):
+    with pytest.raises(InvalidInput, match=r"answered with 0\.123 before.*replace=True .--replace. to use"):
         answer_audit(tmp_path / "a", write(tmp_path / "right.csv", rows))
     corrected = answer_audit(tmp_path / "a", tmp_path / "right.csv", replace=True)
     right = audit(trained, budget=20)
@@ -286,7 +286,7 @@ def test_what_cannot_be_audited_is_rejected(trained):
         daband.audit("p", target=trained.pair.target, budget=5, ask=trained.ask)
     with pytest.raises(InvalidInput, match="an audit needs answers"):
         audit(trained, ask=None)
-    with pytest.raises(InvalidInput, match=r"budget is 100000, but the target has \d+ contexts"):
+    with pytest.raises(InvalidInput, match=r"budget must be at most \d+, the number of target contexts, got 100000"):
         audit(trained, budget=100_000)
     with pytest.raises(InvalidInput, match="one reward for one context"):
         audit(trained, ask=lambda contexts, arms: [0.0, 1.0])

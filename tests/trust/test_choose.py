@@ -279,7 +279,7 @@ def test_quick_has_three_candidates_and_says_a_first_answer():
     choice = daband.choose(pair, quick=True, episodes=4, episode_length=16, device="cpu", progress=seen.append)
     assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
     assert choice.table[2]["settings"]["recipe"] == "small"
-    assert seen[-1].note.startswith("first answer: linucb has 0.")
+    assert seen[-1].note.startswith("first result: the mean source reward of linucb is 0.")
     images = daband.domains.load("digit", tiny=True)
     assert [one.name for one in default_candidates(images, quick=True)] == ["constant", "linucb-p", "daband"]
     with pytest.raises(daband.InvalidInput, match="quick"):
@@ -292,7 +292,7 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["choose", str(settings), "--out", str(out), "--device", "cpu", "--quick"])
     assert done.exit_code == 0, done.output
-    assert "Note: first answer: linucb has" in done.output
+    assert "Note: first result: the mean source reward of linucb is" in done.output
     written = json.loads((out / "choice.json").read_text())
     assert written["candidate"] in done.output
     assessment = daband.trust.read_assessment(out / "assessment.json")

@@ -57,7 +57,7 @@ def test_another_policy(pair):
         (True, "incumbent must be an arm"),
         (["mail"] * 3, "3 choices for 200 target contexts"),
         (["post"] * 200, "'post' is not an arm"),
-        (daband.LinUCB(context_shape=(2,), n_arms=2), "a policy for 2 arms and contexts of shape"),
+        (daband.LinUCB(context_shape=(2,), n_arms=2), "a policy for 2 arms and contexts"),
     ],
 )
 def test_what_is_not_an_incumbent_is_rejected(given, message, pair):

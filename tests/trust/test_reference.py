@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._reference import KINDS, ReferenceClass, kind_of, reference_class
+from daband.trust._reference import KINDS, ReferenceClass, data_kind, reference_class
 
 
 def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
@@ -20,7 +20,9 @@ def test_quantiles_of_a_class_that_is_known():
     assert forecast.shifts == 99
     assert forecast.low == pytest.approx(0.2 * 0.10, abs=0.002)  # of 100 data sets, the tenth smallest
     assert forecast.advantage == pytest.approx(0.2 * 0.50, abs=0.003)
-    assert (forecast.half_kept, forecast.tenth_kept, forecast.lost) == pytest.approx((0.5, 0.1, 0.0))
+    assert (forecast.median_kept, forecast.tenth_percentile_kept, forecast.lost_fraction) == pytest.approx(
+        (0.5, 0.1, 0.0)
+    )
 
 
 def test_an_uncertain_source_advantage_has_a_lower_limit():
@@ -47,7 +49,7 @@ def test_units_change_nothing():
 
 
 def test_kinds():
-    assert [kind_of(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
+    assert [data_kind(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
         "tables", "tables", "features", "images", "images",
     ]  # fmt: skip
 
@@ -58,7 +60,7 @@ def leave_one_out(kind):
     sets = np.array(class_.sets)
     low = np.empty(len(sets))
     for name in set(sets):
-        others = class_.where(sets != name)
+        others = class_.select(sets != name)
         for row in np.flatnonzero(sets == name):
             low[row] = others.forecast(class_.source[row], class_.error[row], class_.scale[row]).low
     return low, class_.target, np.array([1.0 / (sets == name).sum() for name in sets])

@@ -1,3 +1,3 @@
-"""The command line, which parses, calls and prints. It has nothing to import."""
+"""The command line: it parses options, calls the library and prints results. It has no public names."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""``daband fit-log``, ``learn``, ``evaluate-log`` and ``convert``: policies from logs, and their value on logs."""
+"""The commands ``fit-log``, ``learn``, ``evaluate-log`` and ``convert``, which read logs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Format = Literal["vw", "dsjson", "personalizer"]
 
 def fit_log_command(
     log: Annotated[
-        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table.")
+        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'); with --arm, one table.")
     ],
-    out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
-    arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,
-    reward: Annotated[str | None, typer.Option(help="Its column of rewards, in any unit.")] = None,
-    propensity: Annotated[str | None, typer.Option(help="Its column of propensities; else they are estimated.")] = None,
-    id: Annotated[list[str] | None, typer.Option(help="A column that names a row; it is left out.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="A saved policy to go on with; else a new one is made.")] = None,
+    out: Annotated[Path, typer.Option(help="The file for the fitted policy, e.g. policy.safetensors.")],
+    arm: Annotated[str | None, typer.Option(help="If LOG is one table: the column with the arm.")] = None,
+    reward: Annotated[str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")] = None,
+    propensity: Annotated[str | None, typer.Option(help="With --arm: the column with propensities.")] = None,
+    id: Annotated[list[str] | None, typer.Option(help="With --arm: a column that is not a context.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
     context: options.ContextColumns = None,
     state: Annotated[
-        Path | None, typer.Option(help="A folder for what is learned so far: killed and started again, it goes on.")
+        Path | None, typer.Option(help="A folder for the state; after an interruption, the same command continues.")
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
@@ -49,20 +49,20 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
-    Of a table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+    For one table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
 
     Example: daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
     if arm is not None:
         if (policy, context, weights) != (None, None, None):
-            raise InvalidInput("--arm makes a new policy of a table: leave --policy, --context and --weights out")
-        named = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
-        _save(_fit_table(log, method, named), out)
+            raise InvalidInput("--arm fits a new policy, so --policy, --context and --weights cannot be given")
+        roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
+        _save(_fit_table(log, method, roles), out)
         return
     columns = options.log_columns(context)
-    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns)
-    with rows_bar(fitted.name) as show:
+    fitted = daband.load(policy) if policy is not None else _new_policy(method, arms, log, columns)
+    with rows_bar(fitted.name) as show_rows:
         daband.fit_log(
             fitted,
             log,
@@ -72,12 +72,13 @@ def fit_log_command(
             workers=workers,
             directory=state,
             weights=weights,
-            progress=show,
+            progress=show_rows,
         )
     _save(fitted, out)
 
 
 def _save(policy: Policy, out: Path) -> None:
+    """Save a policy and print its file."""
     policy.save(out)
     say(f"{policy!r}\nPolicy: {out}")
 
@@ -89,18 +90,17 @@ def learn_command(
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
+        str | None, typer.Option("--id", help="The column with the id of a round, so that no round is learned twice.")
     ] = None,
     context: options.ContextColumns = None,
     weights: options.WeightColumn = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
+        Path | None, typer.Option(help="The file for the policy; by default the next version in DIR, or the same file.")
     ] = None,
 ) -> None:
-    """Learn from a log of the target that the exported policy wrote: every round once, then export again.
+    """Update a policy from a target log, such as the one that `daband decide` writes; then export it again.
 
-    A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
-    are not counted again.
+    A log can be given again when more rewards have arrived: rounds that were learned before are recognised by --id.
 
     Example: daband learn market log1.csv --id customer
     """
@@ -111,12 +111,12 @@ def learn_command(
         make_folder(path.parent)
     check_writable(path)
     before, rows = learner.rounds_learned, 0
-    with rows_bar(learner.name) as show:
+    with rows_bar(learner.name) as show_rows:
 
         def count(record: dict[str, float]) -> None:
             nonlocal rows
             rows = int(record["rows"])
-            show(record)
+            show_rows(record)
 
         daband.learn_log(
             learner,
@@ -131,32 +131,33 @@ def learn_command(
         )
     learned = learner.rounds_learned - before
     if not learned:
-        say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
+        say("The policy has learned all rounds of this log before. Nothing is written.")
         return
     learner.save(path)
-    say(f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
+    say(f"Learned {learned:,} target rounds; {learner.rounds_learned:,} in total.")
     if id_column is not None and rows > learned:
-        say(f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
+        say(f"Ignored: {rows - learned:,} rows whose {id_column} was learned before.")
     say(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
-        say(f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+        say(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
-def _fit_table(log: str, method: str, named: dict[str, Any]) -> Policy:
-    """Fit a new policy to one table, whose columns are inferred and shown."""
+def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
+    """Return a new policy that is fitted to one table. The roles of its columns are inferred and printed."""
     checked_method(method)
     with tempfile.TemporaryDirectory() as folder:
-        pair, columns = table_as_log(log, Path(folder) / "log.parquet", named)
+        pair, columns = table_as_log(log, Path(folder) / "log.parquet", roles)
         settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)
-        with rows_bar(fitted.name) as show:
-            daband.fit_log(fitted, folder, columns=columns, progress=show)
+        with rows_bar(fitted.name) as show_rows:
+            daband.fit_log(fitted, folder, columns=columns, progress=show_rows)
     return fitted
 
 
-def _new(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
+def _new_policy(method: str, arms: int | None, log: str, columns: Columns | None) -> Policy:
+    """Return a new policy for the contexts of a log."""
     if arms is None:
-        raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never chosen")
+        raise InvalidInput("--arms is needed for a new policy, because a log may lack arms that were never chosen")
     checked_method(method)
     rounds = ParquetLog(log, n_arms=arms, columns=columns)
     settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms}
@@ -168,10 +169,8 @@ def _new(method: str, arms: int | None, log: str, columns: Columns | None) -> Po
     return kind(**settings)
 
 
-# ``daband evaluate-log``: the value of a policy, from a log in Parquet files of any size.
-
-
-_FILE = "log_estimates.json"
+#: The file of estimates in the folder of a run.
+_ESTIMATES_FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
@@ -181,50 +180,48 @@ def evaluate_log_command(
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column with the id of a round: learned rounds are recognised by it.")
+        str | None, typer.Option("--id", help="The column with the id of a round, to recognise learned rounds.")
     ] = None,
-    estimators: Annotated[str, typer.Option(help="One or several of dr, snips and ips, e.g. dr,snips.")] = "dr",
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    rule: Annotated[
-        str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")
-    ] = None,
+    estimators: Annotated[str, typer.Option(help="Estimators: dr, snips or ips, or several, e.g. dr,snips.")] = "dr",
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    rule: Annotated[str | None, typer.Option(help="ucb or greedy; by default the policy's exploration rule.")] = None,
     domain: Annotated[
         Literal["source", "target"] | None,
-        typer.Option(help="Where the log was written; by default where the policy is deployed."),
+        typer.Option(help="The domain of the log; by default the one that the policy is deployed in."),
     ] = None,
     context: options.ContextColumns = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"Where the estimates go as JSON; by default {_FILE} in the run's folder.")
+        Path | None, typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in the run's folder.")
     ] = None,
 ) -> None:
-    """Estimate the mean reward of a policy from rounds that another policy played and logged.
+    """Estimate the mean reward of a policy from the log of another policy.
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
-        raise InvalidInput("--estimators names none")
-    valued, folder = _open_exported_or_saved(policy)
-    path = out or (None if folder is None else folder.path / _FILE)
+        raise InvalidInput("--estimators must name at least one of dr, snips and ips")
+    evaluated, folder = _open_exported_or_saved(policy)
+    path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
     if path is not None:
         check_writable(path)
-    if isinstance(valued, DeployedPolicy):
-        if domain not in (None, valued.domain):
-            raise InvalidInput(f"{policy} was exported for the {valued.domain}: leave --domain out")
+    if isinstance(evaluated, DeployedPolicy):
+        if domain not in (None, evaluated.domain):
+            raise InvalidInput(f"{policy} was exported for the {evaluated.domain}, not for the {domain}")
     elif domain is not None:
-        valued.deploy(domain)
+        evaluated.deploy(domain)
     columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
-    named = {"id": id_column} if id_column is not None else {}
-    opened = open_log(
+    roles = {"id": id_column} if id_column is not None else {}
+    open_rounds = open_log(
         log,
-        valued,
+        evaluated,
         columns=columns,
-        roles=named if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **named},
+        roles=roles if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **roles},
         skip_unrewarded=True,
     )
-    with rows_bar("pass 1") as show:
-        given: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show, "id": id_column}
-        estimates = [daband.evaluate_log(valued, opened, name, **given) for name in names]
+    with rows_bar("pass 1") as show_rows:
+        settings: dict[str, Any] = {"confidence": confidence, "rule": rule, "progress": show_rows, "id": id_column}
+        estimates = [daband.evaluate_log(evaluated, open_rounds, name, **settings) for name in names]
     for estimate in estimates:
         value, low, high = (
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
@@ -243,14 +240,14 @@ def evaluate_log_command(
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
-    """Open a policy as ``open_policy`` does, or an exported file."""
+    """Return an exported policy, or the result of ``open_policy``."""
     if path.is_file() and is_deployed_file(path):
         return daband.load_deployed(path), None
     return open_policy(path)
 
 
 def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
-    """Return the policy of a file or folder, and the folder if it is one. The folder's arm names are used."""
+    """Return the saved policy at a path, and its folder if the path is a folder, whose arm names are then used."""
     folder = policy_folder(path) if path.is_dir() else None
     policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
     if folder is not None and policy.arm_names is None:

@@ -1,4 +1,4 @@
-"""``daband``: the command line. It parses, calls and prints; other packages do the work."""
+"""The command line ``daband``. It parses options, calls the library and prints results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from daband.bench._variants import (
     write_ablation,
 )
 from daband.bench.report._method_summaries import ABLATION_BASES
-from daband.cli._files import takes_files
+from daband.cli._files import accept_files
 from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._shared import (
@@ -52,9 +52,10 @@ from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.domains._registry import check_data, data_directory, pairs
 from daband.errors import DabandError
 
+#: Colour of each state of a data file.
 _STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
-# Columns of a report's tables that are too wide for a terminal; only the report shows them.
-_NARROW = ("by class", "paper", "rounds", "seeds", "seconds per run")
+#: Columns of tables that only the report shows, because a terminal is too narrow.
+_WIDE_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
 app = typer.Typer(
     name="daband",
@@ -75,59 +76,60 @@ app.add_typer(data_app, name="data")
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    """Print the version and exit if the option is given."""
+    if requested:
         console.print(f"daband {daband.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _common(
+def _global_options(
     context: typer.Context,
     plugin: Annotated[
         list[str] | None,
         typer.Option(
-            "--plugin", help="A module of yours that registers policies, pairs or terms: mine, my.module or mine.py."
+            "--plugin", help="Your module that registers policies, pairs or terms: mine, my.module or mine.py."
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options before any command."""
+    """Process the options that precede a command."""
     context.with_resource(warnings_on())
     add_plugins(plugin or ())
 
 
 @app.command(short_help="Compare four methods on digits over photographs.")
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
 ) -> None:
-    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes.
+    """Compare four methods: they learn from digits, and act on digits over photographs. This takes a few minutes.
 
     Example: daband demo --out runs/demo
     """
     console.print(
-        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
+        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST). They"
     )
-    console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
+    console.print("are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards.")
     experiment = load_experiment("demo")
     _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo")
     say(_demo_assessment(out))
 
 
 @app.command()
-@takes_files
+@accept_files
 def run(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
+    """Train and evaluate one method with one seed. An unfinished run is continued, a finished run is only printed.
 
     Example: daband run market.toml --method daband --seed 1
     """
@@ -137,7 +139,7 @@ def run(
 
 
 @app.command("bench", short_help="Compare methods over seeds on the same rounds.")
-@takes_files
+@accept_files
 def bench_command(
     name: Name,
     methods: Methods = None,
@@ -161,14 +163,14 @@ def ablate(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(help=f"The recipe to take apart: {' or '.join(ABLATION_BASES)}; both by default."),
+        typer.Option(help=f"The recipe whose terms are removed: {' or '.join(ABLATION_BASES)}; both by default."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Leave out R, P and D in all eight combinations, with paired tests against the full method.
+    """Compare all eight combinations of the terms R, P and D, with paired tests against the full method.
 
     Example: daband ablate market.toml --seeds 0-4
     """
@@ -179,8 +181,8 @@ def ablate(
     def show(records: Records) -> None:
         from daband.bench.report._sections import ablation_tables  # imports matplotlib
 
-        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
-            show_tables(ablation_tables(pair, of_pair), without=(*_NARROW, "source regret"))
+        for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
+            show_tables(ablation_tables(pair, pair_records), without=(*_WIDE_COLUMNS, "source regret"))
         write_ablation(folder, ablation_rows(records))
 
     show(run_all(specs, folder, jobs=jobs, on_failure=show))
@@ -193,7 +195,7 @@ def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
 ) -> None:
-    """Continue in the target, now with its rewards, to measure the value of what was learned before.
+    """Continue finished runs in the target, now with rewards, to measure how much earlier training helps.
 
     Example: daband continue runs/market --rounds 500
     """
@@ -202,8 +204,8 @@ def continue_command(
     def show(records: Records) -> None:
         from daband.bench.report._sections import continued_table  # imports matplotlib
 
-        for pair, of_pair in group_by(records, lambda record: record["pair"]).items():
-            show_tables([continued_table(pair, of_pair)])
+        for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
+            show_tables([continued_table(pair, pair_records)])
 
     def work(listener: Callable[[Any], None]) -> Records:
         return continue_bench(folder, rounds=rounds, on_event=listener)
@@ -215,8 +217,8 @@ def continue_command(
 
 
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
-app.command("choose", short_help="Train candidates and choose one for the target.")(takes_files(choose_command))
-app.command("assess", short_help="Assess a policy in the target without its rewards.")(takes_files(assess_command))
+app.command("choose", short_help="Train candidates and choose one for the target.")(accept_files(choose_command))
+app.command("assess", short_help="Assess a policy in the target without its rewards.")(accept_files(assess_command))
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(evaluate_log_command)
 app.command("convert", short_help="Convert logs of other systems.")(convert_command)
@@ -229,27 +231,27 @@ app.command("export-events")(export_events_command)
 
 @app.command(short_help="Write a report on a folder of runs.")
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate` or `run` filled.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of `daband bench`, `ablate` or `run`.")],
     pair: Annotated[
-        str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
+        str | None, typer.Option(help="The pair to show in detail if there are several; by default the first.")
     ] = None,
 ) -> None:
     """Write report.html, and figures for a paper, into a folder of runs.
 
     Example: daband report runs/market
     """
-    page = _write_page(folder, pair)
-    say(f"Report:  {page}")
-    say(f"Figures: {page.parent / 'report' / 'figures'}")
+    report_file = _write_report(folder, pair)
+    say(f"Report:  {report_file}")
+    say(f"Figures: {report_file.parent / 'report' / 'figures'}")
 
 
 @app.command()
 def presets() -> None:
-    """List the presets: what `run` and `bench` take as NAME.
+    """List the presets, which commands accept as NAME.
 
     Example: daband presets
     """
-    table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
+    table = Table("preset", "description", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
     for name in preset_names():
         if "/" in name:  # one of many ordered pairs; `daband data list --all` shows them
             continue
@@ -257,7 +259,7 @@ def presets() -> None:
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
         table.add_row(name, experiment.describe(), rounds, str(len(experiment.seeds)))
     console.print(table)
-    console.print("Presets named paper-* have the paper's own hyperparameters.", style="dim")
+    console.print("Presets named paper-* have the hyperparameters of the paper.", style="dim")
 
 
 @app.command()
@@ -272,21 +274,21 @@ def methods() -> None:
 
 @data_app.command("list")
 def list_command(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
+    all_pairs: Annotated[
+        bool, typer.Option("--all", help="Also list the ordered pairs of amazon, handwritten and so on.")
     ] = False,
 ) -> None:
-    """Show every pair, and whether its data are there.
+    """List the pairs, and whether their data are available.
 
     Example: daband --plugin mine.py data list --all
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("pair", no_wrap=True)
-    for heading in ("what", "data", "options"):
+    for heading in ("description", "data", "options"):
         table.add_column(heading, overflow="fold")
     hidden = 0
     for name in pairs.names():
-        if "/" in name and not everything:
+        if "/" in name and not all_pairs:
             hidden += 1
             continue
         entry = pairs.get(name)
@@ -294,35 +296,36 @@ def list_command(
         table.add_row(name, entry.about.summary, state, ", ".join(entry.options()))
     console.print(table)
     if hidden:
-        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
+        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
     say(f"data directory: {data_directory()}", style="dim")
 
 
 @data_app.command("check")
 def check_command(
-    names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="The pairs; by default all that read files.")] = None,
 ) -> None:
-    """Say what is there, what is missing or damaged, where to get it and under which licence.
+    """Check the data files of pairs, and print where to get missing files and under which licence.
 
     Example: daband data check amazon/books-dvd
     """
-    wanted = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
+    checked_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
     damaged = False
     say(f"data directory: {data_directory()}", style="dim")
-    for name in wanted:
+    for name in checked_names:
         statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
         if not statuses:
-            console.print("  needs nothing from outside")
+            console.print("  needs no data files")
         for status in statuses:
             colour = _STATE_COLOURS[status.state]
             damaged |= status.state == "damaged"
-            optional = " (only for some forms)" if status.resource.optional else ""
+            optional = " (optional)" if status.resource.optional else ""
             licence = f"licence: {status.resource.licence}"
-            say(f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; {licence}", markup=True)
+            resource = f"{status.resource.description}{optional}; {licence}"
+            say(f"  [{colour}]{status.state:<8}[/{colour}]{resource}", markup=True)
             say(f"           {status.path}", style="dim")
             if status.state != "there":
-                say(f"           {status.resource.by_hand}")
+                say(f"           {status.resource.instructions}")
     if damaged:
         raise typer.Exit(1)
 
@@ -337,7 +340,7 @@ def _compare(
     *,
     report: bool = True,
 ) -> None:
-    """Run the methods, print the table and write the report."""
+    """Run the methods, print tables of results and write the report."""
     specs = experiment.runs(chosen, seeds)
     title += _describe_resolved(experiment, specs)
     say(f"{title}: {len(specs)} runs")
@@ -346,8 +349,8 @@ def _compare(
         from daband.bench.report._sections import comparison_tables, pairs_tables  # imports matplotlib
 
         by_pair = group_by(records, lambda record: record["pair"])
-        for pair, of_pair in by_pair.items():
-            show_tables(comparison_tables(pair, of_pair), without=_NARROW)
+        for pair, pair_records in by_pair.items():
+            show_tables(comparison_tables(pair, pair_records), without=_WIDE_COLUMNS)
         if len(by_pair) > 1:
             show_tables(pairs_tables(title, records))
 
@@ -356,14 +359,14 @@ def _compare(
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
         say(f"Note: {note}.")
     if report:
-        page = _write_page(out)
-        say(f"Runs:   {out}\nReport: {page}")
+        report_file = _write_report(out)
+        say(f"Runs:   {out}\nReport: {report_file}")
     else:
         say(f"Run: {out / records[0]['folder']}")
 
 
 def _demo_assessment(out: Path) -> str:
-    """Assess DABand's run and return the estimate next to the true value."""
+    """Return the assessment of DABand's run, in a sentence."""
     records = [record for record in read_results(out) if record["method"] == "daband"]
     with console.status("Assessing without labels ..."):
         (run,) = assess_runs(out / records[0]["folder"])
@@ -371,38 +374,40 @@ def _demo_assessment(out: Path) -> str:
 
 
 def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """Return the options of the pair that depend on the data of this machine."""
-    given = experiment.pair_options
+    """Return the options of the pair that were chosen by the data on this machine, as text."""
+    stated = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
-    differing = [f"{key} = {value}" for key, value in options.items() if given.get(key) != value]
+    differing = [f"{key} = {value}" for key, value in options.items() if stated.get(key) != value]
     return f" ({', '.join(differing)})" if differing else ""
 
 
-def _write_page(folder: Path, pair: str | None = None) -> Path:
-    from daband.bench.report._page import write_report  # imports matplotlib, too slow for `daband --help`
+def _write_report(folder: Path, pair: str | None = None) -> Path:
+    """Write the report on a folder of runs, and return its path."""
+    from daband.bench.report._page import write_report  # importing matplotlib takes too long for `daband --help`
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
 
 
-def _leave(message: str) -> NoReturn:
+def _exit_with_error(message: str) -> NoReturn:
+    """Print an error and exit with code 2."""
     say(f"[bold red]Error:[/bold red] {escape(message)}", markup=True, to=errors)
     sys.exit(2)
 
 
 def main() -> None:
-    """Run the command line. A ``DabandError`` is a message and exit code 2, not a traceback."""
+    """Run the command line. Expected errors are printed as a message, with exit code 2."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # arm names may have letters that the terminal's encoding lacks
+        if isinstance(stream, io.TextIOWrapper):  # arm names may have characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except DabandError as error:
-        _leave(error_text(error))
+        _exit_with_error(error_text(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        _leave("this command needs matplotlib: pip install 'daband[bench]'")
-    except OSError as error:  # a folder that cannot be written, a full disk: a traceback would not help
+        _exit_with_error("this command needs matplotlib: pip install 'daband[bench]'")
+    except OSError as error:  # for example a full disk, for which a traceback does not help
         path = f"{error.filename}: " if error.filename else ""
-        _leave(f"{path}{error.strerror or error}")
+        _exit_with_error(f"{path}{error.strerror or error}")

@@ -1,8 +1,8 @@
-"""Options that commands share, and their output: lines, tables, and progress that does not lose Ctrl-C or SIGTERM.
+"""Common options and output of commands: lines, tables and progress bars.
 
-Python turns Ctrl-C into an exception wherever it is. A callback of a compiled library (numba loads its kernels
-through one) swallows that exception, and the work continues. So the request is stored, and checked again at every
-event of the work. SIGTERM is treated in the same way.
+Python raises ``KeyboardInterrupt`` for Ctrl-C at any point of the program. If this is in a callback of a compiled
+library (numba loads its kernels by one), the exception is lost, and the work continues. So the request to stop is
+stored, and checked again at every event of the work. SIGTERM is handled in the same way.
 """
 
 from __future__ import annotations
@@ -40,25 +40,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The console of all commands; it writes to the present ``sys.stdout``.
 console = Console()
+#: The console for error messages.
 errors = Console(stderr=True)
-_QUIET = 60.0  # seconds between two lines of one run in a log
+#: Seconds between two printed lines of one run, if the output is not a terminal.
+_LOG_INTERVAL = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
-Out = Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the runs and results.json.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
 ]
-ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or number.")]
-RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty where none has come.")]
-PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its propensity.")]
+ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or index.")]
+RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty if unknown.")]
+PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its probability.")]
 ContextColumns = Annotated[
     str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
 ]
 WeightColumn = Annotated[
-    str | None, typer.Option(help="The column with the weight of a round; by default weights follow from propensities.")
+    str | None, typer.Option(help="The column with the weight of a round; by default computed from propensities.")
 ]
 SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
 SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
@@ -66,23 +68,24 @@ SomePolicyOrExport = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
 ]
 
-_MOST = 100_000
-# The remedies that commands offer, by the argument of the function.
+#: Maximum number of seeds in a range.
+_MAX_SEEDS = 100_000
+#: Remedies in error messages of commands, by the argument of the Python function that they replace.
 _REMEDIES = {
     "columns": "name the context columns with --context",
-    "arm": "if it has another name, give --arm, --reward or --propensity",
+    "arm": "if it has another name, use --arm, --reward or --propensity",
 }
 
 
 def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
-    """Print a line without markup (a folder may be called ``[v2]``), rich's colours, or breaks inside a path."""
+    """Print a line without line breaks and highlighting, and by default without markup (a path may contain "[v2]")."""
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
-def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return a table whose columns of words fold on a narrow screen; columns of numbers do not."""
+def new_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
+    """Return a table with columns of texts, which wrap on a narrow terminal, and columns of numbers, which do not."""
     table = Table(title=escape(title))
-    for heading in words:
+    for heading in texts:
         table.add_column(heading, overflow="fold")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -90,23 +93,24 @@ def new_table(title: str, *, words: Sequence[str], numbers: Sequence[str] = ()) 
 
 
 def show_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
-    """Print tables of a report, except for columns with the headings ``without``."""
+    """Print tables of a report without the columns that have these headings."""
     for table in tables:
         console.print(report_table(table, without=without))
 
 
 def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
-    """Return a table of a report for the terminal; on a narrow terminal its headings and numbers fold."""
-    shown = Table(caption=escape(table.caption))
-    columns = [at for at, heading in enumerate(table.headings) if heading not in without]
-    for at in columns:
-        widest = max((len(row[at]) for row in table.rows), default=0)
-        words = at < table.text_columns
-        least = min(widest, 20) if words else None
-        shown.add_column(table.headings[at], justify="left" if words else "right", min_width=least)
+    """Return a table of a report for the terminal, without the columns that have these headings."""
+    terminal_table = Table(caption=escape(table.caption))
+    columns = [index for index, heading in enumerate(table.headings) if heading not in without]
+    for index in columns:
+        longest = max((len(row[index]) for row in table.rows), default=0)
+        is_text = index < table.text_columns
+        min_width = min(longest, 20) if is_text else None
+        terminal_table.add_column(table.headings[index], justify="left" if is_text else "right", min_width=min_width)
     for row in table.rows:
-        shown.add_row(*(Text(row[at], style="bold" if table.is_bold(row[at]) else "") for at in columns))
-    return shown
+        cells = [row[index] for index in columns]
+        terminal_table.add_row(*(Text(cell, style="bold" if table.is_bold(cell) else "") for cell in cells))
+    return terminal_table
 
 
 @contextmanager
@@ -126,15 +130,15 @@ def warnings_on() -> Iterator[None]:
 
 @contextmanager
 def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
-    """Yield a listener that prints a line when a run ends, and shows the progress of the runs.
+    """Yield a listener that shows the progress of runs, and prints a line when a run ends.
 
-    On a terminal a bar shows all runs and the latest event. In a log each run has a line a minute. ``where`` is the
-    domain of the rounds that are played.
+    On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
+    ``where`` is the domain of the rounds.
     """
     started: dict[str, float] = {}
     fractions: dict[str, float] = {}
-    over = 0
-    several = len({spec.pair for spec in specs}) > 1
+    n_ended = 0
+    several_pairs = len({spec.pair for spec in specs}) > 1
     columns = (
         BarColumn(bar_width=20),
         TextColumn("{task.completed:.1f}/{task.total:.0f} runs"),
@@ -146,32 +150,32 @@ def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=float(len(specs)))
 
-        def hear(event: RunEvent) -> None:
-            nonlocal over
+        def handle_event(event: RunEvent) -> None:
+            nonlocal n_ended
             key, detail, now = event.spec.folder_name, event.detail, time.monotonic()
-            name = f"{event.spec.pair}  {event.spec.label}" if several else event.spec.label
+            name = f"{event.spec.pair}  {event.spec.label}" if several_pairs else event.spec.label
             if event.kind == "episode":
                 episodes = detail.get("of", event.spec.episodes)
                 regret = "unknown" if detail["regret"] is None else f"{detail['regret']:.0f}"
                 text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {where} regret {regret}"
                 fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
                 bar.update(task, description=escape(text))
-                if not console.is_terminal and now - started.setdefault(key, now) >= _QUIET:
+                if not console.is_terminal and now - started.setdefault(key, now) >= _LOG_INTERVAL:
                     started[key] = now
                     say(f"running   {text}")
             else:
-                over += 1
+                n_ended += 1
                 fractions[key] = 1.0
-                result = detail["error"] if event.kind == "failed" else _result(detail)
+                result = detail["error"] if event.kind == "failed" else _describe_result(detail)
                 style = "red" if event.kind == "failed" else None
-                say(f"{event.kind:<9} [{over}/{len(specs)}] {name}: {result}", style=style)
+                say(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style)
             bar.update(task, completed=sum(fractions.values()))
 
-        yield hear
+        yield handle_event
 
 
-def _result(record: Mapping[str, Any]) -> str:
-    """Return the result of a run, or of its continuation in the target, as text."""
+def _describe_result(record: Mapping[str, Any]) -> str:
+    """Return the result of a run, or of its continuation in the target, as a phrase."""
     if "continued_regret" in record:
         name, score, digits = "target regret", record["continued_regret"], 1
     else:
@@ -188,8 +192,8 @@ def run_all(
     jobs: int = 1,
     on_failure: Callable[[Records], object],
 ) -> Records:
-    """Execute runs with progress on the console. If some fail, ``on_failure`` shows the others."""
-    import_module("daband.bench.report._sections")  # an error before the runs if matplotlib is missing
+    """Execute runs, show progress, and return their records. If some fail, call ``on_failure`` with the others."""
+    import_module("daband.bench.report._sections")  # raises an error before the runs if matplotlib is missing
 
     def work(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
@@ -204,9 +208,9 @@ def watched_runs(
     on_failure: Callable[[Records], object],
     where: str = "source",
 ) -> Records:
-    """Call ``work`` with a listener that shows progress, and turn a signal into an exit code."""
+    """Return the result of ``work``, called with a listener that shows progress. A signal becomes an exit code."""
     try:
-        with watch(specs, where) as drawing, interruptible(drawing) as listener:
+        with watch(specs, where) as progress, interruptible(progress) as listener:
             return work(listener)
     except BenchError as error:
         if error.records:
@@ -217,67 +221,69 @@ def watched_runs(
 
 
 def report_hint(folder: Path) -> str:
-    """Return the command that writes a page, for commands that do not end with one."""
-    return f"For a page with figures: daband report {shlex.quote(str(folder))}"
+    """Return a hint with the command that writes a report."""
+    return f"For a report with figures: daband report {shlex.quote(str(folder))}"
 
 
 def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
-    """Print that finished work is kept. Return the shell's exit code: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Print that finished work is stored. Return the exit: code 130 for Ctrl-C, 143 for SIGTERM."""
     terminated = isinstance(stopped, Terminated)
     word = "Terminated" if terminated else "Interrupted"
-    say(f"{word}. What is done is kept in {out}; the same command resumes from there.", to=errors)
+    say(f"{word}. Finished work is stored in {out}; the same command continues from there.", to=errors)
     return typer.Exit(143 if terminated else 130)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived; it stops the work as Ctrl-C does."""
+    """Raised when the process receives SIGTERM."""
 
 
-_MEANING: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+#: The exception that each signal raises.
+_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 
 @contextmanager
 def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
-    """Yield a listener that raises at the next event if a stop was requested and its exception was lost.
+    """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
 
-    Ctrl-C raises ``KeyboardInterrupt``, SIGTERM ``Terminated``.
+    Ctrl-C raises ``KeyboardInterrupt``, SIGTERM ``Terminated``. Both are also raised at once, but that exception may be
+    lost.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield listener
         return
     requested: type[KeyboardInterrupt] | None = None
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def handle_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal requested
-        requested = _MEANING[number]
+        requested = _EXCEPTIONS[number]
         raise requested
 
-    def hear(event: T) -> None:
+    def handle_event(event: T) -> None:
         if requested is not None:
             raise requested
         listener(event)
 
-    before = {number: signal.signal(number, note) for number in _MEANING}
+    previous = {number: signal.signal(number, handle_signal) for number in _EXCEPTIONS}
     try:
-        yield hear
+        yield handle_event
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Show a bar over the rows of a log, and warnings as lines above it."""
+    """Yield a function that shows a progress bar over the rows of a log."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as drawing:
-        task = drawing.add_task(name, rows="0 rows")
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, rows="0 rows")
 
         def show(record: dict[str, float]) -> None:
             rows = f"{record['rows']:,.0f} rows"
             if "rows_per_second" in record:
                 rows += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
             title = f"pass {record['pass']:.0f}" if "pass" in record else name
-            drawing.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
+            progress.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
 
         yield show
 
@@ -290,23 +296,23 @@ def stem(name: str) -> str:
 def log_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
 ) -> Columns | None:
-    """Return the columns of a log from comma-separated context columns; None if they are not named."""
+    """Return the columns of a log by role, from a text with context columns; None if there is no such text."""
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
     if not names:
-        raise InvalidInput("--context names no column")
+        raise InvalidInput("--context must name at least one column")
     return Columns(names, arm=arm, reward=reward, propensity=propensity)
 
 
 def error_text(error: DabandError) -> str:
-    """Return an error with the remedies that commands offer."""
+    """Return the message of an error, with the remedies for the command line."""
     remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
     return "; ".join([error.message, *filter(None, remedies)])
 
 
 def seed_numbers(text: str | None) -> list[int] | None:
-    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None if no seeds are named."""
+    """Return the numbers in a text such as "0-4,7"; None if there is no text."""
     if text is None:
         return None
     numbers: list[int] = []
@@ -316,8 +322,8 @@ def seed_numbers(text: str | None) -> list[int] | None:
             raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {text!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InvalidInput(f"seeds: the range {part.strip()!r} runs backwards")
-        if last - first >= _MOST:
-            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MOST:,} numbers")
+            raise InvalidInput(f"seeds: the end of the range {part.strip()!r} is below its start")
+        if last - first >= _MAX_SEEDS:
+            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MAX_SEEDS:,} numbers")
         numbers.extend(range(first, last + 1))
     return list(dict.fromkeys(numbers))

@@ -32,48 +32,50 @@ from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
-from daband.trust._assessment import COLLECT, KEEP, short
+from daband.trust._assessment import COLLECT, KEEP, as_text
 from daband.trust._audit import Audit, read_audit
 from daband.trust._choose import Choice, choose
 
-_SCORING = "Scoring contexts of both domains ..."
-#: Fraction of the work after which a log gets a line.
-_QUIET_FRACTION = 0.1
-#: Seconds after which a log gets a line.
-_QUIET_SECONDS = 60.0
+_SCORING_TEXT = "Scoring contexts of both domains ..."
+#: Fraction of the work after which a line is printed, if the output is not a terminal.
+_LOG_FRACTION = 0.1
+#: Seconds after which a line is printed, if the output is not a terminal.
+_LOG_SECONDS = 60.0
 
 Incumbent = Annotated[
     str | None,
-    typer.Option(help="What you do today: an arm, or a column of the target (--id). Default: the source's best arm."),
+    typer.Option(help="Today's decisions: an arm, or a column of the target (--id). Default: the source's best arm."),
 ]
 Unit = Annotated[str, typer.Option(help="Unit of the rewards, for the sentences, e.g. euros.")]
 
 
 def assess_command(
     folder: Annotated[
-        Path, typer.Argument(help="A run, a choice, a folder of runs, or with data a saved policy.", show_default=False)
+        Path,
+        typer.Argument(help="A folder of a run, of runs, or of a choice; or a saved policy.", show_default=False),
     ],
     name: Annotated[
-        str | None, typer.Option("--on", help="The data of a saved policy: a TOML file or a preset, instead of files.")
+        str | None,
+        typer.Option("--on", help="The data for a saved policy, instead of files: a TOML file or a preset."),
     ] = None,
     incumbent: Incumbent = None,
     unit: Unit = "",
 ) -> None:
-    """Estimate how much better than the incumbent finished runs are in the target, without a target reward.
+    """Estimate the advantage of policies over the incumbent in the target, without target rewards.
 
-    For a saved policy, a tenth of the source's rows is used as held-out rounds: the policy must not have learned them.
+    For a saved policy, a tenth of the source rows is used as held-out rounds, which the policy must not have learned.
 
     Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess p.safetensors --on market.toml
     """
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, incumbent, unit)
         return
-    with console.status(_SCORING):
+    with console.status(_SCORING_TEXT):
         runs = assess_runs(folder, incumbent=incumbent)
     if len(runs) > 1:
-        console.print(_table_assess(runs))
-    firsts = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
-    for run in (run for run in runs if run in firsts.values()):  # one page per method and pair
+        console.print(_assessment_table(runs))
+    first_runs = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
+    for run in (run for run in runs if run in first_runs.values()):  # the first seed of each method and pair
         if len(runs) > 1:
             console.rule(escape(run.spec.label))
         say(str(run.assessment))
@@ -82,20 +84,20 @@ def assess_command(
 
 
 def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str) -> None:
-    """Assess a policy that ``policy.save`` or ``daband fit-log`` wrote, on data that the command names."""
+    """Print the assessment of a saved policy on the data that ``name`` describes."""
     if name is None:
-        raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
+        raise InvalidInput(f"{path} is a saved policy, which needs data: --source old.csv --target new.csv, or --on")
     if not path.is_file():
-        raise InvalidInput(f"{path} is not a saved policy; the data of a folder are known: drop --on and files")
+        raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as in training
         options["transform"] = policy.table
-    with console.status(_SCORING):
+    with console.status(_SCORING_TEXT):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:
-            raise InvalidInput(f"{name} holds out no source rounds (source_test), which assess needs")
+            raise InvalidInput(f"assess needs held-out source rounds, but {name} has source_test = 0")
         assessment = assess(
             policy,
             source=pair.source_test,
@@ -107,49 +109,51 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
     say(str(assessment))
 
 
-def _table_assess(runs: list[AssessedRun]) -> Table:
+def _assessment_table(runs: list[AssessedRun]) -> Table:
+    """Return a table with the advantage and the verdict of each run."""
     numbers = ("advantage", "at least", "in the source")
-    table = new_table("advantage over the incumbent in the target", words=["run"], numbers=numbers)
+    table = new_table("advantage over the incumbent in the target", texts=["run"], numbers=numbers)
     table.add_column("verdict")
     for run in runs:
-        view = run.assessment
-        cells = (short(number, sign=True) for number in (view.advantage, view.low, view.source_advantage))
-        table.add_row(escape(run.spec.label), *cells, view.verdict)
+        assessment = run.assessment
+        values = assessment.advantage, assessment.low, assessment.source_advantage
+        cells = (as_text(value, sign=True) for value in values)
+        table.add_row(escape(run.spec.label), *cells, assessment.verdict)
     return table
 
 
 def audit_command(
     folder: Annotated[Path, typer.Argument(help="The folder of one run, or of a choice.", show_default=False)],
-    budget: Annotated[int | None, typer.Option(min=1, help="Start: number of rewards to ask for.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where a copy of the questions goes, as CSV.")] = None,
+    budget: Annotated[int | None, typer.Option(min=1, help="Start an audit: rewards to ask for.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A CSV file for a copy of the questions.")] = None,
     answers: Annotated[
-        Path | None, typer.Option(help="A CSV with columns id and reward: the questions with rewards filled in.")
+        Path | None, typer.Option(help="The CSV file of questions with the column reward filled in.")
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --answers: an answer that differs from an earlier one replaces it.")
+        bool, typer.Option("--replace", help="With --answers: overwrite earlier answers that differ.")
     ] = False,
     incumbent: Incumbent = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the two-sided interval.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the questions.")] = 0,
 ) -> None:
-    """Measure with a few target rewards how much better than the incumbent a policy is.
+    """Measure the advantage of a policy over the incumbent with a few target rewards.
 
     Start with `daband audit DIR --budget 100 --out questions.csv`. Fill in the column reward, then
-    `daband audit DIR --answers questions.csv`. Without options, the state of the audit is shown.
+    call `daband audit DIR --answers questions.csv`. Without options, the result so far is printed.
 
     Example: daband audit market/ --answers questions.csv
     """
     audit_folder = policy_folder(folder).path / AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
-            raise InvalidInput("--answers goes without --budget and --out: the audit was started before")
+            raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
         answered, assessment = finish_audit(folder, answers, replace=replace)
-        _show(answered, folder)
+        _print_audit(answered, folder)
         if assessment is not None:
-            say(f"With everything known before: {assessment.verdict} ({folder / 'assessment.json'} is up to date).")
+            say(f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'}).")
         return
     if replace:
-        raise InvalidInput("--replace goes with --answers: these answers then replace earlier ones")
+        raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
     if budget is None:
         if not audit_folder.is_dir():
             raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
@@ -158,24 +162,26 @@ def audit_command(
         started = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, incumbent=incumbent)
     if out is not None:
         _copy_questions(started, out)
-    _show(started, folder, questions=out)
+    _print_audit(started, folder, questions=out)
 
 
 def _copy_questions(audit: Audit, out: Path) -> None:
+    """Copy the questions to a file. Raise an error if it may hold answers."""
     assert audit.questions is not None
     text = audit.questions.read_bytes()
-    if out.is_file() and out.read_bytes() != text:  # it may hold rewards that were filled in
+    if out.is_file() and out.read_bytes() != text:  # it may have rewards that were filled in
         raise InvalidInput(
-            f"--out: {out} exists and is not the list of open questions. If it holds answers, give it as --answers; "
+            f"--out: {out} exists and differs from the questions. If it has answers, pass it as --answers; "
             "otherwise choose another name or remove it"
         )
     write_bytes(out, text)
 
 
-def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
+def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
+    """Print the result of an audit so far, and the next step."""
     say(audit.sentence)
     if audit.answered:
-        limits = f"{short(audit.value)} [{short(audit.value_low)}, {short(audit.value_high)}]"
+        limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
         say(f"Mean reward in the target: {limits}, from {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
         written = questions or audit.questions
@@ -188,34 +194,35 @@ def choose_command(
     name: Name,
     incumbent: Incumbent = None,
     budget: Annotated[
-        int, typer.Option(min=0, help="Target rewards to decide by: fill in OUT/questions.csv, and call this again.")
+        int,
+        typer.Option(min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again."),
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and a smaller network, in minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")] = False,
     unit: Unit = "",
-    out: Annotated[Path | None, typer.Option(help="Where the policy, choice.json and assessment.json go.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the policy, choice.json and assessment.json.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train candidates, and choose the one to deploy: without target rewards, or by a few (--budget).
+    """Train candidates and choose one for the target, without target rewards or with a few (--budget).
 
-    Interrupted by Ctrl-C, the same command continues.
+    After Ctrl-C, the same command continues.
 
     Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent coupon --out market
     """
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
-    # Candidates have their own settings.
-    neutral = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
-    specs = experiment.model_copy(update=neutral).runs(["constant"], [seed])
+    # Candidates have their own settings instead of these.
+    unused_settings = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
+    specs = experiment.model_copy(update=unused_settings).runs(["constant"], [seed])
     for spec in specs:
-        # Before the training, so that a folder that cannot be made does not waste it.
+        # Before training, so that a folder that cannot be created is an error at once.
         out_folder = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
         pair = load(spec.pair, **spec.pair_options)
         available = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": available}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with candidates_bar() as draw, interruptible(draw) as progress:
+            with candidates_bar() as show_progress, interruptible(show_progress) as progress:
                 choice = choose(
                     pair,
                     incumbent=incumbent,
@@ -235,71 +242,73 @@ def choose_command(
         say(choice.assessment.sentence)
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         say(choice.assessment.reference, style="dim")
-        console.print(_table_choose(spec.pair, choice))
+        console.print(_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
             measured = read_json(out_folder / "result.json")
             value, rows = measured["target_value"], measured["target_contexts"]
-            say(f"Measured on {rows:,} labelled target rows, which were not used here: mean reward {short(value)}.")
+            say(f"Mean reward on {rows:,} labelled target rows that were held out: {as_text(value)}.")
         say(f"Written: {out_folder}")
-        _next_steps(choice, out_folder, budget, len(pair.target))
+        _print_next_steps(choice, out_folder, budget, len(pair.target))
 
 
-def _next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
+def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
     quoted = shlex.quote(str(out_folder))
     if choice.questions is not None:
         say(
             f"Fill in the column reward of {choice.questions} in the order of ids ({budget - choice.rewards} to go), "
-            "and call this again."
+            "and run the same command again."
         )
     elif choice.assessment.verdict == COLLECT:
-        wanted = min(choice.assessment.needed, contexts)
-        say(f"Rewards decide: daband audit {quoted} --budget {wanted} --out questions.csv")
-    say(f"Why: daband assess {quoted}")
+        budget_needed = min(choice.assessment.rewards_needed, contexts)
+        say(f"To collect rewards: daband audit {quoted} --budget {budget_needed} --out questions.csv")
+    say(f"Reasons: daband assess {quoted}")
     use = "To deploy it anyway" if choice.assessment.verdict == KEEP else "For production"
     say(f"{use}: daband export {quoted} FILE --epsilon 0.1")
 
 
 @contextmanager
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
-    """Show progress with the time left: a bar on a terminal, occasional lines in a log."""
+    """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
     printed, printed_at, note, timed = 0.0, time.monotonic(), "", False
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("candidates", total=1.0)
 
-        def show(now: CandidateProgress) -> None:
+        def show(progress: CandidateProgress) -> None:
             nonlocal printed, printed_at, note, timed
-            if now.note != note:
-                note = now.note
+            if progress.note != note:
+                note = progress.note
                 say(f"Note: {note}.")
-            left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
-            text = f"{now.policies_done} of {now.policies} policies, {now.candidate}{left}"
-            trained = now.policies_done == now.policies
-            bar.update(task, completed=now.fraction, description=_SCORING if trained else escape(text))
-            due = now.fraction - printed >= _QUIET_FRACTION or time.monotonic() - printed_at >= _QUIET_SECONDS
-            if console.is_terminal or not (due or trained or timed < (now.seconds_left is not None)):
+            left = "" if progress.seconds_left is None else f", {_duration(progress.seconds_left)} left"
+            text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{left}"
+            trained = progress.policies_done == progress.policies
+            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if trained else escape(text))
+            due = progress.fraction - printed >= _LOG_FRACTION or time.monotonic() - printed_at >= _LOG_SECONDS
+            if console.is_terminal or not (due or trained or timed < (progress.seconds_left is not None)):
                 return
-            printed, printed_at, timed = now.fraction, time.monotonic(), now.seconds_left is not None
+            printed, printed_at, timed = progress.fraction, time.monotonic(), progress.seconds_left is not None
             say(f"training  {text}")
             if trained:
-                say(_SCORING)
+                say(_SCORING_TEXT)
 
         yield show
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+    """Return a duration as minutes and seconds."""
+    minutes, remainder = divmod(math.ceil(seconds), 60)
+    return f"{minutes}:{remainder:02d}"
 
 
-def _table_choose(pair: str, choice: Choice) -> Table:
+def _candidate_table(pair: str, choice: Choice) -> Table:
+    """Return a table with the advantage of each candidate."""
     columns = {"source_advantage": "in the source"}
     title = f"{pair}: advantage over {choice.assessment.incumbent}, greedy choices"
     if choice.rewards:
         columns |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"
-    table = new_table(title, words=["candidate"], numbers=list(columns.values()))
+    table = new_table(title, texts=["candidate"], numbers=list(columns.values()))
     for row in choice.table:
-        cells = (short(row[column], sign=True) for column in columns)
+        cells = (as_text(row[column], sign=True) for column in columns)
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

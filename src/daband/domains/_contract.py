@@ -1,9 +1,9 @@
 """The data that training and evaluation may read from a domain.
 
-Three types keep the data apart, because the project depends on the difference:
+Three types separate the data, so that training cannot see target rewards:
 
 * ``Contexts``: a stream of contexts only. Training gets nothing else from the target.
-* ``RewardDomain``: contexts with the reward of a chosen arm. The source, and the target once its rewards may be seen.
+* ``RewardDomain``: contexts with the reward of a chosen arm: the source, and after deployment the target.
 * ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
@@ -33,26 +33,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Some rounds of a reward domain: contexts, and the reward of each arm.
+    """Rounds of a reward domain: contexts, and the reward of each arm.
 
-    ``rewards`` (B, K) are the realised rewards. They are drawn once for all arms, so that methods are compared on the
-    same draws. Only the training loop holds them; a policy observes the reward of the arm it chose. ``expected`` (B, K)
-    are the expected rewards if they are known (then regret is exact), else None.
+    Only the training loop has all rewards. A policy observes the reward of the arm it chose.
     """
 
+    #: Contexts, (B, *C).
     contexts: AnyArray
+    #: Realised rewards, (B, K). They are drawn once for all arms, so that methods are compared on the same draws.
     rewards: FloatArray
+    #: Expected rewards, (B, K), if they are known; regret is then exact.
     expected: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)
 
-    def pay(self, arms: IntArray) -> FloatArray:
+    def chosen_rewards(self, arms: IntArray) -> FloatArray:
         """Return the reward of one arm per round, (B,)."""
         return self.rewards[np.arange(len(self.rewards)), arms]
 
     def regret(self, arms: IntArray) -> FloatArray:
-        """Return the expected regret of each choice against the best arm, (B,); NaN if it is not known."""
+        """Return the expected regret of each choice (B,) against the best arm, (B,); NaN if it is not known."""
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         rows = np.arange(len(self.expected))
@@ -61,11 +62,15 @@ class Rounds:
 
 @dataclass(frozen=True)
 class LoggedRounds:
-    """Rounds of a logging policy: the arm is given, and only its reward is known."""
+    """Rounds of a logging policy, with the reward of the chosen arm only."""
 
+    #: Contexts, (B, *C).
     contexts: AnyArray
+    #: Chosen arms, (B,).
     arms: IntArray
+    #: Rewards of the chosen arms, (B,).
     rewards: FloatArray
+    #: Probability with which the logging policy chose each arm, (B,).
     propensities: FloatArray
     #: The arms that could be chosen, (B, K); None if all could.
     offered: BoolArray | None = None
@@ -75,36 +80,38 @@ class LoggedRounds:
 
 
 class Contexts(ABC):
-    """A finite collection of contexts, served in an order that a seed fixes.
+    """A finite collection of contexts, in a random order that depends only on a seed.
 
-    A subclass defines ``context_shape``, ``__len__`` and ``read``. ``passes`` is the number of times that each context
-    may be shown; every pass has its own order.
+    A subclass defines ``context_shape``, ``__len__`` and ``read``.
 
     >>> target = daband.domains.load("synthetic", tiny=True).target
     >>> target.batch(0, 4, seed=0).shape
     (4, 8)
     """
 
+    #: Shape C of one context.
     context_shape: tuple[int, ...]
+    #: Number of times that each context may be shown; every pass has its own order.
     passes: int = 1
     #: For contexts read from image files: the side in pixels after resizing, and the side of the centre crop.
     framing: tuple[int, int] | None = None
-    #: Columns (n,) that identify the contexts for people, such as ids or files; for audits, never for a policy.
+    #: Columns (n,), such as ids or file names, by which people recognise the contexts. A policy never sees them.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
-    #: The rows (a polars frame) without labels and rewards, if the contexts come from a user's table.
+    #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come from a table.
     table: Any = None
-    _order_key: int = 0  # differs by kind of domain, so that source and target have different orders
+    #: Part of the seed of the order; it differs by type, so that source and target have different orders.
+    _order_key: int = 0
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of different contexts."""
+        """Return the number of contexts, each counted once."""
 
     @abstractmethod
     def read(self, indices: IntArray) -> AnyArray:
         """Return the contexts at these indices, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
 
-    def as_given(self, indices: IntArray) -> Any:
-        """Return the contexts at these indices as the user gave them: rows of ``table``, else from ``read``."""
+    def read_raw(self, indices: IntArray) -> Any:
+        """Return the raw contexts at these indices: rows of ``table`` if there is one, else the result of ``read``."""
         return self.read(indices) if self.table is None else self.table[indices]
 
     @property
@@ -113,7 +120,7 @@ class Contexts(ABC):
         return len(self) * self.passes
 
     def check_rounds(self, start: int, stop: int) -> None:
-        """Raise if these rounds do not exist."""
+        """Raise an error if these rounds do not exist."""
         if not 0 <= start <= stop:
             raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > self.rounds_available:
@@ -123,26 +130,26 @@ class Contexts(ABC):
             )
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``."""
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop - start,)."""
         self.check_rounds(start, stop)
-        pieces = []
+        chunks = []
         while start < stop:
             pass_number, offset = divmod(start, len(self))
             until = min(stop - pass_number * len(self), len(self))
-            pieces.append(self.order_of_pass(pass_number, offset, until, seed=seed))
+            chunks.append(self.order_of_pass(pass_number, offset, until, seed=seed))
             start = pass_number * len(self) + until
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+        return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of contexts ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
         return _permutation(len(self), seed, number, self._order_key)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
-        """Return all data of the rounds at these indices: contexts here, with rewards in a subclass."""
+        """Return all data of the rounds at these indices: contexts, and in a subclass also rewards."""
         return self.read(indices)
 
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
-        """Return the contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        """Return the contexts of rounds ``start`` to ``stop - 1``; the seed determines their order."""
         return self.read(self.order(start, stop, seed=seed))
 
     @property
@@ -155,25 +162,26 @@ class Contexts(ABC):
         return [(None, self.batch(start, stop, seed=seed))]
 
 
-class PlayedDomain(Contexts):
-    """Contexts whose rounds have more data than a context: ``read_rounds`` returns it."""
+class FeedbackDomain(Contexts):
+    """Contexts with rewards, which ``read_rounds`` returns as well."""
 
+    #: Number of arms, K.
     n_arms: int
 
     def rounds(self, start: int, stop: int, *, seed: int) -> Any:
-        """Return rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        """Return rounds ``start`` to ``stop - 1``; the seed determines their order."""
         return self.read_rounds(self.order(start, stop, seed=seed))
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         return [(None, self.rounds(start, stop, seed=seed))]
 
 
-class RewardDomain(PlayedDomain):
+class RewardDomain(FeedbackDomain):
     """Contexts with the reward of a chosen arm.
 
     >>> source = daband.domains.load("synthetic", tiny=True).source
     >>> rounds = source.rounds(0, 4, seed=0)
-    >>> rounds.contexts.shape, rounds.pay([0, 1, 2, 0]).shape
+    >>> rounds.contexts.shape, rounds.chosen_rewards([0, 1, 2, 0]).shape
     ((4, 8), (4,))
     """
 
@@ -187,8 +195,8 @@ class RewardDomain(PlayedDomain):
         return Rounds(self.read(indices), *self.read_rewards(indices))
 
 
-class LoggedDomain(PlayedDomain):
-    """Contexts with the chosen arm, its reward and its propensity: the log of another policy."""
+class LoggedDomain(FeedbackDomain):
+    """The log of another policy: contexts with the chosen arm, its reward and its propensity."""
 
     _order_key = 2
 
@@ -243,44 +251,53 @@ class EvaluationDomain(ABC):
 class About:
     """A description of a pair for its users."""
 
+    #: What the data are, in one line.
     summary: str
+    #: Licence of the data.
     licence: str = "none needed: generated"
+    #: The publication to cite.
     citation: str = ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A source with rewards, contexts of a target, and the available target labels, for the evaluator only.
+    """A source with rewards, a target with contexts, and target labels, if there are any, for the evaluator only.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> pair.context_shape, pair.n_arms, pair.feedback
     ((8,), 3, 'bandit')
     """
 
+    #: Name of the pair.
     name: str
+    #: Shape C of one context.
     context_shape: tuple[int, ...]
+    #: Number of arms, K.
     n_arms: int
+    #: Names of the arms, (K,) or empty.
     class_names: tuple[str, ...]
+    #: Source contexts with rewards.
     source: RewardDomain | LoggedDomain
+    #: Target contexts without rewards.
     target: Contexts
     #: Target contexts with expected rewards, for the evaluator only; None if there are no target labels.
     target_test: EvaluationDomain | None = None
-    #: The target contexts with their rewards, for continued training after deployment; ``train`` never gets it.
+    #: Target contexts with rewards, for continued training after deployment; not used by ``train``.
     target_labelled: RewardDomain | None = None
-    #: Source rounds that training does not use, for validation and estimates: an
-    #: ``EvaluationDomain``, or rounds of the log if the source is a log.
+    #: Source rounds that training does not use, for validation and estimates.
     source_test: EvaluationDomain | LoggedDomain | None = None
     #: "disjoint": one context per round; "shared": one context per arm.
     arms: str = "disjoint"
     #: "bandit": a reward is informative only about the chosen arm. "one_hot": exactly one arm has reward 1 and all
     #: others 0, without noise, so that a reward of 1 determines the rewards of all arms.
     feedback: str = "bandit"
+    #: Description for users.
     about: About = field(default_factory=lambda: About(summary=""))
-    #: A name per number of a flat context, or empty; used in figures and diagnostics.
+    #: A name per feature of a vector context, or empty; used in figures and diagnostics.
     feature_names: tuple[str, ...] = ()
-    #: The fitted transform that turns a raw row into a context, if the pair was made from tables.
+    #: The fitted transform that turns a raw row into a context; None if the pair was not made from tables.
     table: TableTransform | None = None
-    #: The arms with their features, and which domain has which; None if arms are names only.
+    #: The arms with their features and the domains that offer them; None if arms have no features.
     catalogue: Catalogue | None = None
     #: The assumed differences between the domains; by default "style" for images and "covariate" for vectors.
     shift: Shift = None  # type: ignore[assignment]
@@ -293,45 +310,48 @@ class Pair:
         object.__setattr__(self, "shift", shift)
 
     def __repr__(self) -> str:
-        few = 6
-        names = [*self.class_names[:few], *(["..."] if len(self.class_names) > few else [])]
+        max_names = 6
+        names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
         arms = f"{self.n_arms} arms" + (f" ({', '.join(names)})" if names else "")
-        held = 0 if self.source_test is None else len(self.source_test)
-        labelled = "no labels of the target"
+        held_out = 0 if self.source_test is None else len(self.source_test)
+        labelled = "no target labels"
         if self.target_test is not None:
             labelled = f"{len(self.target_test):,} for the evaluator"
         several = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
         several = "" if len(self.domains) == 2 else several
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}; "
-            f"{len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
+            f"{len(self.source):,} source contexts and {held_out:,} held out, {len(self.target):,} "
             f"target contexts, {labelled}; shift {self.shift}{several}>"
         )
 
     def require_target_test(self) -> EvaluationDomain:
-        """Return ``target_test``; without target labels, raise an error that lists what cannot be done."""
+        """Return ``target_test``. Raise an error if there are no target labels."""
         if self.target_test is None:
             raise InvalidInput(
-                f"the pair {self.name!r} has no target_test: without labels of the target a policy can be trained but "
+                f"the pair {self.name!r} has no target_test: without target labels a policy can be trained but "
                 "not evaluated there; build the pair with target_test=(contexts, labels or expected rewards)"
             )
         return self.target_test
 
 
 def gather_rows(parts: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-    """Return the columns of rows from several parts, in the order of ``parts`` (B,), the part index of each row.
+    """Return columns (B, ...) whose rows come from several parts.
 
-    ``read(part, rows)`` returns the columns of one part for these rows of the result. A column that one part lacks is
-    dropped, and so are the columns after it.
+    Args:
+        parts: index of the part of each row, (B,).
+        read: ``read(part, rows)`` returns the columns of one part for these rows of the result. If a part has fewer
+            columns than the others, the last columns of the others are dropped.
     """
-    numbers = np.unique(parts) if len(parts) else [0]
-    pieces = [read(int(number), np.flatnonzero(parts == number)) for number in numbers]
+    present = np.unique(parts) if len(parts) else [0]
+    columns = [read(int(part), np.flatnonzero(parts == part)) for part in present]
     order = np.argsort(np.argsort(parts, kind="stable"), kind="stable")
-    return [np.concatenate(column)[order] for column in zip(*pieces, strict=False)]
+    return [np.concatenate(column)[order] for column in zip(*columns, strict=False)]
 
 
-@lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each
+@lru_cache(maxsize=32)  # source and target of ten seeds that are trained together
 def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
+    """Return the random order of n contexts in one pass, (n,)."""
     order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
     order.setflags(write=False)
     return order

@@ -1,7 +1,8 @@
-"""Several domains that are read as one: the rounds of all sources, the contexts of all targets.
+"""Read several domains as one: the rounds of all sources, or the contexts of all targets.
 
-A mixture has the indices of its first part, then those of its second, and so on. The part of the next round is drawn
-in proportion to the remaining rounds of each. Every part keeps its own order, so that reading in blocks stays fast.
+The component domains of a mixture are called parts. The indices of the first part come first, then those of the second,
+and so on. The part of the next round is drawn in proportion to the remaining rounds of each part. Every part keeps its
+own order, so that reading in blocks stays fast.
 """
 
 from __future__ import annotations
@@ -20,85 +21,88 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, P
 from daband.errors import InvalidInput
 
 P = ParamSpec("P")
-_OF_SOURCES = ("source", "source_test")
-_OF_TARGETS = ("target", "target_test", "target_labelled")
+#: Fields of a pair with source data.
+_SOURCE_FIELDS = ("source", "source_test")
+#: Fields of a pair with target data.
+_TARGET_FIELDS = ("target", "target_test", "target_labelled")
 
 
 def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the part index of each index of a mixture, and the index in that part, each (n,)."""
+    """Return the part number of each index of a mixture, and the index within that part, each (n,)."""
     ends = np.cumsum([0, *map(len, parts.values())])
-    which = np.searchsorted(ends, indices, side="right") - 1
-    return which, indices - ends[which]
+    part_indices = np.searchsorted(ends, indices, side="right") - 1
+    return part_indices, indices - ends[part_indices]
 
 
 @lru_cache(maxsize=8)
-def _turns(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
-    """Return the part of every round of one pass."""
+def _draw_parts(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
+    """Return the part number of every round of one pass, in random order."""
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
-def _common(parts: Mapping[str, Any], what: str) -> Any:
-    values = {name: getattr(part, what) for name, part in parts.items()}
+def _common_value(parts: Mapping[str, Any], attribute: str) -> Any:
+    """Return the value of an attribute. Raise an error if parts have different values."""
+    values = {name: getattr(part, attribute) for name, part in parts.items()}
     if len(set(values.values())) > 1:
-        told = ", ".join(f"{name} {value}" for name, value in values.items())
-        raise InvalidInput(f"domains must have one {what}, got {told}")
+        listed = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise InvalidInput(f"all domains must have the same {attribute}, got {listed}")
     return next(iter(values.values()))
 
 
 class MixedContexts(Contexts):
-    """The contexts of several domains."""
+    """The contexts of several domains, as one domain."""
 
     n_arms: int
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
-        self.named: dict[str, Any] = dict(parts)
-        self.context_shape, self.framing = _common(parts, "context_shape"), _common(parts, "framing")
+        self.parts: dict[str, Any] = dict(parts)
+        self.context_shape, self.framing = _common_value(parts, "context_shape"), _common_value(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
-            self.n_arms = _common(parts, "n_arms")
+            self.n_arms = _common_value(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self.named.values()))
+        return sum(map(len, self.parts.values()))
 
     @property
     def by_name(self) -> Mapping[str | None, Contexts]:
-        return dict(self.named.items())
+        return dict(self.parts.items())
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
         self.check_rounds(start, stop)
-        sizes = tuple(map(len, self.named.values()))
+        sizes = tuple(map(len, self.parts.values()))
         n, firsts = sum(sizes), np.cumsum([0, *sizes])
-        positions = np.empty(stop - start, np.int64)
-        for number in range(start // n, -(-stop // n)):
-            entropy = (seed, number, n, self._order_key)
-            turns = _turns(sizes, entropy)
-            own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            begin, end = max(start - number * n, 0), min(stop - number * n, n)
-            rounds = positions[begin + number * n - start : end + number * n - start]
-            for index, part in enumerate(self.named.values()):
-                rows = np.flatnonzero(turns[begin:end] == index)
-                before = int(np.count_nonzero(turns[:begin] == index))
-                rounds[rows] = firsts[index] + part.order(before, before + len(rows), seed=own_seed)
-        return positions
+        indices = np.empty(stop - start, np.int64)
+        for pass_number in range(start // n, -(-stop // n)):
+            entropy = (seed, pass_number, n, self._order_key)
+            part_of_round = _draw_parts(sizes, entropy)
+            part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+            begin, end = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
+            rounds = indices[begin + pass_number * n - start : end + pass_number * n - start]
+            for index, part in enumerate(self.parts.values()):
+                rows = np.flatnonzero(part_of_round[begin:end] == index)
+                before = int(np.count_nonzero(part_of_round[:begin] == index))
+                rounds[rows] = firsts[index] + part.order(before, before + len(rows), seed=part_seed)
+        return indices
 
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        which, positions = _locate(self.named, self.order(start, stop, seed=seed))
+        part_indices, indices = _locate(self.parts, self.order(start, stop, seed=seed))
         read = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        rows = {name: positions[which == number] for number, name in enumerate(self.named)}
-        return [(name, getattr(self.named[name], read)(of_part)) for name, of_part in rows.items() if len(of_part)]
+        rows = {name: indices[part_indices == number] for number, name in enumerate(self.parts)}
+        return [(name, getattr(self.parts[name], read)(own)) for name, own in rows.items() if len(own)]
 
     def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
         """Return the columns that ``read`` returns for every part, in the order of ``indices``."""
-        which, positions = _locate(self.named, np.asarray(indices))
-        parts = list(self.named.values())
-        return gather_rows(which, lambda part, rows: read(parts[part], positions[rows]))
+        part_indices, indices = _locate(self.parts, np.asarray(indices))
+        parts = list(self.parts.values())
+        return gather_rows(part_indices, lambda part, rows: read(parts[part], indices[rows]))
 
 
 class MixedRewards(MixedContexts, RewardDomain):
-    """The rounds of several reward domains."""
+    """The rounds of several reward domains, as one domain."""
 
     _order_key = RewardDomain._order_key
 
@@ -106,13 +110,13 @@ class MixedRewards(MixedContexts, RewardDomain):
         tables = self._gather(
             indices, lambda part, rows: [table for table in part.read_rewards(rows) if table is not None]
         )
-        none = np.zeros(0, np.int64)
-        all_expected = all(part.read_rewards(none)[1] is not None for part in self.named.values())
+        no_rows = np.zeros(0, np.int64)
+        all_expected = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
         return tables[0], tables[1] if all_expected else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):
-    """The rounds of several logs."""
+    """The rounds of several logs, as one log."""
 
     _order_key = LoggedDomain._order_key
 
@@ -122,7 +126,7 @@ class MixedLog(MixedContexts, LoggedDomain):
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
         none = np.zeros(0, np.int64)
-        if all(part.read_offered(none) is None for part in self.named.values()):
+        if all(part.read_offered(none) is None for part in self.parts.values()):
             return None
 
         def read(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
@@ -136,15 +140,15 @@ class MixedEvaluation(EvaluationDomain):
     """The contexts of several domains with their expected rewards, domain by domain."""
 
     def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
-        self.named = dict(parts)
-        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
+        self.parts = dict(parts)
+        self.context_shape, self.n_arms = _common_value(parts, "context_shape"), _common_value(parts, "n_arms")
 
     def __len__(self) -> int:
-        return sum(map(len, self.named.values()))
+        return sum(map(len, self.parts.values()))
 
     @property
     def by_name(self) -> Mapping[str | None, EvaluationDomain]:
-        return dict(self.named.items())
+        return dict(self.parts.items())
 
     def read(self, start: int, stop: int) -> AnyArray:
         return np.concatenate([part.read(*rows) for part, rows in self._overlaps(start, stop)])
@@ -153,20 +157,21 @@ class MixedEvaluation(EvaluationDomain):
         return np.concatenate([part.read_expected(*rows) for part, rows in self._overlaps(start, stop)])
 
     def _overlaps(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
+        """Yield each part with the first and last row of it that belong to a range of rows."""
         first = 0
-        for part in self.named.values():
+        for part in self.parts.values():
             yield part, [min(max(0, row - first), len(part)) for row in (start, stop)]
             first += len(part)
 
 
-def origins(domain: Any, positions: IntArray) -> AnyArray:
-    """Return the name of the domain of each of these indices of a mixture, (n,)."""
+def origins(domain: Any, indices: IntArray) -> AnyArray:
+    """Return the name of the part that each index of a mixture belongs to, (n,)."""
     names: AnyArray = np.array(list(domain.by_name))
-    return names[_locate(domain.by_name, positions)[0]]
+    return names[_locate(domain.by_name, indices)[0]]
 
 
-def mixed(parts: Mapping[str, Any]) -> Any:
-    """Return these domains as one domain; a single domain is returned unchanged."""
+def mix_domains(parts: Mapping[str, Any]) -> Any:
+    """Return several domains as one. A single domain is returned unchanged."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     kinds: dict[type, Callable[[Mapping[str, Any]], Any]] = {
@@ -175,94 +180,98 @@ def mixed(parts: Mapping[str, Any]) -> Any:
         EvaluationDomain: MixedEvaluation,
         Contexts: MixedContexts,
     }
-    for kind, joined in kinds.items():
+    for kind, mixture in kinds.items():
         if all(isinstance(part, kind) for part in parts.values()):
-            return joined(parts)
-    raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all contexts alone")
+            return mixture(parts)
+    raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all with contexts only")
 
 
 def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """Return one pair with the sources of some pairs and the targets of others, under the names given here."""
+    """Return one pair with the sources of some pairs and the targets of others, each by its new name."""
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
-    for what in ("context_shape", "n_arms", "arms"):
-        _common({**sources, **targets}, what)
+    for attribute in ("context_shape", "n_arms", "arms"):
+        _common_value({**sources, **targets}, attribute)
 
-    def of_all(members: Mapping[str, Pair], part: str) -> Any:
-        parts = {called: getattr(pair, part) for called, pair in members.items()}
-        return None if any(one is None for one in parts.values()) else mixed(parts)
+    def mix_field(members: Mapping[str, Pair], field: str) -> Any:
+        parts = {domain_name: getattr(pair, field) for domain_name, pair in members.items()}
+        return None if any(part is None for part in parts.values()) else mix_domains(parts)
 
     return replace(
         first,
         name=name,
-        **{part: of_all(sources, part) for part in _OF_SOURCES},
-        **{part: of_all(targets, part) for part in _OF_TARGETS},
+        **{field: mix_field(sources, field) for field in _SOURCE_FIELDS},
+        **{field: mix_field(targets, field) for field in _TARGET_FIELDS},
         feedback="one_hot" if all(pair.feedback == "one_hot" for pair in pairs) else "bandit",
         domains=DomainNames(tuple(sources), tuple(targets)),
     )
 
 
-def takes_several(
+def allow_several_domains(
     *,
     by_source: Sequence[str] = ("source_test",),
     by_target: Sequence[str] = ("target_test",),
     prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
-    """Let a reader of one ``source`` and one ``target`` take ``sources`` and ``targets``, mappings by name.
+    """Return a decorator for readers of one ``source`` and ``target`` that adds ``sources`` and ``targets`` by name.
 
     Args:
         by_source: arguments with one value for all sources, or a mapping by source name.
-        by_target: the same for the targets; a single value is allowed for one target only.
-        prepare: changes the arguments if there are several domains.
+        by_target: arguments with a mapping by target name, or one value if there is only one target.
+        prepare: a function that changes the arguments if there are several domains.
     """
 
-    def extend(read: Callable[P, Pair]) -> Callable[P, Pair]:
+    def decorate(read: Callable[P, Pair]) -> Callable[P, Pair]:
         @wraps(read)
-        def reader(*args: P.args, **given: P.kwargs) -> Pair:
-            if given.get("sources") is None and given.get("targets") is None:
-                return read(*args, **given)
-            bound = inspect.signature(read).bind(*args, **given)
+        def reader(*args: P.args, **kwargs: P.kwargs) -> Pair:
+            if kwargs.get("sources") is None and kwargs.get("targets") is None:
+                return read(*args, **kwargs)
+            bound = inspect.signature(read).bind(*args, **kwargs)
             bound.apply_defaults()
             return read_several(reader, prepare(bound.arguments), by_source=by_source, by_target=by_target)
 
         return reader
 
-    return extend
+    return decorate
 
 
 def read_several(
     read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_source: Sequence[str], by_target: Sequence[str]
 ) -> Pair:
-    """Return the pair of several sources and targets, each read separately with the first domain of the other side."""
-    given = dict(arguments)
-    name = given.pop("name")
-    of_source, of_target = ({what: given[what] for what in names} for names in (by_source, by_target))
-    named: dict[str, Mapping[str, Any]] = {}
+    """Return the pair of several sources and targets.
+
+    Each domain is read separately, with the first domain of the other role. Arguments are as in
+    ``allow_several_domains``.
+    """
+    arguments = dict(arguments)
+    name = arguments.pop("name")
+    source_options, target_options = ({key: arguments[key] for key in keys} for keys in (by_source, by_target))
+    domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
-        one, several = given.pop(role), given.pop(f"{role}s")
-        if (one is None) == (several is None):
-            raise InvalidInput(f"give either {role} or {role}s, a mapping from a name to what {role} would be")
-        named[role] = {role: one} if several is None else several
-        if not isinstance(named[role], Mapping) or not named[role]:
+        single, several = arguments.pop(role), arguments.pop(f"{role}s")
+        if (single is None) == (several is None):
+            raise InvalidInput(f"give either {role}, or {role}s as a mapping from a name to a {role}")
+        domains[role] = {role: single} if several is None else several
+        if not isinstance(domains[role], Mapping) or not domains[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
-    for what, value in of_target.items():
-        if value is not None and not isinstance(value, Mapping) and len(named["target"]) > 1:
-            raise InvalidInput(f"{what} must be a mapping with one for each of {', '.join(named['target'])}")
+    for key, value in target_options.items():
+        if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
+            raise InvalidInput(f"{key} must be a mapping with a value for each of {', '.join(domains['target'])}")
 
-    common = {what: value for what, value in given.items() if what not in (*by_source, *by_target)}
+    common = {key: value for key, value in arguments.items() if key not in (*by_source, *by_target)}
 
-    def read_each(role: str, other: str, own: Mapping[str, Any]) -> dict[str, Pair]:
-        beside = {other: next(iter(named[other].values()))}
+    def read_each(role: str, other: str, options: Mapping[str, Any]) -> dict[str, Pair]:
         pairs = {}
-        for called, one in named[role].items():
-            more = {what: part.get(called) if isinstance(part, Mapping) else part for what, part in own.items()}
-            alone = len(named[role]) == 1
-            pairs[called] = read(**{role: one}, **beside, name=name if alone else f"{name}, {called}", **more, **common)
+        for key, domain in domains[role].items():
+            pair = {role: domain, other: next(iter(domains[other].values()))}
+            own = {option: value.get(key) if isinstance(value, Mapping) else value for option, value in options.items()}
+            full_name = name if len(domains[role]) == 1 else f"{name}, {key}"
+            pairs[key] = read(**pair, name=full_name, **own, **common)
         return pairs
 
-    by_source_name, by_target_name = read_each("source", "target", of_source), read_each("target", "source", of_target)
-    _common({**by_source_name, **by_target_name}, "class_names")
-    return join_pairs(by_source_name, by_target_name, name=name)
+    sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
+    _common_value({**sources, **targets}, "class_names")
+    return join_pairs(sources, targets, name=name)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
@@ -278,17 +287,15 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
         before.sources if sources is None else tuple(sources), before.targets if targets is None else tuple(targets)
     )
     for role in ("sources", "targets"):
-        strangers = [name for name in getattr(chosen, role) if name not in getattr(before, role)]
-        if strangers:
-            raise InvalidInput(
-                f"the pair has no {strangers[0]!r} among its {role} ({', '.join(getattr(before, role))})"
-            )
+        unknown = [name for name in getattr(chosen, role) if name not in getattr(before, role)]
+        if unknown:
+            raise InvalidInput(f"the pair has no {unknown[0]!r} among its {role} ({', '.join(getattr(before, role))})")
 
-    def some(whole: Any, names: tuple[str, ...], every: tuple[str, ...]) -> Any:
-        if whole is None or names == every:
-            return whole
-        return mixed({name: whole.by_name[name] for name in names})
+    def restrict(domain: Any, names: tuple[str, ...], all_names: tuple[str, ...]) -> Any:
+        if domain is None or names == all_names:
+            return domain
+        return mix_domains({name: domain.by_name[name] for name in names})
 
-    parts = {part: some(getattr(pair, part), chosen.sources, before.sources) for part in _OF_SOURCES}
-    parts |= {part: some(getattr(pair, part), chosen.targets, before.targets) for part in _OF_TARGETS}
-    return replace(pair, domains=chosen, **parts)
+    fields = {field: restrict(getattr(pair, field), chosen.sources, before.sources) for field in _SOURCE_FIELDS}
+    fields |= {field: restrict(getattr(pair, field), chosen.targets, before.targets) for field in _TARGET_FIELDS}
+    return replace(pair, domains=chosen, **fields)

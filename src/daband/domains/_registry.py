@@ -21,55 +21,65 @@ from daband._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-_IN_MEMORY = 1 << 30  # bytes
+#: Larger arrays are mapped from a file.
+_MAX_MEMORY_BYTES = 1 << 30
+#: A function that builds a pair from keyword options.
 Build = Callable[..., Pair]
+#: A function from options to options in which machine-dependent choices are made.
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A file or folder below the data directory, and how to get it.
+    """A file or folder below the data directory, and instructions to get it."""
 
-    ``paths`` are the possible paths. ``content_md5`` is the checksum of its content, after unpacking if gzipped.
-    ``of`` is the domain whose pairs need it; it is empty if every pair of the data set does.
-    """
-
-    what: str
+    #: What the file contains.
+    description: str
+    #: Possible paths below the data directory.
     paths: tuple[str, ...]
+    #: Licence of the data.
     licence: str
-    by_hand: str
+    #: How to get the file, as a phrase in the imperative.
+    instructions: str
+    #: MD5 checksum of the content, after unpacking if it is gzipped; empty if it is not known.
     content_md5: str = ""
+    #: True if the pair can be built without the file.
     optional: bool = False
-    of: str = ""
+    #: The domain whose pairs need the file; empty if every pair of the data set does.
+    domain: str = ""
 
 
 @dataclass(frozen=True)
 class PairEntry:
     """A registered pair: the function that builds it, and its description."""
 
+    #: Name of the pair.
     name: str
+    #: Builds the pair.
     build: Build
+    #: Summary, licence and citation.
     about: About
+    #: Makes the choices that depend on this machine's data.
     resolve: Resolve | None = None
+    #: The files that the pair reads.
     resources: tuple[Resource, ...] = ()
 
     def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options, with those that depend on this machine's data filled in, so that they name the data."""
+        """Return the options, with those filled in that depend on the data on this machine."""
         self.check_options(options)
-        given = dict(options)
-        return given if self.resolve is None else self.resolve(given)
+        return dict(options) if self.resolve is None else self.resolve(dict(options))
 
     @property
     def ready(self) -> bool:
         """True if the data that the pair needs are available."""
-        return all(find(resource.paths) is not None for resource in self.resources if not resource.optional)
+        return all(find_data(resource.paths) is not None for resource in self.resources if not resource.optional)
 
     def options(self) -> list[str]:
         """Return the names of the keyword arguments that ``load`` passes on."""
         return list(inspect.signature(self.build).parameters)
 
     def check_options(self, names: Iterable[str]) -> None:
-        """Raise if one of these names is not an option of the pair."""
+        """Raise an error if one of these names is not an option of the pair."""
         options = self.options()
         for name in sorted(set(names) - set(options)):
             hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
@@ -89,16 +99,16 @@ def register_pair(
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
         about: its summary, licence and citation.
-        resolve: for data that depend on the available files: takes options and returns them with the choice made.
-            Experiments record that choice and never mix the two.
+        resolve: a function from options to options. It makes the choices that depend on the available files, so that
+            experiments can record them. By default options are unchanged.
         resources: the files that it reads.
     """
 
-    def enter(build: Build) -> Build:
+    def register(build: Build) -> Build:
         pairs.add(name, PairEntry(name, build, about, resolve, tuple(resources)))
         return build
 
-    return enter
+    return register
 
 
 def load(name: str, **options: Any) -> Pair:
@@ -116,20 +126,18 @@ def load(name: str, **options: Any) -> Pair:
     return entry.build(**options)
 
 
-# Data folders: the data directory that a user fills, and the cache that daband fills.
-#
-# They are two folders because the first may be shared and read-only.
+# The data directory is filled by the user, and may be shared and read-only. daband writes only to the cache folder.
 
 
 def data_directory() -> Path:
     """Return the folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
-    given = os.environ.get("DABAND_DATA")
-    return Path(given).expanduser() if given else cache_directory() / "data"
+    folder = os.environ.get("DABAND_DATA")
+    return Path(folder).expanduser() if folder else cache_directory() / "data"
 
 
 def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an empty array; one above a gigabyte is in an unnamed mapped file, which is deleted with the array."""
-    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+    """Return an uninitialised array. Above a gigabyte it is mapped from a temporary file, deleted with the array."""
+    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
     root = cache_directory() / "arrays"
     root.mkdir(parents=True, exist_ok=True)
@@ -137,7 +145,7 @@ def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
         return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 
-def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
+def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
     """Return the first of these paths below the data directory that exists, or None."""
     root = data_directory() if directory is None else directory
     for candidate in candidates:
@@ -146,33 +154,35 @@ def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | 
     return None
 
 
-def need(candidates: Sequence[str], *, pair: str) -> Path:
-    """Return the result of ``find``; if nothing is found, raise an error that says how to get the data."""
-    path = find(candidates)
+def require_data(candidates: Sequence[str], *, pair: str) -> Path:
+    """Return the result of ``find_data``. If nothing is found, raise an error with instructions to get the data."""
+    path = find_data(candidates)
     if path is None:
         inside = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
         files = [(f"{path}/", resource) for resource in pairs.get(pair).resources for path in resource.paths]
-        how = next((f"To get it, {one.by_hand}. " for path, one in files if path.startswith(inside)), "")
+        how = next((f"To get it, {found.instructions}. " for path, found in files if path.startswith(inside)), "")
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory {data_directory()}. {how}"
-            f"`daband data check {pair}` lists what it needs; set DABAND_DATA to use another directory"
+            f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
         )
     return path
 
 
 @dataclass(frozen=True)
 class ResourceStatus:
-    """One resource of a pair; ``state`` is "there", "missing" or "damaged"."""
+    """The state of a resource on this machine."""
 
     resource: Resource
+    #: "there", "missing" or "damaged".
     state: str
+    #: The path that was found, or the expected one.
     path: Path
 
 
 def check_data(name: str) -> Iterator[ResourceStatus]:
-    """Yield the status of every resource of a pair; those with a known checksum are read and compared."""
+    """Yield the status of every resource of a pair. Files with a known checksum are read and compared with it."""
     for resource in pairs.get(name).resources:
-        path = find(resource.paths)
+        path = find_data(resource.paths)
         if path is None:
             yield ResourceStatus(resource, "missing", data_directory() / resource.paths[0])
         else:

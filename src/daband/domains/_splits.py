@@ -1,6 +1,6 @@
-"""Fixed splits: the same on every machine and in every run, for every seed.
+"""Split domains into fixed parts, which are the same on every machine, in every run and for every seed.
 
-A part of a domain reads from the full domain by index, so nothing is copied.
+A part reads from the full domain by index, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
+#: Rounds that are read at a time.
 _BLOCK = 4096
 
 
@@ -24,14 +25,14 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
 
     Args:
         labels: the class of every context, (n,).
-        name: names the split; the draw depends only on it.
+        name: name of the split, from which the seed of the draw is computed.
         groups: contexts of one group (for example frames of one traffic sign) stay on one side, so that evaluation has
             no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     keys = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    seen: list[IntArray] = []
-    held: list[IntArray] = []
+    training: list[IntArray] = []
+    held_out: list[IntArray] = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         members = [rows[keys[rows] == key] for key in generator.permutation(np.unique(keys[rows]))]
@@ -41,43 +42,45 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             side = 0 if counts[0] <= counts[1] else 1
             sides[side].append(member)
             counts[side] += len(member)
-        seen += sides[0]
-        held += sides[1]
+        training += sides[0]
+        held_out += sides[1]
     # Shuffled, because files are listed class by class: an index must not reveal the class, on either side.
-    return _shuffle(generator, seen), _shuffle(generator, held)
+    return _shuffle(generator, training), _shuffle(generator, held_out)
 
 
 def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tuple[IntArray, IntArray]:
     """Return indices (n - m,) for training and indices (m,) held out, about the fraction ``fraction`` of every class.
 
-    The only example of a class is never held out. Both are sorted, because source labels need not be hidden.
+    The only example of a class is never held out. Both arrays are sorted.
 
     Args:
-        labels: the class of every context, (n,); for tables of rewards the best arm.
+        labels: the class of every context, (n,). With rewards instead of labels, it is the best arm.
         fraction: the fraction to hold out, at least 0 and below 1; None for nothing.
-        name: names the split; the draw depends only on it and the labels.
+        name: name of the split, from which the seed of the draw is computed.
     """
     fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-    counts = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled = generator.permutation(len(labels))
-    several = shuffled[counts[2][counts[1][shuffled]] > 1]
-    by_class = several[np.argsort(labels[several], kind="stable")]
-    # Every 1/fraction-th of rows listed class by class: each class contributes its fraction, to within one row.
-    ticks = np.floor(np.arange(len(by_class) + 1) * fraction + 0.5)
-    held = np.zeros(len(labels), np.bool_)
-    held[by_class[np.diff(ticks) > 0]] = True
-    for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
-        held[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    repeated = shuffled[sizes[class_of[shuffled]] > 1]
+    by_class = repeated[np.argsort(labels[repeated], kind="stable")]
+    # Rows are sorted by class, and every (1 / fraction)-th is held out. So the fraction holds in each class, up to a
+    # row.
+    counted = np.floor(np.arange(len(by_class) + 1) * fraction + 0.5)
+    held_out = np.zeros(len(labels), np.bool_)
+    held_out[by_class[np.diff(counted) > 0]] = True
+    for label in classes[np.bincount(class_of[held_out], minlength=len(classes)) == sizes]:
+        held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
+    """Return the indices of all parts in random order."""
     return generator.permutation(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
 def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
-    """Raise an error that names the first class without an example in ``where``."""
+    """Raise an error if a class has no example; ``where`` names the data in the error."""
     counts = np.bincount(labels, minlength=len(class_names))
     missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if missing:
@@ -87,8 +90,8 @@ def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str)
         )
 
 
-class _Rows(Contexts):
-    """The contexts of a domain at some indices."""
+class _Subset(Contexts):
+    """A subset of the contexts of a domain, by their indices."""
 
     def __init__(self, domain: Any, rows: IntArray) -> None:
         self._domain, self._rows = domain, rows
@@ -101,15 +104,15 @@ class _Rows(Contexts):
         return self._domain.read(self._rows[indices])
 
 
-class PartOfRewards(_Rows, RewardDomain):
-    """The rounds of a reward domain at some indices."""
+class RewardSubset(_Subset, RewardDomain):
+    """A subset of the rounds of a reward domain."""
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         return self._domain.read_rewards(self._rows[indices])
 
 
-class PartOfLog(_Rows, LoggedDomain):
-    """The rounds of a log at some indices."""
+class LogSubset(_Subset, LoggedDomain):
+    """A subset of the rounds of a log."""
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._domain.read_log(self._rows[indices])
@@ -118,10 +121,10 @@ class PartOfLog(_Rows, LoggedDomain):
         return self._domain.read_offered(self._rows[indices])
 
 
-class EvaluatedRewards(EvaluationDomain):
-    """The rounds of a reward domain, all or those at some indices, as contexts with expected rewards.
+class RewardEvaluation(EvaluationDomain):
+    """A reward domain, or a subset of its rounds, as contexts with expected rewards for the evaluator.
 
-    If the domain has no expected rewards, realised rewards replace them: unbiased, but noisy.
+    If expected rewards are not known, realised rewards are used, which are unbiased but noisy.
     """
 
     def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
@@ -141,18 +144,23 @@ class EvaluatedRewards(EvaluationDomain):
 
 
 def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str) -> tuple[Any, Any]:
-    """Return a domain without about ``fraction`` of each class (for a log, of each arm), and the held-out part or None.
+    """Split a domain into a part for training and a held-out part, which is None if it would be empty.
 
-    The split depends on ``name``. The held-out part of a reward domain is an evaluation domain.
+    Args:
+        domain: the domain.
+        fraction: the fraction of each class, or of each arm of a log, to hold out; None for nothing.
+        name: name of the split, from which the seed of the draw is computed.
+
+    The held-out part of a reward domain is an evaluation domain.
     """
     blocks = [np.arange(start, min(start + _BLOCK, len(domain))) for start in range(0, len(domain), _BLOCK)]
     if isinstance(domain, LoggedDomain):
         classes = [domain.read_log(rows)[0] for rows in blocks]
     else:
         classes = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    kept, held = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
-    if not len(held):
+    kept, held_out = split_fraction(np.concatenate(classes), fraction=fraction, name=name)
+    if not len(held_out):
         return domain, None
     if isinstance(domain, LoggedDomain):
-        return PartOfLog(domain, kept), PartOfLog(domain, held)
-    return PartOfRewards(domain, kept), EvaluatedRewards(domain, held)
+        return LogSubset(domain, kept), LogSubset(domain, held_out)
+    return RewardSubset(domain, kept), RewardEvaluation(domain, held_out)

@@ -41,7 +41,7 @@ from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, exploration_setting, transformed_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
-from daband.serving._monitor import MOST_CONTEXTS
+from daband.serving._monitor import MAX_CONTEXTS
 
 #: The largest expected pixel of a floating-point image; larger ones cause a warning.
 _MAX_PIXEL = 2.0
@@ -338,7 +338,7 @@ class NeuralLinUCB(Policy):
             buffer = self.buffers.rounds[domain]
             if self.domains.is_target(domain):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
-            reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
+            reference = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
             (Member(*self._head.frozen(self.reward_moments), network=network),),
             self.counts.copy(),

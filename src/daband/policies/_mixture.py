@@ -316,8 +316,10 @@ class Mixture(Policy):
                 other_bonuses = self._bonus_weights.sum() - self._bonus_weights[index]
                 bonuses = bonus_scale + (1.0 - arm_weights) * alpha * other_bonuses
                 weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
-                pooled = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
-                parts = parts._replace(members=tuple(dataclasses.replace(one, pooled=pooled) for one in parts.members))
+                arm_factors = np.stack([joint_weights, bonuses / bonus_scale if bonus_scale else np.ones(self.n_arms)])
+                parts = parts._replace(
+                    members=tuple(dataclasses.replace(one, arm_factors=arm_factors) for one in parts.members)
+                )
                 offset += (joint_weights - weight) * (own_moments.centre - moments.centre) / moments.scale
             elif self._joint_index is not None:
                 parts = parts._replace(members=tuple(_scale_arms(one, arm_weights) for one in parts.members))

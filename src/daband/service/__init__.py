@@ -1,4 +1,4 @@
-"""Decisions and rewards over HTTP, with a log that loses nothing: ``pip install 'daband[serve]'``, ``daband serve``."""
+"""Decisions and rewards over HTTP, with a durable log: ``pip install 'daband[serve]'``, ``daband serve``."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A service that starts, perhaps after a crash, imports only what it needs.
+    # The client is imported on demand, so that a service starts sooner.
     if name in ("Client", "ServiceDecision", "ServiceError"):
         from daband.service import _client as client
 

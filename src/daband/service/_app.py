@@ -1,6 +1,6 @@
 """The service as an ASGI application: decisions, rewards, models, health and metrics over HTTP.
 
-It uses Starlette, not FastAPI: the deployed policy checks contexts, so there is nothing for pydantic to check.
+It uses Starlette instead of FastAPI, because the deployed policy checks contexts, and pydantic is not needed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,25 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.service._decider import Decider, checked_id, checked_reward, list_arms, model_from, with_listed
+from daband.service._decider import Decider, checked_id, checked_reward, extend_arms_note, model_from, with_added_arms
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0  # seconds between two checks for a newer model
+#: Seconds between two checks for a newer model.
+_POLL_SECONDS = 1.0
+#: Maximum number of bytes of an uploaded model.
 _MAX_MODEL_BYTES = 1 << 30
-_MAX_ERROR = 5000  # characters of an error in an answer
+#: Maximum number of characters of an error message.
+_MAX_ERROR = 5000
 _WARNING_FIELDS = ("kind", "column", "message")
-_MAX_MESSAGE = 500  # characters of a row's warning in an answer; a message may repeat a value of the row
+#: Maximum number of characters of a warning, which may contain a value of the row.
+_MAX_MESSAGE = 500
 _MODEL_NUMBER = re.compile("[0-9]{1,9}")
-_MAX_DIGITS = 15  # digits of a body's length
-# Pages run no script, load nothing, and cannot be shown inside a page of another site.
+#: Maximum number of digits of the length of a body.
+_MAX_DIGITS = 15
+# The page runs no scripts, loads nothing, and cannot be embedded in another site.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -60,8 +65,11 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_STALE_SECONDS = 30.0  # age of the page's numbers above which the worker does not seem to run
-_MAX_LISTED = 20  # models on the page
+#: Age of the page's numbers in seconds, above which the worker seems to have stopped.
+_STALE_SECONDS = 30.0
+#: Maximum number of models on the page.
+_MAX_LISTED = 20
+#: Upper limits of the bins of the latency histogram, in seconds.
 _LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -70,7 +78,7 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI application that serves an exported policy with a log.
 
-    Learning, default rewards and the page's numbers need the worker process, which ``daband serve`` starts.
+    Learning, default rewards and the numbers on the page need the worker process, which ``daband serve`` starts.
 
     Args:
         file: the file that ``daband.export`` wrote.
@@ -78,28 +86,30 @@ def create_app(
         settings: modes, waits, tokens and limits.
         clock: returns the time of events; for tests.
     """
-    load_deployed(file)  # a damaged file is an error before there is a log
+    load_deployed(file)  # raises an error for a damaged file before the log is created
     return Service(file, Store(log), settings or Settings(), clock=clock).app
 
 
 class Service:
-    """The endpoints and their common state: the writer of the log, the model that decides, counters."""
+    """The endpoints and their common state: the log, the model that decides, and counters."""
 
     def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
-        content, before = Path(file).read_bytes(), store.newest_file()
-        if before >= 0:
-            _check_same(model_from(content, 0).deployed, model_from(store.model_content(before), before).deployed)
+        content, previous = Path(file).read_bytes(), store.newest_file()
+        if previous >= 0:
+            _check_compatible(
+                model_from(content, 0).deployed, model_from(store.model_content(previous), previous).deployed
+            )
         number = publish_file(store, content, self._clock.now())
         current = store.current_model()
         assert current is not None
         if number != store.newest_file() or store.note("pinned"):
             _log.warning("%s is model %d of the log, but model %d decides (GET /models)", file, number, current)
-        model = with_listed(model_from(store.model_content(current), current), store.note("arms"))
-        self._decider, self._listed = Decider(model, settings), store.note("arms")
-        self._taking = threading.Lock()
-        self._follow_verdict()
+        model = with_added_arms(model_from(store.model_content(current), current), store.note("arms"))
+        self._decider, self._arms_note = Decider(model, settings), store.note("arms")
+        self._model_lock = threading.Lock()
+        self._apply_verdict()
         self._registry = CollectorRegistry()
         self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
@@ -108,8 +118,8 @@ class Service:
         self._row_warnings = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
         self._hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._tokens: dict[str, tuple[bytes, ...]] = {}
-        for role, listed in asdict(settings.tokens).items():
-            self._tokens[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
+        for role, tokens in asdict(settings.tokens).items():
+            self._tokens[role] = tuple(token.strip().encode() for token in tokens.split(",") if token.strip())
         self._tokens["watch"] += self._tokens["admin"]
         route = self._route
         self.app = Starlette(
@@ -134,7 +144,8 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._writer = Writer(self.store, most_waiting=self.settings.limits.waiting)
+        """Open the writer while the application runs, and check for newer models."""
+        self._writer = Writer(self.store, max_waiting=self.settings.limits.waiting)
         follower = asyncio.create_task(self._follow_models())
         try:
             yield
@@ -146,34 +157,35 @@ class Service:
             self.store.close()
 
     async def _follow_models(self) -> None:
-        """Switch to the newest model, or to the pinned one, as soon as it exists. Requests continue meanwhile."""
+        """Switch to the newest or pinned model as soon as there is another one. Requests continue meanwhile."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
-                await asyncio.to_thread(self._take_current_model)
-            except Exception as error:  # the log may be unavailable for a while; the present model continues
-                if "cannot schedule new futures" in str(error):  # the process ends, and starts no threads
+                await asyncio.to_thread(self._load_current_model)
+            except Exception as error:  # the log may be unavailable; the present model is kept
+                if "cannot schedule new futures" in str(error):  # the process is ending
                     return
-                _log.warning("models cannot be looked up: %s", type(error).__name__)
+                _log.warning("the models of the log cannot be read: %s", type(error).__name__)
 
-    def _take_current_model(self) -> None:
-        with self._taking:  # a thread that checked before another model was pinned must not override it
-            number, listed = self.store.current_model(), self.store.note("arms")
-            if number is not None and (number != self._decider.model.number or listed != self._listed):
-                self._decider.model = with_listed(model_from(self.store.model_content(number), number), listed)
-                self._listed = listed
+    def _load_current_model(self) -> None:
+        """Load the model that should decide, if it is another one, and apply the latest verdict."""
+        with self._model_lock:  # so that a thread with an older result cannot override a newer one
+            number, arms_note = self.store.current_model(), self.store.note("arms")
+            if number is not None and (number != self._decider.model.number or arms_note != self._arms_note):
+                self._decider.model = with_added_arms(model_from(self.store.model_content(number), number), arms_note)
+                self._arms_note = arms_note
                 _log.info("model %d decides", number)
-            self._follow_verdict()
+            self._apply_verdict()
 
-    def _follow_verdict(self) -> None:
-        """Keep the incumbent for all events if the policy is proven worse; use ``widen`` if it is proven better."""
+    def _apply_verdict(self) -> None:
+        """Set the fraction of the incumbent: 1 if the policy is proven worse, ``widen`` if it is proven better."""
         settings = self.settings
         control = settings.control
         if control and (verdict := self._verdict()):
             widened = control if settings.widen is None else settings.widen
             control = 1.0 if verdict == "worse" else widened
         if control != self._decider.control:
-            _log.warning("the incumbent is now kept for %.1f%% of the events", 100 * control)
+            _log.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * control)
             self._decider.control = control
 
     def _verdict(self) -> str:
@@ -187,6 +199,8 @@ class Service:
     def _route(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
     ) -> Route:
+        """Return a route that checks host and token, counts the request and converts errors to JSON."""
+
         async def answer(request: Request) -> Response:
             started = time.perf_counter()
             try:
@@ -198,11 +212,11 @@ class Service:
                 response = _json({"error": error.detail}, error.status_code, error.headers)
             except InvalidInput as error:
                 response = _json({"error": str(error)[:_MAX_ERROR]}, 422)
-            except ClientDisconnect:  # or the server dropped it, half-sent; the answer is not read
+            except ClientDisconnect:  # or the server dropped an incomplete request
                 response = _json({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
-            except Exception as error:  # its text may hold parts of a context, so only its type is logged
+            except Exception as error:  # its text may contain parts of a context, so only its type is logged
                 _log.error("%s %s failed: %s", method, path, type(error).__name__)
                 response = _json({"error": "the service failed; its log has the error's type"}, 500)
             self._requests.labels(path, response.status_code).inc()
@@ -212,13 +226,13 @@ class Service:
         return Route(path, answer, methods=[method])
 
     def _check_host(self, request: Request) -> None:
-        """Reject requests for a host name that is not ours: browsers send them for pages that rebind their DNS name."""
-        given = request.headers.get("host")
-        if given is None or "*" in self._hosts:  # browsers always send one
+        """Reject requests with another host name, to prevent DNS rebinding attacks by pages in a browser."""
+        host = request.headers.get("host")
+        if host is None or "*" in self._hosts:  # browsers always send one
             return
-        name = given
+        name = host
         with suppress(ValueError):  # neither a name nor an address
-            name = urlsplit(f"//{given}").hostname or ""
+            name = urlsplit(f"//{host}").hostname or ""
             if name in self._hosts:
                 return
             address = ipaddress.ip_address(name)
@@ -227,8 +241,9 @@ class Service:
         raise HTTPException(421, f"{name[:100]!r} is not a name of this service; --allow-host NAME adds one")
 
     def _check_token(self, request: Request, role: str) -> None:
+        """Reject requests without a token of the role, and requests that pages of other sites send."""
         allowed = self._tokens[role]
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
         browser = basic if allowed else "origin" in request.headers
         origin = urlsplit(request.headers.get("origin", "")).netloc
@@ -236,18 +251,19 @@ class Service:
             raise HTTPException(403, "the request comes from a page of another site")
         if not allowed:
             return
-        token = given.strip().encode()
+        token = credentials.strip().encode()
         if basic:
             with suppress(binascii.Error, ValueError):
-                token = base64.b64decode(given).partition(b":")[2]
+                token = base64.b64decode(credentials).partition(b":")[2]
         if not _matches(token, allowed):
-            if any(_matches(token, others) for others in self._tokens.values()):
+            if any(_matches(token, tokens) for tokens in self._tokens.values()):
                 raise HTTPException(403, f"this token is not for {role}")
             scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
             raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
 
-    async def _body(self, request: Request, most: int | None = None) -> bytes:
-        limit = self.settings.limits.body_bytes if most is None else most
+    async def _body(self, request: Request, max_bytes: int | None = None) -> bytes:
+        """Return the body. Reject it if it is too large."""
+        limit = self.settings.limits.body_bytes if max_bytes is None else max_bytes
         too_large = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > _MAX_DIGITS or int(length) > limit):
@@ -260,6 +276,7 @@ class Service:
         return bytes(body)
 
     async def _read_json(self, request: Request) -> Any:
+        """Return the body as JSON."""
         body = await self._body(request)
         try:
             return orjson.loads(body)
@@ -269,64 +286,71 @@ class Service:
     # Decisions and rewards.
 
     async def _decide(self, request: Request) -> Response:
-        given = await self._read_json(request)
-        new = self._decider.new_arms(given)
+        """Decide on the events of a request, log them and return the decisions."""
+        body = await self._read_json(request)
+        new = self._decider.new_arms(body)
         if new:
-            await asyncio.to_thread(self._list_arms, new, replace=False)
-        events, warnings, rankings = self._decider.decide(given, self._clock.now())
+            await asyncio.to_thread(self._add_arms, new, replace=False)
+        events, warnings, rankings = self._decider.decide(body, self._clock.now())
         for kind in (kind for row in warnings for kind in {warning.kind for warning in row}):
             self._row_warnings.labels(kind).inc()
         answers = await self._writer.write(events)
-        taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
-        if taken:
-            raise HTTPException(409, f"event_id {taken[0]!r} was used for another context; nothing was decided")
+        conflicting = [
+            event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"
+        ]
+        if conflicting:
+            raise HTTPException(409, f"event_id {conflicting[0]!r} was used for another context; nothing was decided")
         arm_names = self._decider.model.deployed.arm_names
-        decided = [_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
-        for one, ranking in zip(decided, rankings, strict=True):
+        decisions = [_decision(answer, arm_names, row) for answer, row in zip(answers, warnings, strict=True)]
+        for decision, ranking in zip(decisions, rankings, strict=True):
             if ranking:
-                one["ranking"] = ranking
-        return _json({"events": decided} if "events" in given else decided[0])
+                decision["ranking"] = ranking
+        return _json({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
-        given = await self._read_json(request)
+        """Replace the list of arms that may be chosen."""
+        body = await self._read_json(request)
         if (
-            not isinstance(given, dict)
-            or set(given) != {"arms"}
-            or not isinstance(given["arms"], list)
-            or not given["arms"]
+            not isinstance(body, dict)
+            or set(body) != {"arms"}
+            or not isinstance(body["arms"], list)
+            or not body["arms"]
         ):
             raise InvalidInput('the body must be {"arms": [{"id": ..., features}, ...]}')
-        await asyncio.to_thread(self._list_arms, given["arms"], replace=True)
+        await asyncio.to_thread(self._add_arms, body["arms"], replace=True)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
         return _json({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
 
-    def _list_arms(self, arms: list[Any], *, replace: bool) -> None:
-        """Add arms to the log's list, and to the model that decides."""
+    def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
+        """Add arms to the list in the log, and to the model that decides."""
         deployed = self._decider.model.deployed
-        self.store.change_note("arms", lambda text: list_arms(text, arms, deployed, replace=replace))
-        self._take_current_model()
+        self.store.change_note("arms", lambda text: extend_arms_note(text, arms, deployed, replace=replace))
+        self._load_current_model()
 
     async def _reward(self, request: Request) -> Response:
+        """Log the reward of an event."""
         event_id = checked_id(request.path_params["event_id"])
-        given = await self._read_json(request)
-        if not isinstance(given, dict) or set(given) != {"reward"}:
+        body = await self._read_json(request)
+        if not isinstance(body, dict) or set(body) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
-        reward = checked_reward(given["reward"])
+        reward = checked_reward(body["reward"])
         (answer,) = await self._writer.write([Reward(event_id, reward, self._clock.now())])
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")
         if answer.status == "refused":
-            which = "the default, as none came in time" if answer.kind == "default" else "recorded"
-            raise HTTPException(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
+            origin = "the default, because none arrived in time" if answer.kind == "default" else "recorded"
+            raise HTTPException(409, f"event {event_id!r} already has another reward, {answer.reward:g} ({origin})")
         return _json({"event_id": event_id, "status": answer.status, "reward": answer.reward})
 
     # Models.
 
     async def _list_models(self, request: Request) -> Response:
+        """Return the models of the log."""
         return _json(await asyncio.to_thread(self._models))
 
     def _models(self) -> dict[str, Any]:
+        """Return the models of the log, and which one decides."""
         pinned = self.store.note("pinned")
         return {
             "deciding": self._decider.model.number,
@@ -335,36 +359,40 @@ class Service:
         }
 
     async def _upload_model(self, request: Request) -> Response:
+        """Add an exported file as a model."""
         content = await self._body(request, _MAX_MODEL_BYTES)
         number = await asyncio.to_thread(self._add_file, content)
         return _json({"number": number, "deciding": self._decider.model.number}, 201)
 
     def _add_file(self, content: bytes) -> int:
+        """Publish an exported file, and return the number of its model."""
         try:
             deployed = model_from(content, 0).deployed
         except CheckpointError:
             raise InvalidInput("the body is not a file that daband.export wrote") from None
-        _check_same(deployed, self._decider.model.deployed)
+        _check_compatible(deployed, self._decider.model.deployed)
         number = publish_file(self.store, content, self._clock.now())
-        self._take_current_model()
+        self._load_current_model()
         return number
 
     async def _activate_model(self, request: Request) -> Response:
-        asked = request.path_params["number"]
-        number = None if asked == "newest" else int(asked) if _MODEL_NUMBER.fullmatch(asked) else -1
+        """Let a model decide from now on, or the newest one."""
+        requested = request.path_params["number"]
+        number = None if requested == "newest" else int(requested) if _MODEL_NUMBER.fullmatch(requested) else -1
         try:
             await asyncio.to_thread(self.store.pin, number)
         except InvalidInput:
-            raise HTTPException(404, "there is no such model; GET /models lists those that are kept") from None
-        await asyncio.to_thread(self._take_current_model)
-        return self._done(request, {"deciding": self._decider.model.number, "pinned": asked != "newest"})
+            raise HTTPException(404, "there is no such model; GET /models lists the stored ones") from None
+        await asyncio.to_thread(self._load_current_model)
+        return self._done(request, {"deciding": self._decider.model.number, "pinned": requested != "newest"})
 
     async def _reset_watch(self, request: Request) -> Response:
+        """Restart the counts and alarms of the page."""
         await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
         return self._done(request, {"status": "the counts start again"})
 
     def _done(self, request: Request, content: dict[str, Any]) -> Response:
-        """Return JSON to programs, and redirect a form of the page to the page."""
+        """Return JSON, or a redirection to the page if the request is from a form of the page."""
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
         return _json(content)
@@ -372,12 +400,14 @@ class Service:
     # Watching.
 
     async def _health(self, request: Request) -> Response:
+        """Return whether the log can be written and the clock is right."""
         failure, clock = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
         return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
 
     async def _metrics(self, request: Request) -> Response:
+        """Return the numbers of the page and of requests for Prometheus."""
         snapshot = await asyncio.to_thread(self._snapshot)
         clock_moved = bool(self._clock.warning)
         text = _templates.get_template("metrics.txt").render(
@@ -387,14 +417,17 @@ class Service:
         return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
 
     def _snapshot(self) -> dict[str, Any]:
+        """Return the numbers that the worker wrote last."""
         text = self.store.note("snapshot")
         return {} if text is None else dict(orjson.loads(text))
 
     async def _lift(self, request: Request) -> Response:
+        """Return the estimated lift over the control group."""
         snapshot = await asyncio.to_thread(self._snapshot)
         return _json({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control})
 
     async def _page(self, request: Request) -> Response:
+        """Return the page for people."""
         snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
         now = self._clock.now()
         page = _templates.get_template("watch.html").render(
@@ -412,26 +445,24 @@ class Service:
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _openapi(self, request: Request) -> Response:
+        """Return the OpenAPI document."""
         return _json(_openapi(self._decider.model.deployed, self.settings))
 
 
-def _check_same(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
-    """Raise an error if the log, with its arm numbers and raw contexts, would mean something else with this file."""
+def _check_compatible(deployed: DeployedPolicy, logged: DeployedPolicy) -> None:
+    """Raise an error if a file has other arms or contexts than the log."""
     names = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
-    for name in names:  # a table may get more categories, and a catalogue more arms
-        one, other = getattr(deployed, name), getattr(logged, name)
+    for name in names:  # a table may have more categories, and a catalogue more arms
+        value, other = getattr(deployed, name), getattr(logged, name)
         if name == "arm_names" and deployed.frozen.catalogue is not None:
-            other = other[: len(one)] if len(one) < len(other) else other
-            one = one[: len(other)]
-        if one != other:
-            raise InvalidInput(
-                f"{name} is {one!r}, but the log was written with a model whose {name} is {other!r}; start a service "
-                "with another log"
-            )
+            other = other[: len(value)] if len(value) < len(other) else other
+            value = value[: len(other)]
+        if value != other:
+            raise InvalidInput(f"{name} is {value!r}, but {other!r} for the models in the log; use another log")
 
 
 def publish_file(store: Store, content: bytes, now: float) -> int:
-    """Return the number of an exported file among the models of the log. A new file becomes the newest model."""
+    """Return the number of the model with this content. If the log does not have it, add it as the newest model."""
     digest = hashlib.sha256(content).hexdigest()
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
@@ -441,21 +472,23 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
-    """True if a token is allowed. The time taken does not depend on how many characters match."""
-    return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
+    """Return True if a token is allowed. The time taken does not depend on how many characters match."""
+    return sum(hmac.compare_digest(token, other) for other in allowed) > 0  # all are compared
 
 
 def _decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a decision as the service answers it."""
     event = answer.event
     assert isinstance(event, Event)
     return {
         "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
         "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [{name: getattr(one, name)[:_MAX_MESSAGE] for name in _WARNING_FIELDS} for one in warnings],
+        "warnings": [{name: getattr(warning, name)[:_MAX_MESSAGE] for name in _WARNING_FIELDS} for warning in warnings],
     }  # fmt: skip
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
@@ -472,6 +505,7 @@ def _openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
+    """Return a number as text, "-" for None."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -480,16 +514,19 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _percent(value: float | None) -> str:
+    """Return a fraction in percent, "-" for None."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def _span(interval: Mapping[str, float | None]) -> str:
+    """Return a value with its interval as text."""
     if interval["low"] is None:
         return _number(interval["value"])
     return f"{_number(interval['value'])} [{_number(interval['low'])}, {_number(interval['high'])}]"
 
 
 def _moment(seconds: float) -> str:
+    """Return a time as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

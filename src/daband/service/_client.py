@@ -1,4 +1,4 @@
-"""A Python client of the service. It repeats a call that got no answer: every call may be made twice."""
+"""A Python client of the service. It repeats calls without an answer, which is safe for all calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import orjson
 
 from daband.errors import DabandError, InvalidInput
 
-_REPEATED = (429, 503)
+#: Status codes after which a call is repeated.
+_RETRY_STATUS = (429, 503)
 
 
 class ServiceError(DabandError, RuntimeError):
-    """The service rejected a call, or did not answer; ``status`` is 0 if it did not answer."""
+    """Raised if the service rejects a call or does not answer; ``status`` is the HTTP status, 0 without an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}" if status else message)
@@ -28,25 +29,33 @@ class ServiceError(DabandError, RuntimeError):
 class ServiceDecision:
     """A decision of the service."""
 
+    #: Id of the event, with which its reward is reported.
     event_id: str
+    #: Index of the arm to play.
     arm: int
+    #: Name of the arm to play.
     arm_name: str
+    #: Probability with which the arm was chosen.
     propensity: float
+    #: Number of the model that decided.
     model: int
+    #: Mode of the service, or "control" or "fallback" if the incumbent's arm is played.
     mode: str
+    #: True if the event was decided on before.
     repeated: bool
+    #: Warnings on the row, with the keys ``kind``, ``column`` and ``message``.
     warnings: list[dict[str, str]]
 
 
 class Client:
-    """Calls a service: ``Client("http://127.0.0.1:8000", token="...")``.
+    """A client of a service: ``Client("http://127.0.0.1:8000", token="...")``.
 
     Args:
         address: the URL of the service.
-        token: the token for decisions, and for all other calls without a separate token.
-        reward_token: the token for rewards.
+        token: the token for decisions.
+        reward_token: the token for rewards; by default ``token``.
         timeout: seconds to wait for one answer.
-        patience: seconds in which a call is repeated if it got no answer, or an answer to retry later.
+        patience: seconds during which a call is repeated if the service does not answer or is overloaded.
     """
 
     def __init__(
@@ -75,10 +84,10 @@ class Client:
 
         Args:
             context: the raw row, a mapping from columns to values, or an array of numbers.
-            event_id: names the event; without it the client makes one, so that the call can be repeated.
-            eligible: the arms that may be chosen, by name or number; all by default.
+            event_id: id of the event; by default a random one, so that the call can be repeated.
+            eligible: the arms that may be chosen, by name or index; all by default.
             incumbent: the arm that would be played today.
-            incumbent_propensity: the probability with which it would be played.
+            incumbent_propensity: the probability with which the incumbent's arm would be played.
         """
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
         options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
@@ -86,11 +95,14 @@ class Client:
         return ServiceDecision(**self._post("/decide", event, self._token))
 
     def decide_many(self, events: Sequence[Mapping[str, Any]]) -> list[ServiceDecision]:
-        """Return arms for several rows in one call; each event has the form of the body of ``POST /decide``."""
+        """Return decisions on several rows in one call. Each event is a mapping as in the body of ``POST /decide``."""
         if not events:
             raise InvalidInput("events must be a list of at least one event")
-        named = [{"event_id": uuid.uuid4().hex, **event} for event in events]
-        return [ServiceDecision(**one) for one in self._post("/decide", {"events": named}, self._token)["events"]]
+        events_with_ids = [{"event_id": uuid.uuid4().hex, **event} for event in events]
+        return [
+            ServiceDecision(**decision)
+            for decision in self._post("/decide", {"events": events_with_ids}, self._token)["events"]
+        ]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
         """Record the reward of the event ``event_id``, and return its ``status``."""
@@ -107,18 +119,19 @@ class Client:
         self.close()
 
     def _post(self, path: str, content: Any, token: str) -> dict[str, Any]:
+        """Return the answer to a POST request, which is repeated if necessary."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         body = orjson.dumps(content, _as_json, orjson.OPT_SERIALIZE_NUMPY)
-        until, pause = time.monotonic() + self._patience, 0.05
+        deadline, pause = time.monotonic() + self._patience, 0.05
         while True:
             try:
                 response = self._http.post(path, content=body, headers=headers)
-                if response.status_code not in _REPEATED or time.monotonic() + pause > until:
+                if response.status_code not in _RETRY_STATUS or time.monotonic() + pause > deadline:
                     break
             except httpx.TransportError as error:
-                if time.monotonic() + pause > until:
+                if time.monotonic() + pause > deadline:
                     raise ServiceError(0, f"the service does not answer: {error}") from None
             time.sleep(pause)
             pause = min(2.0 * pause, 2.0)
@@ -132,10 +145,10 @@ class Client:
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a value that JSON cannot hold: a pandas row, a time, a tensor."""
-    if str(value) == "NaT":  # the missing time of pandas
+    """Return a value that JSON can hold for a pandas row, a time or a tensor."""
+    if str(value) == "NaT":  # a missing time in pandas
         return None
     for name in ("to_dict", "isoformat", "tolist"):
         if hasattr(value, name):
             return getattr(value, name)()
-    raise TypeError  # orjson names the type
+    raise TypeError  # orjson adds the type to the message

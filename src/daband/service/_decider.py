@@ -1,4 +1,4 @@
-"""Turns the JSON of a request into events of the log: reads and checks it, and lets the model choose."""
+"""Convert the JSON of a request to events of the log: check it, and decide by the model."""
 
 from __future__ import annotations
 
@@ -21,71 +21,83 @@ from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
-_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
+#: Fields of an event in a request.
+_EVENT_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
+#: Allowed ids of events.
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-_MAX_UNKNOWN = 1000  # columns of a row in addition to the policy's: more would slow down every later step
-_MAX_SHOWN = 80  # characters of an unknown name that an error repeats
-_MAX_ARMS = 10_000  # arms of a service
-_EXACT = 2.0**53  # floats below it hold every integer
+#: Maximum number of columns of a row in addition to the policy's; more would slow down all later steps.
+_MAX_EXTRA_COLUMNS = 1000
+#: Maximum number of characters of an unknown name in an error.
+_MAX_SHOWN = 80
+#: Maximum number of arms of a service.
+_MAX_ARMS = 10_000
+#: Floats below this number can be converted to integers without loss.
+_MAX_EXACT_INTEGER = 2.0**53
 
 
 @dataclass(frozen=True)
 class Model:
-    """A deployed policy under the number that decisions name."""
+    """A deployed policy with its number in the log."""
 
     number: int
     deployed: DeployedPolicy
 
 
 def model_from(content: bytes, number: int) -> Model:
-    """Return a model of the log, ready to decide."""
+    """Return the model from the content of an exported file."""
     with tempfile.NamedTemporaryFile(suffix=".daband") as file:
         file.write(content)
         file.flush()
         return Model(number, load_deployed(file.name))
 
 
-def with_listed(model: Model, text: str | None) -> Model:
-    """Return a model with the arms that the log's note ``arms`` lists in addition to those of its file.
+def with_added_arms(model: Model, text: str | None) -> Model:
+    """Return the model with the arms in the log's note ``arms``, in addition to those of its file.
 
-    The note is {"arms": [...], "offered": [...]}: arms with their features in the order of their index, and the names
-    of those that may be chosen, or null for the file's and all of the note.
+    The note is JSON, {"arms": [...], "offered": [...]}: arms with their features in the order of their index, and the
+    names of the arms that may be chosen, or null for the arms of the file and all arms of the note.
     """
     catalogue = model.deployed.frozen.catalogue
     if text is None or catalogue is None:
         return model
     note = orjson.loads(text)
     new = [arm for arm in note["arms"] if arm["id"] not in catalogue.index]
-    listed = note["offered"]
-    if listed is None:
-        shown = catalogue.offered[0]
-        listed = [*(name for name, one in zip(catalogue.names, shown, strict=True) if one), *(one["id"] for one in new)]
+    offered = note["offered"]
+    if offered is None:
+        in_file = catalogue.offered[0]
+        offered = [
+            *(name for name, is_offered in zip(catalogue.names, in_file, strict=True) if is_offered),
+            *(arm["id"] for arm in new),
+        ]
     extended = model.deployed.with_arms([*catalogue.names, *new]) if new else model.deployed
-    return Model(model.number, extended.with_arms([name for name in listed if name in extended.frozen.catalogue.index]))  # type: ignore[union-attr]
+    assert extended.frozen.catalogue is not None
+    known = [name for name in offered if name in extended.frozen.catalogue.index]
+    return Model(model.number, extended.with_arms(known))
 
 
-def list_arms(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
-    """Return the note ``arms`` with further arms; with ``replace`` only the given arms may be chosen from now on."""
+def extend_arms_note(text: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
+    """Return the note ``arms`` with further arms. With ``replace``, only the given arms may be chosen from now on."""
     note = {"arms": [], "offered": None} if text is None else orjson.loads(text)
     catalogue = deployed.frozen.catalogue
     if catalogue is None:
         raise InvalidInput("the policy was trained without a catalogue of arms")
-    names, _, _ = catalogue.look_up(arms)  # raises an error for features that cannot be read
-    known = {*catalogue.names, *(one["id"] for one in note["arms"])}
-    new = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known]
-    if len(known) + len(new) > _MAX_ARMS:
+    names, _, _ = catalogue.look_up(arms)  # raises an error for invalid features
+    known_ids = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
+    new = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_ids]
+    if len(known_ids) + len(new) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    offered = names if replace else None if note["offered"] is None else [*note["offered"], *(one["id"] for one in new)]
+    offered = names if replace else None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new)]
     return orjson.dumps({"arms": [*note["arms"], *new], "offered": offered}).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One checked event of a request."""
+    """One valid event of a request."""
 
     event_id: str
     context: Any
-    row: Any  # the context for ``decide``: a mapping, or an array of the policy's shape
+    #: The context for ``decide``: a mapping, or an array of the policy's shape.
+    row: Any
     eligible: list[int] | None
     incumbent: int | None
     incumbent_propensity: float
@@ -94,46 +106,46 @@ class _Request:
 
 
 class Decider:
-    """Decides on the events of a request. ``model`` may be replaced at any time; one request uses one model."""
+    """Decides on the events of requests. ``model`` may be replaced at any time; each request uses one model."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
         self._settings = settings
         self._incumbent = model.deployed.incumbent
         if settings.incumbent is not None:
-            self._incumbent = model.deployed.arm_number(settings.incumbent, "incumbent")
+            self._incumbent = model.deployed.arm_index(settings.incumbent, "incumbent")
         if settings.control and self._incumbent is None:
-            raise InvalidInput("control needs an incumbent: give --incumbent, or export the policy with one")
-        #: The fraction of events that keep the incumbent.
+            raise InvalidInput("control needs an incumbent: use --incumbent, or export the policy with one")
+        #: The fraction of events for which the incumbent's arm is played.
         self.control = settings.control
 
     def new_arms(self, body: Any) -> list[Any]:
         """Return the arms of a request that have features and are not in the catalogue."""
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
-        listed = [one.get("arms") for one in events if isinstance(one, dict)] if isinstance(events, list) else []
-        arms = [arm for some in listed if isinstance(some, list) for arm in some if isinstance(arm, dict)]
+        lists = [event.get("arms") for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+        arms = [arm for arms in lists if isinstance(arms, list) for arm in arms if isinstance(arm, dict)]
         new = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
         return [arm for name, arm in new.items() if catalogue is not None and name not in catalogue.index]
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the events of a request as the log keeps them, the warnings on each row, and rankings."""
+        """Return the events of a request for the log, the warnings on each row, and rankings of arms."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control)
         events = []
-        for one, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
+        for request, (arm, propensity, control, in_control) in zip(requests, choices, strict=True):
             mode: str = settings.mode
             played = arm, propensity
             if in_control:
                 mode = "control" if control < 1.0 else "fallback"
             elif mode == "apprentice":
-                if one.incumbent is None:
-                    raise InvalidInput(f"mode {mode}: incumbent is missing, the arm that is played")
-                played = one.incumbent, one.incumbent_propensity
+                if request.incumbent is None:
+                    raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
+                played = request.incumbent, request.incumbent_propensity
             events.append(
                 Event(
-                    event_id=one.event_id,
+                    event_id=request.event_id,
                     time=now,
                     mode=mode,
                     domain=model.deployed.domain,
@@ -141,85 +153,100 @@ class Decider:
                     arm=played[0],
                     propensity=played[1],
                     own_arm=None if in_control else arm,
-                    incumbent_arm=one.incumbent,
+                    incumbent_arm=request.incumbent,
                     control=control if 0.0 < control < 1.0 else None,
-                    **self._kept(one),
+                    **self._stored_fields(request),
                 )
             )
         return events, warnings, rankings
 
-    def _kept(self, one: _Request) -> dict[str, str | None]:
+    def _stored_fields(self, request: _Request) -> dict[str, str | None]:
         """Return the fields of an event that depend on ``Settings.contexts``."""
-        eligible = None if one.eligible is None else str(one.eligible)
+        eligible = None if request.eligible is None else str(request.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
-        text = orjson.dumps(one.context)
-        same = orjson.dumps(_same_numbers(one.context), option=orjson.OPT_SORT_KEYS)
-        identity = b"%b|%b|%d" % (same, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
+        text = orjson.dumps(request.context)
+        normalised = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
+        identity = b"%b|%b|%d" % (
+            normalised,
+            (eligible or "").encode(),
+            -1 if request.incumbent is None else request.incumbent,
+        )
         digest = hashlib.blake2b(identity, digest_size=16).hexdigest()
         return {"context": text.decode(), "eligible": eligible, "digest": digest}
 
     def _choose(
         self, deployed: DeployedPolicy, requests: list[_Request], control: float
     ) -> tuple[list[tuple[int, float, float, bool]], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return arm, propensity, probability of the control group and group for each request, warnings, rankings."""
-        incumbents = np.array([-1 if one.incumbent is None else one.incumbent for one in requests])
+        """Return the choices, warnings and rankings of requests.
+
+        A choice is the arm, its propensity, the probability of the control group, and whether it is in that group.
+        """
+        incumbents = np.array([-1 if request.incumbent is None else request.incumbent for request in requests])
         common: dict[str, Any] = {"control": control, "incumbents": incumbents, "new_arms": self._settings.new_arms}
-        if len(requests) > 1 and any(one.arms is not None or one.top is not None for one in requests):
-            each = [self._choose(deployed, [one], control) for one in requests]
-            return [one[0][0] for one in each], [one[1][0] for one in each], [one[2][0] for one in each]
+        if len(requests) > 1 and any(request.arms is not None or request.top is not None for request in requests):
+            results = [self._choose(deployed, [request], control) for request in requests]
+            return (
+                [result[0][0] for result in results],
+                [result[1][0] for result in results],
+                [result[2][0] for result in results],
+            )
         if len(requests) == 1:
-            one = requests[0]
-            among = one.eligible if one.arms is None else None
-            more: dict[str, Any] = {"arms": one.arms, "top": one.top, **common}
-            decision = deployed.decide_with(one.row, None, among, **more)[0]
+            request = requests[0]
+            among = request.eligible if request.arms is None else None
+            options: dict[str, Any] = {"arms": request.arms, "top": request.top, **common}
+            decision = deployed.decide_with(request.row, None, among, **options)[0]
             arm, propensity = int(decision.arm), float(decision.propensity)
-            if one.arms is not None:
+            if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
             chosen = arm, propensity, float(decision.control), bool(decision.in_control)
             return [chosen], [decision.warnings], [decision.ranking]
-        batch: Any = [one.row for one in requests]
+        batch: Any = [request.row for request in requests]
         if isinstance(batch[0], np.ndarray):
             batch = np.stack(batch)
         available: Mask = None
-        if any(one.eligible is not None for one in requests):
+        if any(request.eligible is not None for request in requests):
             available = np.zeros((len(requests), deployed.n_arms), np.bool_)
-            for row, one in zip(available, requests, strict=True):
-                row[slice(None) if one.eligible is None else one.eligible] = True
+            for row, request in zip(available, requests, strict=True):
+                row[slice(None) if request.eligible is None else request.eligible] = True
         decision = deployed.decide_with(batch, available, **common)[0]
         parts = (decision.arm, decision.propensity, decision.control, decision.in_control)
         columns = (np.broadcast_to(part, len(requests)).tolist() for part in parts)
         return list(zip(*columns, strict=True)), list(decision.warnings), [()] * len(requests)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_Request]:
+        """Return the events in the body of a request. Raise an error if one is invalid."""
         if not isinstance(body, dict):
             raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
         if "events" not in body:
             return [self._read_event(body, deployed)]
-        listed = body["events"]
+        events = body["events"]
         if len(body) > 1:
-            raise InvalidInput("events must be the only field of the body: other fields belong to each event")
-        if not isinstance(listed, list) or not listed:
-            raise InvalidInput("events must be a list of objects, at least one")
-        if len(listed) > self._settings.limits.batch:
-            raise InvalidInput(f"{len(listed)} events in one request, the limit is {self._settings.limits.batch}")
+            raise InvalidInput("events must be the only field of the body; put other fields into each event")
+        if not isinstance(events, list) or not events:
+            raise InvalidInput("events must be a list of at least one object")
+        if len(events) > self._settings.limits.batch:
+            raise InvalidInput(f"events must have at most {self._settings.limits.batch} objects, got {len(events)}")
         requests = []
-        for number, one in enumerate(listed):
+        for number, event in enumerate(events):
             try:
-                requests.append(self._read_event(one, deployed))
+                requests.append(self._read_event(event, deployed))
             except InvalidInput as error:
                 raise InvalidInput(f"event {number}: {error}") from None
-        if len({one.event_id for one in requests}) < len(requests):
-            raise InvalidInput("events has an event_id twice")
+        if len({request.event_id for request in requests}) < len(requests):
+            raise InvalidInput("events must have different values of event_id")
         return requests
 
     def _read_event(self, body: Any, deployed: DeployedPolicy) -> _Request:
+        """Return one event of a request. Raise an error if it is invalid."""
         if not isinstance(body, dict):
             raise InvalidInput(f"an event must be an object, got {type(body).__name__}")
         for name in body:
-            if name not in _FIELDS:
-                hint = did_you_mean(name[:_MAX_SHOWN], _FIELDS)
-                raise InvalidInput(f"{name[:_MAX_SHOWN]!r} is not known{hint} ({', '.join(_FIELDS)})")
+            if name not in _EVENT_FIELDS:
+                hint = did_you_mean(name[:_MAX_SHOWN], _EVENT_FIELDS)
+                raise InvalidInput(
+                    f"{name[:_MAX_SHOWN]!r} is not a field of an event{hint} ({', '.join(_EVENT_FIELDS)})"
+                )
         context = body.get("context")
         if not isinstance(context, dict | list):
             raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
@@ -231,66 +258,66 @@ class Decider:
         if eligible is not None:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
-            eligible = sorted({deployed.arm_number(arm, "eligible") for arm in eligible})
+            eligible = sorted({deployed.arm_index(arm, "eligible") for arm in eligible})
         arms, top = body.get("arms"), body.get("top")
         if arms is not None:
             if eligible is not None:
-                raise InvalidInput("arms and eligible both list the arms of a request: give one of them")
+                raise InvalidInput("arms and eligible cannot both be given")
             eligible = sorted(deployed.request_arms(arms)[1].tolist())
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = body.get("incumbent")
         propensity = body.get("incumbent_propensity", 1.0)
         if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
-            raise InvalidInput(f"incumbent_propensity must lie in (0, 1], got {propensity!r}")
+            raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
         return _Request(
             event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
             context=context,
             row=_as_row(context, deployed),
             eligible=eligible,
-            incumbent=self._incumbent if incumbent is None else deployed.arm_number(incumbent, "incumbent"),
+            incumbent=self._incumbent if incumbent is None else deployed.arm_index(incumbent, "incumbent"),
             incumbent_propensity=float(propensity),
             arms=arms,
             top=top,
         )
 
 
-def _same_numbers(value: Any) -> Any:
-    """Return JSON with integers for floats such as 41.0: programs write both for the same number."""
+def _normalise_numbers(value: Any) -> Any:
+    """Return JSON with integers for floats such as 41.0, because programs write both for the same number."""
     if type(value) is float:
-        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+        return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if type(value) is dict:
-        return {name: _same_numbers(one) for name, one in value.items()}
-    return [_same_numbers(one) for one in value] if type(value) is list else value
+        return {name: _normalise_numbers(item) for name, item in value.items()}
+    return [_normalise_numbers(item) for item in value] if type(value) is list else value
 
 
 def _as_row(context: Any, deployed: DeployedPolicy) -> Any:
-    """Return one row for ``decide``. Arrays are made here: ``decide`` would take strings for file names."""
+    """Return one row for ``decide``. Lists become arrays here, because ``decide`` would read strings as file names."""
     if isinstance(context, Mapping):
         if deployed.columns is None:
-            raise InvalidInput("context must be an array of numbers: the policy was exported without a table")
-        most = len(deployed.columns) + _MAX_UNKNOWN
-        if len(context) > most:
-            raise InvalidInput(f"context has {len(context):,} columns, and at most {most:,} are read")
+            raise InvalidInput("context must be an array of numbers, because the policy was exported without a table")
+        max_columns = len(deployed.columns) + _MAX_EXTRA_COLUMNS
+        if len(context) > max_columns:
+            raise InvalidInput(f"context must have at most {max_columns:,} columns, got {len(context):,}")
         encoded = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        images = [name for name, takes in encoded.items() if takes == "image" and name in context]
-        # A request must not make the service read its own files.
+        images = [name for name, kind in encoded.items() if kind == "image" and name in context]
+        # Paths are not allowed, because a request must not read files of the service.
         return {**context, **{name: image_bytes(context[name], paths=False) for name in images}} if images else context
-    if deployed.columns is not None:  # the log has one kind of context
+    if deployed.columns is not None:  # a log has either mappings or arrays
         raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
     try:
         array = np.array(context)
     except ValueError:
         array = np.empty(0, object)
     if array.dtype.kind not in "iuf":
-        raise InvalidInput("a context that is an array must hold numbers, in rows of one length")
+        raise InvalidInput("context must be an array of numbers with rows of equal length")
     if array.shape != deployed.reader.shape:
         raise InvalidInput(f"context must have shape {deployed.reader.shape}, got {array.shape}")
     return array.astype(np.float64)
 
 
 def checked_id(event_id: Any) -> str:
-    """Return an event id. Raise an error if paths or logs cannot hold it."""
+    """Return an event id. Raise an error if it is not allowed in paths or logs."""
     if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
         raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
     return event_id

@@ -1,8 +1,8 @@
-"""The durable log of the service: events, their rewards and the models, in SQLite or Postgres, and its writer.
+"""The durable log of the service in SQLite or Postgres: events, rewards and models.
 
-When ``append`` returns, its entries are on disk. All writers of one log take turns (SQLite's write lock, an advisory
-lock in Postgres), so the numbers ``seq`` grow in the order of commits. A reader that has read up to one of them has
-missed nothing before it, and all readers see the same order.
+When ``append`` returns, its entries are on disk. Only one process writes at a time (SQLite's write lock, an advisory
+lock in Postgres), so the numbers ``seq`` increase in the order of commits. A reader that has read up to a number has
+not missed any entry before it, and all readers see the same order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
 
+#: Version of the tables.
 _VERSION = "3"
-_WRITERS, _WORKER = 720_911, 720_912  # advisory locks in Postgres
-_ATTEMPTS = 3
-_MAX_IDS = 500  # event ids in one query
-_MAX_LEARNED = 50  # learned models whose content is kept
-_ROUNDS_AT_ONCE = 4096
+#: Advisory lock of writers in Postgres.
+_WRITE_LOCK = 720_911
+#: Advisory lock of the worker in Postgres.
+_WORKER_LOCK = 720_912
+#: Maximum number of attempts to write entries.
+_MAX_ATTEMPTS = 3
+#: Maximum number of event ids in one query.
+_MAX_IDS = 500
+#: Maximum number of learned models whose content is stored.
+_MAX_STORED_MODELS = 50
+#: Number of rounds that are read at a time.
+_BATCH_ROWS = 4096
 
 _metadata = sa.MetaData()
 _Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -46,9 +54,9 @@ class Event:
         arm: the arm that was played.
         propensity: the probability with which this arm was chosen, by the model or by the incumbent.
         own_arm: the model's choice; None if the incumbent was played in its place.
-        incumbent_arm: the incumbent's choice, if the caller gave it.
-        context: the raw row as JSON; None if the log does not keep contexts.
-        eligible: the arms that could be chosen, as a JSON list of numbers; None for all.
+        incumbent_arm: the incumbent's choice, if it is known.
+        context: the raw row as JSON; None if the log does not store contexts.
+        eligible: the indices of the arms that could be chosen, as a JSON list; None for all.
         digest: a hash of the request, to detect a different request with the same id.
         control: the probability of the control group; None if the event is not part of that comparison.
     """
@@ -70,7 +78,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward as it arrives."""
+    """The reward of an event; ``kind`` is "default" if none arrived in time."""
 
     event_id: str
     reward: float
@@ -78,16 +86,17 @@ class Reward:
     kind: Literal["given", "default"] = "given"
 
 
+#: An entry of the log.
 Entry = Event | Reward
 
 
 @dataclass(frozen=True, slots=True)
 class LogAnswer:
-    """The result of an entry, once it is on disk.
+    """The result of writing an entry.
 
-    ``status`` is "recorded" or "repeated"; or for an event "conflict" (another request has this id) or "refused"
-    (another event of its group is in conflict); or for a reward "refused" (another reward is recorded) or "unknown".
-    ``event`` is the recorded event; for a repeated request it is the event of the first one.
+    ``status`` is "recorded" or "repeated". For an event it may also be "conflict" (another request has this id) or
+    "refused" (another event of its group is in conflict); for a reward "refused" (the event has another reward) or
+    "unknown" (there is no such event). ``event`` is the recorded event, of the first request if it was repeated.
     """
 
     status: str
@@ -98,7 +107,7 @@ class LogAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoggedReward:
-    """A reward of the log with its event."""
+    """A reward in the log with its event; ``seq`` and ``event_seq`` are their numbers."""
 
     seq: int
     event_seq: int
@@ -134,7 +143,7 @@ _KINDS = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
 
 
 def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
-    """Return a column for each field of a dataclass, with SQLAlchemy's ``options`` by name; "| None" may be NULL."""
+    """Return a column for each field of a dataclass, with options of SQLAlchemy by the name of the field."""
     columns = []
     for name, field in row.__dataclass_fields__.items():
         kind, _, optional = str(field.type).partition(" | ")
@@ -181,7 +190,7 @@ _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 
 
 class Store:
-    """A log by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``."""
+    """A log, opened by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``."""
 
     def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
@@ -193,9 +202,11 @@ class Store:
         self.backend = url.get_backend_name()
         if self.backend == "sqlite":
             if url.database in (None, "", ":memory:"):
-                raise InvalidInput("log must be a file, e.g. sqlite:///events.db: a log in memory would be lost")
+                raise InvalidInput(
+                    "log must be a file, e.g. sqlite:///events.db, because a log in memory would be lost"
+                )
             if not create and not Path(url.database).is_file():
-                raise DataError(f"there is no log {url.database}; give the address that the service has as --log")
+                raise DataError(f"there is no log {url.database}; use the address that the service has as --log")
             self._engine = sa.create_engine(url, connect_args={"timeout": 30.0, "check_same_thread": False})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
@@ -218,34 +229,34 @@ class Store:
             raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
     def close(self) -> None:
-        """Close all connections. One that another thread still uses is closed when it is returned."""
+        """Close all connections. A connection that another thread uses is closed when it is returned."""
         sa.event.listen(self._engine.pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
-        self._engine.dispose()  # the new pool, for late threads, has the same listeners
+        self._engine.dispose()  # threads that still run get connections of a new pool, with the same listeners
 
     # Events and rewards.
 
     def append(self, entries: Sequence[Entry]) -> list[LogAnswer]:
-        """Write the entries of one request: see ``append_groups``."""
+        """Write the entries of one request, as ``append_groups`` does."""
         return self.append_groups([entries])[0]
 
     def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
-        """Write entries in one transaction. They are on disk when this returns.
+        """Write the entries of several requests in one transaction, and return their results.
 
-        Events are written first, then rewards. An existing id is not written again. If another request has the id of
-        an event, no event of its group is written.
+        They are on disk when this returns. Events are written first, then rewards. Existing ids are not written again.
+        If another request has the id of an event, no event of its group is written.
         """
         entries = [entry for group in groups for entry in group]
-        decided = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
-        rewarded = [entry for entry in entries if isinstance(entry, Reward)]
-        for attempt in range(_ATTEMPTS):
+        event_groups = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
+        rewards = [entry for entry in entries if isinstance(entry, Reward)]
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 with self._writing() as connection:
-                    # An id seldom exists already, so the first attempt does not check for it.
-                    answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
-                    answers.update(_write_rewards(connection, rewarded))
+                    # Ids are rarely repeated, so the first attempt does not check them.
+                    answers: dict[int, LogAnswer] = _write_events(connection, event_groups, check_ids=attempt > 0)
+                    answers.update(_write_rewards(connection, rewards))
                 return [[answers[id(entry)] for entry in group] for group in groups]
             except sa.exc.IntegrityError:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -269,17 +280,17 @@ class Store:
         return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
     def last_reward(self) -> int:
-        """Return the number of the newest reward; 0 without one."""
-        return self._scalar(sa.select(sa.func.max(_rewards.c.seq))) or 0
+        """Return the number of the newest reward; 0 if there is none."""
+        return self._fetch_value(sa.select(sa.func.max(_rewards.c.seq))) or 0
 
     def newest_time(self) -> float:
-        """Return the time of the newest entry; 0 without one."""
+        """Return the time of the newest entry; 0 if there is none."""
         newest = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
-        times = [self._scalar(query) for query in newest]
+        times = [self._fetch_value(query) for query in newest]
         return max((time for time in times if time is not None), default=0.0)
 
     def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
-        """Return time and id of events without a reward that were decided in (after, until], oldest first."""
+        """Return the time and id of events without a reward with a time in (after, until], oldest first."""
         query = (
             sa.select(_events.c.time, _events.c.event_id)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
@@ -291,7 +302,7 @@ class Store:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
     def rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield events of a span of time with their reward and its kind, in groups."""
+        """Yield events with a time in [after, until), with their reward and its kind, in batches."""
         seq = 0
         while True:
             query = (
@@ -299,7 +310,7 @@ class Store:
                 .join(_rewards, _rewards.c.event_id == _events.c.event_id)
                 .where(_events.c.seq > seq, _events.c.time >= after, _events.c.time < until)
                 .order_by(_events.c.seq)
-                .limit(_ROUNDS_AT_ONCE)
+                .limit(_BATCH_ROWS)
             )
             with self._reading() as connection:
                 rows = connection.execute(query).all()
@@ -323,16 +334,16 @@ class Store:
         state: bytes | None = None,
         file: int | None = None,
     ) -> ModelRow:
-        """Publish a model under the next number. The newest 50 learned models and one learner's state are kept.
+        """Add a model with the next number. Only the newest 50 learned models and the last state are stored.
 
-        ``start_seq`` and ``learned_seq`` are the newest reward's number by default. A learned model names the newest
-        ``file``, which it replaces.
+        ``start_seq`` and ``learned_seq`` are the number of the newest reward by default. For a learned model, ``file``
+        is the number of the exported file that it replaces, which must be the newest one.
         """
         newest, last = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
         with self._writing() as connection:
             number = connection.execute(sa.select(newest)).scalar()
             if file is not None and connection.execute(sa.select(newest).where(_FROM_FILE)).scalar() != file:
-                raise InvalidInput("another file was published, which this model does not belong to")
+                raise InvalidInput("another file was published since, which this model does not belong to")
             stored = sa.select(_models.c.content).where(_models.c.number == file)
             start = b"" if file is None else bytes(connection.execute(stored).scalar_one())
             shared = [_common_end(part or b"", start) for part in (content, state)]
@@ -350,10 +361,10 @@ class Store:
             )
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            kept, kept_state = content[: len(content) - shared[0]], state and state[: len(state) - shared[1]]
-            more = {"file": file, "content_shared": shared[0], "state_shared": shared[1]}
-            connection.execute(sa.insert(_models).values(**asdict(row), content=kept, state=kept_state, **more))
-            old = _models.c.number < row.number - _MAX_LEARNED
+            own, own_state = content[: len(content) - shared[0]], state and state[: len(state) - shared[1]]
+            lengths = {"file": file, "content_shared": shared[0], "state_shared": shared[1]}
+            connection.execute(sa.insert(_models).values(**asdict(row), content=own, state=own_state, **lengths))
+            old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
             if pinned:
                 old &= _models.c.number != int(pinned)
@@ -361,33 +372,33 @@ class Store:
         return row
 
     def models(self) -> list[tuple[ModelRow, bool]]:
-        """Return all models, newest first, each with True if its content is kept."""
+        """Return all models, newest first, each with True if its content is stored."""
         query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
         with self._reading() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
     def newest_file(self, *, before: float = math.inf) -> int:
-        """Return the number of the newest model with origin "file"; -1 without one."""
+        """Return the number of the newest model with origin "file"; -1 if there is none."""
         query = sa.select(sa.func.max(_models.c.number)).where(_FROM_FILE)
-        number = self._scalar(query if before == math.inf else query.where(_models.c.number < before))
+        number = self._fetch_value(query if before == math.inf else query.where(_models.c.number < before))
         return -1 if number is None else int(number)
 
     def current_model(self) -> int | None:
-        """Return the number of the model that decides: the pinned one, or else the newest; None without models."""
+        """Return the number of the model that decides: the pinned or the newest one; None without models."""
         pinned = self.note("pinned")
         if pinned:
             return int(pinned)
-        return self._scalar(sa.select(sa.func.max(_models.c.number)))
+        return self._fetch_value(sa.select(sa.func.max(_models.c.number)))
 
     def model_content(self, number: int) -> bytes:
         """Return the exported file of a model."""
         content = self._blob(number, "content")
         if content is None:
-            raise InvalidInput(f"there is no model {number}: GET /models lists those that are kept")
+            raise InvalidInput(f"there is no model {number}; GET /models lists the stored ones")
         return content
 
     def model_state(self, number: int) -> bytes | None:
-        """Return the learner's state when it published this model; None if it is not kept."""
+        """Return the state of the learner when it published this model; None if it is not stored."""
         return self._blob(number, "state")
 
     def _blob(self, number: int, name: str) -> bytes | None:
@@ -400,31 +411,31 @@ class Store:
         return bytes(row[0]) + (self.model_content(row[1])[-row[2] :] if row[2] else b"")
 
     def pin(self, number: int | None) -> None:
-        """Let one model decide until further notice; None returns to the newest."""
+        """Let a model decide from now on; None returns to the newest."""
         if number is not None:
             self.model_content(number)
         self.write_note("pinned", "" if number is None else str(number))
 
     def note(self, name: str) -> str | None:
-        """Return a text that the processes of the service share."""
-        return self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
+        """Return a text that all processes of the service can read and write; None if there is none."""
+        return self._fetch_value(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Change a shared text by a function of the present one, and return the new text. No other change is lost."""
+        """Replace a shared text by a function of it in one transaction, and return the new text."""
         with self._writing() as connection:
             text = change(connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar())
-            done = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
-            if not done.rowcount:
+            updated = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
+            if not updated.rowcount:
                 connection.execute(sa.insert(_notes).values(name=name, text=text))
         return text
 
     def write_note(self, name: str, text: str) -> None:
-        """Write a text that the processes of the service share."""
+        """Write a shared text."""
         self.change_note(name, lambda _: text)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[bool]:
-        """Yield True if this process may do the background work. Only one process at a time may."""
+        """Yield True if this process may do the background work, which only one process at a time may."""
         if self.backend == "sqlite":
             import fcntl
 
@@ -438,70 +449,83 @@ class Store:
                     yield True
             return
         with self._engine.connect() as connection:
-            got = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER))).scalar())
+            acquired = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK))).scalar())
             connection.commit()
             try:
-                yield got
+                yield acquired
             finally:
-                if got:
-                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER)))
+                if acquired:
+                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER_LOCK)))
 
     # Connections.
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with self._engine.connect() as plain:
-            connection = plain.execution_options(daband_writes=True)
+        """Yield a connection in a transaction that holds the lock of writers."""
+        with self._engine.connect() as base_connection:
+            connection = base_connection.execution_options(daband_writes=True)
             with connection.begin():
                 if self.backend == "postgresql":
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITERS)))
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITE_LOCK)))
                 yield connection
 
     def _reading(self) -> sa.Connection:
+        """Return a connection for queries."""
         return self._engine.connect()
 
-    def _scalar(self, query: sa.Select[Any]) -> Any:
+    def _fetch_value(self, query: sa.Select[Any]) -> Any:
+        """Return the first value of a query; None if there is none."""
         with self._reading() as connection:
             return connection.execute(query).scalar()
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001
+    """Configure a new connection so that commits are on disk."""
     connection.isolation_level = None  # _begin_sqlite starts transactions
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    if limit := os.environ.get("DABAND_SQLITE_MAX_PAGES"):  # lets operators, and the tests, bound the log's size
+    if limit := os.environ.get("DABAND_SQLITE_MAX_PAGES"):  # a limit on the size of the log, for operators and tests
         cursor.execute(f"PRAGMA max_page_count={int(limit)}")
     cursor.close()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
+    """Start a transaction, with the write lock if it writes."""
     writes = connection.get_execution_options().get("daband_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _prepare_postgres(connection: Any, record: Any) -> None:  # noqa: ARG001
+    """Configure a new connection so that commits are on disk."""
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit TO on")
     connection.commit()
 
 
-def _in_groups(ids: Iterable[str]) -> Iterator[list[str]]:
-    listed = list(dict.fromkeys(ids))
-    for start in range(0, len(listed), _MAX_IDS):
-        yield listed[start : start + _MAX_IDS]
+def _batches(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Yield distinct ids in batches for queries."""
+    unique_ids = list(dict.fromkeys(ids))
+    for start in range(0, len(unique_ids), _MAX_IDS):
+        yield unique_ids[start : start + _MAX_IDS]
 
 
 def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
+    """Return the events in the log with these ids."""
     recorded = {}
-    for group in _in_groups(ids):
+    for group in _batches(ids):
         for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(group))):
             recorded[row[0]] = Event(*row)
     return recorded
 
 
-def _write_events(connection: sa.Connection, groups: Sequence[Sequence[Event]], *, ask: bool) -> dict[int, LogAnswer]:
-    recorded = _recorded_events(connection, (event.event_id for group in groups for event in group)) if ask else {}
+def _write_events(
+    connection: sa.Connection, groups: Sequence[Sequence[Event]], *, check_ids: bool
+) -> dict[int, LogAnswer]:
+    """Write events, and return the result of each by ``id(event)``."""
+    recorded = (
+        _recorded_events(connection, (event.event_id for group in groups for event in group)) if check_ids else {}
+    )
     answers, new = {}, []
     for group in groups:
         conflict = any(recorded.get(event.event_id, event).digest != event.digest for event in group)
@@ -520,11 +544,12 @@ def _write_events(connection: sa.Connection, groups: Sequence[Sequence[Event]], 
     return answers
 
 
-def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, LogAnswer]:
-    if not given:
+def _write_rewards(connection: sa.Connection, rewards: Sequence[Reward]) -> dict[int, LogAnswer]:
+    """Write rewards, and return the result of each by ``id(reward)``."""
+    if not rewards:
         return {}
     recorded: dict[str, tuple[float | None, str | None]] = {}
-    for group in _in_groups(entry.event_id for entry in given):
+    for group in _batches(entry.event_id for entry in rewards):
         query = (
             sa.select(_events.c.event_id, _rewards.c.reward, _rewards.c.kind)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
@@ -532,7 +557,7 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
         )
         recorded.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
     answers, new = {}, []
-    for entry in given:
+    for entry in rewards:
         reward, kind = recorded.get(entry.event_id, (None, None))
         if entry.event_id not in recorded:
             answers[id(entry)] = LogAnswer("unknown")
@@ -549,19 +574,19 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
 
 
 class LogFailed(DabandError, RuntimeError):
-    """The log could not be written; nothing was acknowledged."""
+    """Raised if the log cannot be written; nothing was acknowledged."""
 
 
 class Writer:
-    """The writer of a process. Many requests share one flush to disk, which limits the rate.
+    """Writes the entries of many requests in one transaction, because the rate is limited by flushes to disk.
 
-    While a group is written in a thread, the next one collects. A request is answered when its group is on disk.
-    ``failure`` is the reason why the latest group was not written, or empty.
+    While a group of requests is written in a thread, the next group is collected. A request is answered when its group
+    is on disk. ``failure`` is the reason why the last group was not written, or empty.
     """
 
-    def __init__(self, store: Store, *, most_waiting: int) -> None:
+    def __init__(self, store: Store, *, max_waiting: int) -> None:
         self._store = store
-        self._most = most_waiting
+        self._max_waiting = max_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
         self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
         self._waiting = 0
@@ -571,8 +596,8 @@ class Writer:
         self.seconds = 0.0
 
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
-        """Write entries, and return their results once they are on disk."""
-        if self._waiting + len(entries) > self._most:
+        """Return the results of entries when they are on disk."""
+        if self._waiting + len(entries) > self._max_waiting:
             raise LogFailed(f"{self._waiting:,} entries wait for the log; try again later")
         future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
         self._groups.append((entries, future))
@@ -588,6 +613,7 @@ class Writer:
         self._thread.shutdown()
 
     async def _write_groups(self) -> None:
+        """Write groups until none is left."""
         loop = asyncio.get_running_loop()
         try:
             while self._groups:
@@ -595,7 +621,7 @@ class Writer:
                 outcomes = await loop.run_in_executor(self._thread, self._append, [entries for entries, _ in groups])
                 for (entries, future), outcome in zip(groups, outcomes, strict=True):
                     self._waiting -= len(entries)
-                    if future.done():  # the client has left; its entries are in the log
+                    if future.done():  # the client has disconnected, but its entries are in the log
                         continue
                     if isinstance(outcome, Exception):
                         future.set_exception(outcome)
@@ -605,19 +631,19 @@ class Writer:
             self._running = None
 
     def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
-        """Write all groups in one transaction, in the thread. If one of them fails, write each by itself."""
+        """Return the results of all groups, written in one transaction. If it fails, write each group separately."""
         started = time.perf_counter()
         try:
             outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
             self.failure = ""
-        except sa.exc.OperationalError as error:  # the disk, or the connection
+        except sa.exc.OperationalError as error:  # for example a full disk or a lost connection
             self.failure = str(error.orig)
             return [LogFailed(f"the log cannot be written: {error.orig}")] * len(groups)
         except Exception as error:
             self.failure = f"{type(error).__name__}"
             if len(groups) > 1:
                 return [self._append([entries])[0] for entries in groups]
-            return [LogFailed(f"the log refuses the entry: {type(error).__name__}")]
+            return [LogFailed(f"the entry cannot be written: {type(error).__name__}")]
         self.transactions += 1
         self.written += sum(map(len, groups))
         self.seconds += time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Readers of the log: contexts as rows, a Parquet file for training, and the page's numbers."""
+"""Read the log: contexts as rows, a Parquet file for training, and the numbers of the page."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
 
+#: Confidence level of intervals.
 _CONFIDENCE = 0.95
-_MAX_WATCHED = 100  # contexts of one portion of the log that the monitor sees: all of a short one, every fifth of 500
-_WATCHED_AT_ONCE = 20
-_MAX_SCORES = 8  # summary scores of the monitor on the page
-_ROUND = ("arm", "reward", "propensity")
+#: Maximum number of contexts that are monitored at each reading of the log, evenly spaced.
+_MAX_MONITORED = 100
+#: Contexts per call of the monitor.
+_MONITOR_BATCH = 20
+#: Maximum number of summary scores on the page.
+_MAX_SCORES = 8
+#: Columns of an exported log in addition to the context.
+_LOG_COLUMNS = ("arm", "reward", "propensity")
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
-    """Return contexts of the log for ``RowReader.read``: mappings, or an array."""
+    """Return contexts of the log, which are JSON, as mappings or as an array."""
     rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
 def can_read(context: str | None, deployed: DeployedPolicy) -> bool:
-    """True if a context of the log is a row for this file. A row of another file must not stop later rows."""
+    """Return True if a context of the log can be read by this policy, so that rows of other policies can be skipped."""
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
     try:
@@ -55,33 +60,35 @@ def export_events(
     defaults: bool = True,
     ids: bool = False,
 ) -> int:
-    """Write the events that have a reward, in the order of the log, to a Parquet file, and return their number.
+    """Write the events with rewards to a Parquet file, in the order of the log, and return their number.
 
-    Columns of raw rows keep their names. A context that was an array is one column ``context`` of lists. ``arm`` is
-    the arm that was played, ``propensity`` its probability, ``reward`` the latest version.
+    Columns of raw rows keep their names. Contexts that are arrays are written as a column ``context`` of lists. ``arm``
+    is the arm that was played, ``propensity`` its probability, and ``reward`` its reward.
 
     Args:
-        log: the log's address.
-        path: the file to write, all or nothing. It is built in memory: export a larger log in several spans.
-        since: events from this moment on (ISO 8601; local time if it has no zone).
-        until: events before this moment.
+        log: the address of the log.
+        path: the file to write. It is built in memory, so a large log should be exported in several parts.
+        since: time of the first event (ISO 8601; local time if it has no zone).
+        until: time before which events are written.
         defaults: False to drop events with a default reward.
-        ids: True to add columns ``event_id``, ``time``, ``model`` and ``mode``. Readers then need the names of the
-            context columns.
+        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. To read the file, context columns
+            must then be named.
     """
     check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
         for rows in store.rounds(_moment(since, -math.inf), _moment(until, math.inf)):
-            kept = [(event, reward) for event, reward, kind in rows if defaults or kind != "default"]
-            if kept:
-                frames.append(pl.DataFrame([_row(*one, ids=ids) for one in kept], infer_schema_length=None))
+            selected = [(event, reward) for event, reward, kind in rows if defaults or kind != "default"]
+            if selected:
+                frames.append(
+                    pl.DataFrame([_row(*rewarded, ids=ids) for rewarded in selected], infer_schema_length=None)
+                )
     finally:
         if isinstance(log, str):
             store.close()
     if not frames:
-        raise DataError("the log has no event with a reward in that span")
+        raise DataError("the log has no event with a reward in this period")
     frame = pl.concat(frames, how="diagonal_relaxed")
     content = io.BytesIO()
     frame.write_parquet(content)
@@ -90,46 +97,51 @@ def export_events(
 
 
 def _row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
+    """Return an event and its reward as a row."""
     if event.context is None:
-        raise DataError("the log has no contexts (--contexts), so it cannot be used to learn or to value policies")
+        raise DataError("the log has no contexts (--contexts drop), so policies cannot be trained or evaluated on it")
     context = orjson.loads(event.context)
     if isinstance(context, list):
         context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
-    taken = [name for name in _ROUND if name in context]
-    if taken:
-        raise DataError(f"the context has a column {taken[0]!r}, which is also a column of the log; rename it")
+    conflicting = [name for name in _LOG_COLUMNS if name in context]
+    if conflicting:
+        raise DataError(f"the context has a column {conflicting[0]!r}, which is needed for the log; rename it")
     row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity}
     if ids:
         row |= {"event_id": event.event_id, "time": event.time, "model": event.model, "mode": event.mode}
     return row
 
 
-def _moment(given: str | datetime | None, otherwise: float) -> float:
-    if given is None:
-        return otherwise
+def _moment(time: str | datetime | None, default: float) -> float:
+    """Return a time in seconds since 1970; ``default`` for None."""
+    if time is None:
+        return default
     try:
-        return (datetime.fromisoformat(given) if isinstance(given, str) else given).timestamp()
+        return (datetime.fromisoformat(time) if isinstance(time, str) else time).timestamp()
     except ValueError:
-        raise InvalidInput(f"a moment is written 2026-11-02 or 2026-11-02T12:00:00+01:00, got {given!r}") from None
+        raise InvalidInput(
+            f"since and until must look like 2026-11-02 or 2026-11-02T12:00:00+01:00, got {time!r}"
+        ) from None
 
 
 class ValueSums:
-    """The mean reward of the arms that were played, and the self-normalised estimate for another policy, from sums.
+    """Running sums for the mean reward of the played arms, and for the self-normalised estimate of another policy.
 
-    With w the weight of the other policy, ``powers[a, b]`` is the sum of w^a r^b. Standard errors use the delta method.
+    With w the importance weight of the other policy and r the reward, ``powers[a, b]`` is the sum of w^a r^b. Standard
+    errors are computed by the delta method.
     """
 
     def __init__(self) -> None:
         self._sums = [[0.0] * 3 for _ in range(3)]
 
     def add(self, weight: float, reward: float) -> None:
-        """Count a round."""
-        by = 1.0
-        for row in self._sums:  # plain numbers: for nine of them numpy is slower
-            row[0] += by
-            row[1] += by * reward
-            row[2] += by * reward * reward
-            by *= weight
+        """Add a round."""
+        power_of_weight = 1.0
+        for row in self._sums:  # for nine numbers, numpy is slower
+            row[0] += power_of_weight
+            row[1] += power_of_weight * reward
+            row[2] += power_of_weight * reward * reward
+            power_of_weight *= weight
 
     @property
     def powers(self) -> FloatArray:
@@ -143,12 +155,12 @@ class ValueSums:
 
     @property
     def effective_sample_size(self) -> float:
-        """(sum of w)^2 / sum of w^2."""
+        """The effective sample size, (sum of w)^2 / sum of w^2."""
         total, squares = self._sums[1][0], self._sums[2][0]
         return total**2 / squares if squares > 0 else 0.0
 
     def mean(self, power: int = 0) -> MeanEstimate:
-        """Return the mean reward with weights w^power: 0 for the arms played, 1 for the other policy."""
+        """Return the mean reward with weights w^power: power 0 for the played arms, 1 for the other policy."""
         p, n = self.powers, self.n
         total = float(p[power, 0])
         if total <= 0.0:
@@ -158,7 +170,7 @@ class ValueSums:
         return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / total if n > 1 else math.inf)
 
     def difference(self) -> MeanEstimate:
-        """Return the mean reward of the arms played minus the other policy's, on the same rounds."""
+        """Return the mean reward of the played arms minus the other policy's, on the same rounds."""
         p, n, played, other = self.powers, self.n, self.mean(0), self.mean(1)
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
@@ -171,10 +183,10 @@ class ValueSums:
 
 
 class Watch:
-    """Counts events and rewards in the order of the log.
+    """Statistics of events and rewards, in the order of the log, for the page.
 
-    ``deployed`` is the newest file, model ``first_model`` of the log. Decisions of earlier models are counted, but
-    their contexts are not compared with the reference contexts of this file.
+    ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions of earlier models are
+    counted, but their contexts are not monitored.
     """
 
     def __init__(self, deployed: DeployedPolicy, settings: Settings, *, first_model: int = 0) -> None:
@@ -182,71 +194,72 @@ class Watch:
         self._monitor: Monitor | None = None
         if deployed.reference is not None and settings.contexts == "keep":
             self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
-        self._n: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._min_propensity: float | None = None
         self._arms: Counter[int] = Counter()
         self._own_arms: Counter[int] = Counter()
         self._compared, self._all = ValueSums(), ValueSums()
         self._models: dict[int, ValueSums] = {}
-        self._shifted_at: int | None = None
+        self._changed_at: int | None = None
         #: The policy compared with the control group.
         self.lift = LiftSequence(_CONFIDENCE)
-        self._open: dict[str, LoggedReward | None] = {}  # events of that comparison in their order, with their reward
+        #: Events of that comparison in their order, with their reward if it has arrived.
+        self._pending: dict[str, LoggedReward | None] = {}
 
-    def see_events(self, events: Sequence[Event]) -> None:
-        """Count the next events of the log."""
-        watched: list[tuple[int, str]] = []
-        every = -(-len(events) // _MAX_WATCHED)
+    def count_events(self, events: Sequence[Event]) -> None:
+        """Add the next events of the log."""
+        monitored: list[tuple[int, str]] = []
+        stride = -(-len(events) // _MAX_MONITORED)
         for index, event in enumerate(events):
-            self._n["events"] += 1
+            self._counts["events"] += 1
             self._arms[event.arm] += 1
             if event.own_arm is not None:
                 self._own_arms[event.own_arm] += 1
                 if event.incumbent_arm is not None:
-                    self._n["compared"] += 1
-                    self._n["equal"] += event.own_arm == event.incumbent_arm
+                    self._counts["compared"] += 1
+                    self._counts["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
             if self.settings.wait is not None and self._is_compared(event):
-                self._open[event.event_id] = None
-            if self._monitor is None or event.model < self._first_model or index % every:
+                self._pending[event.event_id] = None
+            if self._monitor is None or event.model < self._first_model or index % stride:
                 continue
             if event.context is not None and can_read(event.context, self.deployed):
-                watched.append((self._n["events"], event.context))
-        for start in range(0, len(watched), _WATCHED_AT_ONCE):
-            self._watch_contexts(watched[start : start + _WATCHED_AT_ONCE])
+                monitored.append((self._counts["events"], event.context))
+        for start in range(0, len(monitored), _MONITOR_BATCH):
+            self._monitor_contexts(monitored[start : start + _MONITOR_BATCH])
 
-    def _watch_contexts(self, watched: Sequence[tuple[int, str]]) -> None:
-        """Pass some contexts to the monitor, each with the number of its event."""
+    def _monitor_contexts(self, monitored: Sequence[tuple[int, str]]) -> None:
+        """Update the monitor with contexts, each with the number of its event."""
         assert self._monitor is not None
-        self._monitor.see(read_rows(text for _, text in watched))
-        if self._monitor.alarm and self._shifted_at is None:
-            self._shifted_at = watched[-1][0]
+        self._monitor.observe(read_rows(text for _, text in monitored))
+        if self._monitor.alarm and self._changed_at is None:
+            self._changed_at = monitored[-1][0]
 
-    def see_rewards(self, rows: Sequence[LoggedReward]) -> None:
-        """Count the next rewards of the log."""
+    def count_rewards(self, rows: Sequence[LoggedReward]) -> None:
+        """Add the next rewards of the log."""
         for row in rows:
-            self._n["given" if row.kind == "given" else "defaulted"] += 1
+            self._counts["given" if row.kind == "given" else "defaulted"] += 1
             self._all.add(1.0, row.reward)
             self._models.setdefault(row.event.model, ValueSums()).add(1.0, row.reward)
             weight = self._weight(row.event)
             if weight is not None:
                 self._compared.add(weight, row.reward)
             if self._is_compared(row.event):
-                self._open[row.event.event_id] = row
+                self._pending[row.event.event_id] = row
                 self._count_lift()
 
     def _is_compared(self, event: Event) -> bool:
-        """True if an event is part of the comparison of the newest file with the control group."""
+        """Return True if an event is part of the comparison of the newest file with the control group."""
         return event.control is not None and event.model >= self._first_model
 
     def _count_lift(self) -> None:
-        """Count rewards in the order of their events, up to the first event whose reward has not arrived.
+        """Add rewards to the comparison in the order of their events, up to the first event without a reward.
 
-        Purchases arrive sooner than the default reward of visitors who buy nothing, so the rewards that have arrived
-        are not representative. Without ``wait`` some never arrive; rewards are then counted as they arrive.
+        Purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that have arrived
+        are not representative. Without ``wait``, some rewards never arrive, so they are added as they arrive.
         """
-        while self._open and (row := self._open[first := next(iter(self._open))]) is not None:
-            del self._open[first]
+        while self._pending and (row := self._pending[first := next(iter(self._pending))]) is not None:
+            del self._pending[first]
             assert row.event.control is not None
             self.lift.add(row.reward, row.event.control, in_control=row.event.mode == "control")
 
@@ -258,20 +271,20 @@ class Watch:
         return {"value": value, "low": low, "high": high, "policy": policy, "control": control, "verdict": verdict}
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Return all numbers as JSON can hold them."""
-        n, uplift = self._n, self._compared.difference()
-        rewarded = n["given"] + n["defaulted"]
+        """Return all numbers as a dictionary that JSON can hold."""
+        counts, uplift = self._counts, self._compared.difference()
+        rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.error)
         return {
             "time": now,
             "mode": self.settings.mode,
-            **{name: n[name] for name in ("events", "given", "defaulted")},
+            **{name: counts[name] for name in ("events", "given", "defaulted")},
             "rewarded": rewarded,
-            "join_rate": n["given"] / n["events"] if n["events"] else None,
-            "defaulted_fraction": n["defaulted"] / rewarded if rewarded else None,
+            "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
+            "defaulted_fraction": counts["defaulted"] / rewarded if rewarded else None,
             "min_propensity": self._min_propensity,
-            "equal_fraction": n["equal"] / n["compared"] if n["compared"] else None,
+            "equal_fraction": counts["equal"] / counts["compared"] if counts["compared"] else None,
             "played": _interval(self._all.mean()),
             "other": _interval(self._compared.mean(1)),
             "uplift": _interval(uplift),
@@ -286,22 +299,22 @@ class Watch:
         }
 
     def _shift(self) -> dict[str, Any] | None:
-        """Return the monitor's results; None if contexts are not watched."""
+        """Return the results of the monitor; None if contexts are not monitored."""
         if self._monitor is None:
             return None
         report = self._monitor.report()
-        scores = sorted(report.scores, key=lambda one: (not one.left, -one.evidence))[:_MAX_SCORES]
-        names = ("name", "left", "since", "evidence")
+        scores = sorted(report.scores, key=lambda score: (not score.changed, -score.evidence))[:_MAX_SCORES]
+        names = ("name", "changed", "since", "evidence")
         return {
             "rounds": report.rounds,
-            "contexts_left": report.contexts_left,
-            "arms_left": report.arms_left,
-            "at_event": self._shifted_at,
+            "contexts_changed": report.contexts_changed,
+            "arms_changed": report.arms_changed,
+            "at_event": self._changed_at,
             "scores": [{name: getattr(score, name) for name in names} for score in scores],
         }
 
     def _weight(self, event: Event) -> float | None:
-        """Return the weight of the policy that is compared with the arms played; None if there is no other policy."""
+        """Return the importance weight of the policy that was not played; None if there is none."""
         other = event.incumbent_arm if event.mode == "online" else event.own_arm
         if other is None or event.mode != self.settings.mode or event.control is not None:
             return None
@@ -309,6 +322,7 @@ class Watch:
 
 
 def _interval(estimate: MeanEstimate) -> dict[str, float | None]:
+    """Return an estimate with its interval; None for numbers that are not finite."""
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
     low, high = estimate.interval(_CONFIDENCE)

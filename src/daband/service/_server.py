@@ -1,4 +1,4 @@
-"""``serve``: the application on uvicorn with limits on connections, and the worker process next to it."""
+"""Run the application with uvicorn and limits on connections, and the worker process (``serve``)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ from daband.service._app import create_app
 from daband.service._settings import Limits, Settings
 
 _log = logging.getLogger("daband.service")
-_POLL_SECONDS = 1.0  # seconds between two checks that the worker still runs
-_RESTART_SECONDS = 3.0  # seconds before a worker that ended is started again
-_KEEP_ALIVE_SECONDS = 75  # seconds that a connection may stay idle between two requests
-_BACKLOG = 64  # connections that the kernel queues; the event loop accepts all of them at once
-_RESERVED_FILES = 64 + _BACKLOG  # file descriptors that are left for the log, its lock and the queue of new connections
+#: Seconds between two checks that the worker still runs.
+_POLL_SECONDS = 1.0
+#: Seconds before a worker that ended is started again.
+_RESTART_SECONDS = 3.0
+#: Seconds that a connection may be idle between two requests.
+_KEEP_ALIVE_SECONDS = 75
+#: Maximum number of connections that the kernel queues; the event loop accepts all of them at once.
+_BACKLOG = 64
+#: Number of file descriptors that are not used for connections, but for the log, its lock and new connections.
+_RESERVED_FILES = 64 + _BACKLOG
+#: Smallest limit on the number of connections.
 _MIN_CONNECTIONS = 8
+#: Maximum number of bytes of a header.
 _MAX_HEADER_BYTES = 1 << 16
-# A large body may take further periods of ``Limits.request_seconds``, if each brings this many bytes.
+#: A large body may take further periods of ``Limits.request_seconds``, if at least this many bytes arrive in each.
 _BYTES_PER_PERIOD = 1 << 20
 
 
@@ -54,19 +61,19 @@ def serve(
         log: the event log: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
         settings: modes, waits, tokens and limits.
         learn: the saved policy that ``file`` was exported from, to continue learning from the log.
-        learn_every: rewards that are learned at a time.
+        learn_every: number of rewards that are learned at a time.
         host: the address to listen on.
         port: the port to listen on.
-        worker: True to start the process that learns, counts the page's numbers and sets default rewards.
+        worker: True to start the process that learns, updates the page and sets default rewards.
         access_log: True to print a line for every request.
     """
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
     stopping = threading.Event()
-    keeper = threading.Thread(target=_keep_worker, args=(stopping, log, settings, learn, learn_every))
+    supervisor = threading.Thread(target=_supervise_worker, args=(stopping, log, settings, learn, learn_every))
     if worker:
-        keeper.start()
+        supervisor.start()
     level = "info" if access_log else "warning"
     config = uvicorn_config(app, settings.limits, host=host, port=port, access_log=access_log, log_level=level)
     try:
@@ -75,11 +82,11 @@ def serve(
     finally:
         stopping.set()
         if worker:
-            keeper.join()
+            supervisor.join()
 
 
 def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
-    """Return the configuration of a server that drops half-sent requests and limits its connections."""
+    """Return the configuration of a server that drops incomplete requests and limits its connections."""
     return uvicorn.Config(
         app,
         http=_limited_protocol(limits),
@@ -92,24 +99,24 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
 
 
 def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with a deadline for requests that arrive and a limit on connections.
+    """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on connections.
 
-    uvicorn has neither. Its ``limit_concurrency`` is checked when the header of a request is complete, and the first
-    byte of a request ends its keep-alive timeout, so a client that sends half a request keeps a file descriptor for
-    ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit replaces the one
-    that has waited longest for a request; if all of them are busy, the new one is closed.
+    uvicorn has neither: its ``limit_concurrency`` is checked when the header of a request is complete, and the first
+    byte of a request ends its keep-alive timeout. So a client that sends an incomplete request would keep a file
+    descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
+    replaces the one that has waited longest for a request; if all of them are busy, the new one is closed.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
+    max_connections = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
-        _since = 0.0  # when the connection started to wait for its present request
-        _received = 0  # bytes since the timer was started
+        _since = 0.0  # time at which the timer was started
+        _received = 0  # bytes received since then
 
         @property
-        def _waits(self) -> bool:
-            """True if the client has to act: send the rest of a request, or read its answer."""
+        def _waits_for_client(self) -> bool:
+            """True if the client must act next: send the rest of a request, or read its answer."""
             cycle = self.cycle
             arrives = cycle is None or cycle.response_complete or (cycle.more_body and not self.flow.read_paused)
             return bool(arrives or self.flow.write_paused)
@@ -117,9 +124,12 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._start_timer()
-            open_now = [one for one in self.connections if not one.transport.is_closing()]
-            if len(open_now) > most:
-                min((one for one in open_now if one._waits), key=lambda one: one._since).transport.abort()
+            open_connections = [connection for connection in self.connections if not connection.transport.is_closing()]
+            if len(open_connections) > max_connections:
+                min(
+                    (connection for connection in open_connections if connection._waits_for_client),
+                    key=lambda connection: connection._since,
+                ).transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
@@ -127,7 +137,7 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if not self._waits:
+            if not self._waits_for_client:
                 self._stop_timer()
                 return
             if self._timer is None:
@@ -159,40 +169,41 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._timer = None
             if self._received >= _BYTES_PER_PERIOD:
                 self._start_timer()
-            elif self._waits and not self.transport.is_closing():
+            elif self._waits_for_client and not self.transport.is_closing():
                 self.transport.abort()
 
     return LimitedProtocol
 
 
 def _check_learning(learn: str | Path | None, settings: Settings) -> None:
+    """Raise an error if the policy cannot be read, or if there are no contexts to learn from."""
     if learn is None:
         return
     if not Path(learn).is_file():
-        raise InvalidInput(f"learn: {learn} is not a file; give the file that policy.save wrote")
-    read_checkpoint(learn)  # a damaged one is an error before there is a log
+        raise InvalidInput(f"learn must be a file that policy.save wrote, but {learn} does not exist")
+    read_checkpoint(learn)  # raises an error for a damaged file before the log is created
     if settings.contexts != "keep":
-        raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
+        raise InvalidInput(f"learning needs contexts='keep', got {settings.contexts!r}")
 
 
-def _keep_worker(stopping: threading.Event, *task: Any) -> None:
-    """Run the worker process until ``stopping`` is set. Start another one if it was killed."""
+def _supervise_worker(stopping: threading.Event, *task: Any) -> None:
+    """Run the worker process until ``stopping`` is set. Start it again if it ends."""
     while not stopping.is_set():
         try:
             process = _start_worker(*task)
-        except OSError as error:  # no memory for it now
-            ended = f"cannot start: {error}"
+        except OSError as error:  # for example for lack of memory
+            reason = f"cannot start: {error}"
         else:
             while process.poll() is None and not stopping.wait(_POLL_SECONDS):
                 pass
             process.terminate()
-            ended = f"ended with status {process.wait()}"
+            reason = f"ended with status {process.wait()}"
         if not stopping.wait(_RESTART_SECONDS):
-            _log.error("the worker %s; another one starts", ended)
+            _log.error("the worker %s; it is started again", reason)
 
 
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
-    """Start the process. It reads its task from its standard input, because an address may hold a password."""
+    """Start the worker process. It reads its task from the standard input, because the address may have a password."""
     task = {
         "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
         "learn_every": learn_every, "parent": os.getpid(),

@@ -1,4 +1,4 @@
-"""The settings of a service, checked, and the clock of its events."""
+"""The settings of a service, and the clock of its events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice"]
 Contexts = Literal["keep", "drop"]
-_CLOCKS_APART = 5.0
+#: Difference of the two clocks in seconds, above which a warning is given.
+_MAX_CLOCK_DIFFERENCE = 5.0
 
 
 @dataclass(frozen=True)
 class Tokens:
     """A token for each role. A role without a token is open to every client that reaches the port.
 
-    Several tokens of a role, so that one can be replaced without a gap, are separated by commas.
+    A role may have several tokens, separated by commas, so that one can be replaced without interruption.
     """
 
     #: POST /decide.
@@ -29,7 +30,7 @@ class Tokens:
     reward: str = field(default="", repr=False)
     #: The page, GET /models and /metrics.
     watch: str = field(default="", repr=False)
-    #: Models and alarms, in addition to the calls of ``watch``.
+    #: POST /models, /arms and /watch/reset, and the calls of ``watch``.
     admin: str = field(default="", repr=False)
 
     @property
@@ -42,15 +43,16 @@ class Tokens:
 class Limits:
     """Limits on requests, clients and connections."""
 
-    #: Bytes of a request's body.
+    #: Maximum number of bytes of a request's body.
     body_bytes: int = 1 << 20
-    #: Events in one request.
+    #: Maximum number of events in one request.
     batch: int = 1000
-    #: Entries that wait for the disk; further requests are answered with 503.
+    #: Maximum number of entries that wait to be written; further requests are answered with 503.
     waiting: int = 20_000
-    #: Open connections; fewer if the process may open few files. A new one replaces the one that is idle longest.
+    #: Maximum number of open connections, or fewer if the process may open few files. A new connection replaces the
+    #: one that is idle longest.
     connections: int = 512
-    #: Seconds in which a request must arrive, and further seconds for each MiB of a large body.
+    #: Maximum number of seconds in which a request must arrive; as many again for each MiB of a large body.
     request_seconds: float = 15.0
 
     def __post_init__(self) -> None:
@@ -68,16 +70,16 @@ class Settings:
         mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
             logged).
         contexts: "keep" stores contexts in the log, "drop" does not.
-        wait: seconds after which an event without a reward gets ``default_reward``; None waits for ever.
+        wait: seconds after which an event without a reward gets ``default_reward``; None for never.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
-        incumbent: the arm, by name or number, that was always played before there was a policy; by default the one
-            that the exported file names.
-        control: the fraction of events that keep the incumbent, drawn at random. If the policy is proven to be worse,
-            all events keep it.
-        widen: the fraction that keeps the incumbent once the policy is proven to be better; None for ``control``.
+        incumbent: the arm, by name or index, that was always played before the policy; by default the one in the
+            exported file.
+        control: the fraction of events, drawn at random, for which the incumbent's arm is played. If the policy is
+            proven to be worse, it is played for all events.
+        widen: this fraction once the policy is proven to be better; None for ``control``.
         new_arms: the largest fraction of events that choose an arm without any reward; None for the file's.
-        false_alarms: the probability with which each alarm may ever be raised while nothing is wrong.
-        hosts: names by which clients reach the service, in addition to localhost and its own address; "*" for any.
+        false_alarms: bound on the probability that an alarm is ever raised while nothing has changed.
+        hosts: host names of the service in requests, in addition to localhost and its address; "*" for any.
         tokens: the tokens of each role.
         limits: limits on requests, clients and connections.
     """
@@ -108,15 +110,17 @@ class Settings:
             if not 0.0 <= finite(name, getattr(self, name) or 0.0) < 1.0:
                 raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
         if self.control and self.mode != "online":
-            raise InvalidInput(f"control needs mode 'online': with mode {self.mode!r} all events keep the incumbent")
+            raise InvalidInput(
+                f"control needs mode 'online', because mode {self.mode!r} always plays the incumbent's arm"
+            )
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")
 
 
 class Clock:
-    """The time of day, read once and continued by a steady clock. It never jumps or goes back.
+    """A clock that reads the time of day once, and continues by a steady clock, so that it never jumps or goes back.
 
-    ``newest`` is the time of the log's newest entry, before which no new entry is stamped.
+    ``newest`` is the time of the newest entry of the log; the clock does not start before it.
     """
 
     def __init__(
@@ -135,9 +139,11 @@ class Clock:
 
     @property
     def warning(self) -> str:
-        """A text if the machine's clock was set since; empty otherwise."""
-        apart = self._wall() - self.now()
-        if math.fabs(apart) < _CLOCKS_APART:
+        """A warning if the machine's clock was changed since; empty otherwise."""
+        difference = self._wall() - self.now()
+        if math.fabs(difference) < _MAX_CLOCK_DIFFERENCE:
             return ""
-        side = "ahead of" if apart > 0 else "behind"
-        return f"the machine's clock is {math.fabs(apart):.0f} s {side} the service's; events keep the service's time"
+        side = "ahead of" if difference > 0 else "behind"
+        return (
+            f"the machine's clock is {math.fabs(difference):.0f} s {side} the service's; events keep the service's time"
+        )

@@ -1,4 +1,4 @@
-"""A policy that only decides. It is loaded from one file, never changes, and may be shared by threads."""
+"""Policies that only decide. They are loaded from one file, never change, and may be shared by threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from daband.serving._frozen_policy import FrozenPolicy, NewArms, frozen_from
 from daband.serving._monitor import Monitor, Reference, reference_from
 from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
-EXPORT_VERSION = 7  # the version of the format that is written and read
+#: Version of the file format that is written and read.
+EXPORT_VERSION = 7
+#: Largest round number.
 _MAX_ROUND = (1 << 63) - 1
-_MAX_ARMS = 1000  # arms of one request
-_REQUIRED = (
+#: Maximum number of arms in one request.
+_MAX_ARMS = 1000
+#: Fields that the header of a file must have.
+_REQUIRED_FIELDS = (
     "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
 )  # fmt: skip
 FORMAT = FileFormat(
@@ -29,50 +33,55 @@ FORMAT = FileFormat(
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
     version=EXPORT_VERSION,
     remedy="export it again",
-    required=_REQUIRED,
+    required=_REQUIRED_FIELDS,
 )
 
 
 class DeployedDecision(NamedTuple):
-    """The result of ``decide``. For a batch of n rows, fields have a leading n and ``warnings`` a tuple per row."""
+    """The result of ``decide``. For a batch of n rows, fields are arrays (n, ...) or tuples of length n."""
 
     #: The chosen arm, 0..K-1.
     arm: int | IntArray
-    #: Its name.
+    #: Name of the chosen arm.
     arm_name: str | tuple[str, ...]
     #: The probability with which that arm was chosen.
     propensity: float | FloatArray
     #: Predicted rewards of all arms, (K,), in the user's units.
     mean: FloatArray
-    #: Confidence bonuses, (K,), in the same unit, before ``alpha`` scales them.
+    #: Confidence bonuses, (K,), in the user's units, before they are multiplied by ``alpha``.
     bonus: FloatArray
     #: A ``RowWarning`` for each unusual value of the row.
     warnings: tuple[Any, ...]
-    #: The probability with which a row is in the control group.
+    #: The probability that a row is in the control group.
     control: float | FloatArray = 0.0
-    #: True for a row in the control group, whose arm is the incumbent's.
+    #: True if the row is in the control group, for which the incumbent's arm is chosen.
     in_control: bool | BoolArray = False
-    #: With ``top``: names of that many arms, the chosen one first, then by score; for a batch a tuple per row.
+    #: With ``top``, the names of that many arms: the chosen one, then the others by score. For a batch, a tuple per
+    #: row.
     ranking: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class DeployedPolicy:
-    """A policy that was exported: ``daband.load_deployed("market.daband")``. Nothing in it ever changes."""
+    """An exported policy: ``daband.load_deployed("market.daband")``. It never changes."""
 
     #: The arrays from which decisions are computed.
     frozen: FrozenPolicy = field(compare=False)
+    #: Names of the arms, (K,).
     arm_names: tuple[str, ...]
+    #: Names of the features, (d,) or empty.
     feature_names: tuple[str, ...]
     #: The assessment of the policy in the target when it was exported.
     assessment: Mapping[str, Any] | None
-    #: The versions of Python, daband and numpy that exported it.
+    #: Versions of Python, daband and numpy at export, and the policy's version.
     versions: Mapping[str, str]
     #: Digests that identify the log parts that the policy had learned (``Policy.log_parts``).
     log_parts: frozenset[str]
     #: The arm that was always chosen before the policy was deployed; None if it is not known.
     incumbent: int | None
+    #: Converts rows to contexts.
     reader: RowReader = field(compare=False)
+    #: Counts of reference contexts for the monitor; None if there are none.
     reference: Reference | None = field(compare=False)
 
     @property
@@ -134,10 +143,11 @@ class DeployedPolicy:
             row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
                 image file. A batch is a list of these, a pandas or polars frame, or an array with a leading n.
             available: the arms that may be chosen, as in ``policy.select``: booleans (K,), for a batch also (n, K).
-            among: the arms that may be chosen, as a list of names or numbers: ``among=["letter", "call"]``.
+            among: the arms that may be chosen, as a list of names or indices: ``among=["letter", "call"]``.
             arms: the arms of this request, at most 1,000: ids of the catalogue, or mappings with the "id" and the
                 features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list.
-            top: return this many arms as ``ranking``. The propensity is that of the first; the others follow by score.
+            top: number of arms in ``ranking``: the chosen arm, then the others by score. The propensity is for the
+                first.
             round_number: the number of the round, or of the first round of a batch. Exploration and ties then use the
                 exported policy's seeded draws for that round. By default the draws cannot be repeated.
             strict: True to raise an error for a row with warnings.
@@ -170,7 +180,7 @@ class DeployedPolicy:
         """
         read = self.reader.read(row)
         if strict:
-            _refuse_warnings(read)
+            _raise_for_warnings(read)
         if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND:
             raise InvalidInput(f"round_number must be at most {_MAX_ROUND:,}, got {round_number}")
         frozen, indices, mask = self.frozen, None, None
@@ -178,12 +188,12 @@ class DeployedPolicy:
         names: Sequence[str] = self.arm_names
         if arms is not None:
             if available is not None or among is not None:
-                raise InvalidInput("arms lists the arms of this request: leave available and among out")
+                raise InvalidInput("available and among cannot be given with arms, the arms of this request")
             names, indices, vectors = self.request_arms(arms)
             if read.single and vectors is None and new is None and not control and top is None:
-                mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number, indices)
-                return DeployedDecision(arm, names[arm], propensity, mean, width, read.warnings[0]), read
-            mean, width = frozen.score(read.contexts, indices, vectors)
+                mean, bonus, arm, propensity = frozen.decide_row(read.contexts[0], round_number, indices)
+                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read.warnings[0]), read
+            mean, bonus = frozen.score(read.contexts, indices, vectors)
             new = None if new is None else new._replace(arms=(indices < 0) | new.arms[indices])
         else:
             if available is not None or among is not None:
@@ -191,36 +201,36 @@ class DeployedPolicy:
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read.contexts), 1))
             if read.single and mask is None and new is None and not control and top is None:
-                mean, width, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
-                return DeployedDecision(arm, names[arm], propensity, mean, width, read.warnings[0]), read
-            mean, width = frozen.score(read.contexts)
+                mean, bonus, arm, propensity = frozen.decide_row(read.contexts[0], round_number)
+                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read.warnings[0]), read
+            mean, bonus = frozen.score(read.contexts)
         groups: list[Any] = []
         if control:
             check_fraction("control", control, one=True)
             if incumbents is None:
-                incumbents = np.full(len(mean), self._known_incumbent())
+                incumbents = np.full(len(mean), self._require_incumbent())
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
-                within = {int(number): at for at, number in enumerate(indices) if number >= 0}
-                incumbents = np.array([within.get(int(arm), -1) for arm in incumbents])
-            chosen, *groups = frozen.choose_with_control(mean, width, mask, round_number, control, incumbents, new)
+                request_index = {int(number): index for index, number in enumerate(indices) if number >= 0}
+                incumbents = np.array([request_index.get(int(arm), -1) for arm in incumbents])
+            chosen, *groups = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, new)
         else:
-            chosen = frozen.choose(mean, width, mask, round_number, new=new)
-        ranks = _rankings(frozen.exploration.optimism, mean, width, mask, chosen, names, top)
+            chosen = frozen.choose(mean, bonus, mask, round_number, new=new)
+        rankings = _rankings(frozen.exploration.optimism, mean, bonus, mask, chosen, names, top)
         if not read.single:
-            called = tuple(names[arm] for arm, _ in chosen)
-            numbers, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-            in_units = frozen.in_units(mean, width)
-            several = DeployedDecision(numbers, called, propensities, *in_units, tuple(read.warnings), *groups)
-            return several._replace(ranking=ranks), read
-        (arm, propensity), (means, widths) = chosen[0], frozen.in_units(mean[0], width[0])
+            chosen_names = tuple(names[arm] for arm, _ in chosen)
+            indices_chosen, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+            scores = frozen.to_reward_units(mean, bonus)
+            batch = DeployedDecision(indices_chosen, chosen_names, propensities, *scores, tuple(read.warnings), *groups)
+            return batch._replace(ranking=rankings), read
+        (arm, propensity), (means, bonuses) = chosen[0], frozen.to_reward_units(mean[0], bonus[0])
         group = (part[0].item() for part in groups)
-        decision = DeployedDecision(arm, names[arm], propensity, means, widths, read.warnings[0], *group)
-        return decision._replace(ranking=ranks[0]) if ranks else decision, read
+        decision = DeployedDecision(arm, names[arm], propensity, means, bonuses, read.warnings[0], *group)
+        return decision._replace(ranking=rankings[0]) if rankings else decision, read
 
     def request_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
-        """Return names, indices (-1 for a new arm) and vectors of a request's arms.
+        """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
 
-        Vectors are None if no arm of the request has features. A request may also name arms of the catalogue
+        Vectors are None if no arm of the request has features. A request may also contain arms of the catalogue
         that are not offered in the policy's domain.
         """
         if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
@@ -230,38 +240,40 @@ class DeployedPolicy:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
                 raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
             ids = [arm.get("id") if isinstance(arm, Mapping) else arm for arm in arms]
-            indices = [self.arm_number(arm, "arms") for arm in ids]
+            indices = [self.arm_index(arm, "arms") for arm in ids]
             if len(set(indices)) < len(indices):
-                raise InvalidInput("arms: an arm is given twice")
+                raise InvalidInput("arms must have each arm only once")
             return [self.arm_names[number] for number in indices], np.array(indices), None
         names, indices, vectors = catalogue.look_up(arms)
         return names, np.array(indices), vectors
 
     def with_arms(self, arms: Any) -> DeployedPolicy:
-        """Return the policy with a new list of arms: a frame, or mappings with the "id" and the features of each arm.
+        """Return the policy with a new list of arms.
 
-        Known arms keep their index, and are no longer offered if they are not in the list. New arms get the next
-        indices.
+        Args:
+            arms: a frame, or a list of mappings, with the "id" and the features of each arm. Known arms keep their
+                index; those that are not listed are no longer offered. New arms get the next indices.
         """
         frozen = self.frozen
         if frozen.catalogue is None:
-            raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot take another one")
-        listed = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
-        names, indices, vectors = frozen.catalogue.look_up(listed)
+            raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot get new ones")
+        arm_rows = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
+        names, indices, vectors = frozen.catalogue.look_up(arm_rows)
         vectors = frozen.catalogue.vectors[indices] if vectors is None else vectors
-        called = (*frozen.catalogue.names, *(name for name, number in zip(names, indices, strict=True) if number < 0))
-        index = {name: at for at, name in enumerate(called)}
-        every = np.zeros((len(called), vectors.shape[1]))
-        every[: frozen.n_arms] = frozen.catalogue.vectors
-        every[[index[name] for name in names]] = vectors
-        offered = np.tile(np.isin(called, names), (2, 1))
-        catalogue = replace(frozen.catalogue, names=called, vectors=every, offered=offered)
+        new_names = [name for name, index in zip(names, indices, strict=True) if index < 0]
+        all_names = (*frozen.catalogue.names, *new_names)
+        index_by_name = {name: index for index, name in enumerate(all_names)}
+        all_vectors = np.zeros((len(all_names), vectors.shape[1]))
+        all_vectors[: frozen.n_arms] = frozen.catalogue.vectors
+        all_vectors[[index_by_name[name] for name in names]] = vectors
+        offered = np.tile(np.isin(all_names, names), (2, 1))
+        catalogue = replace(frozen.catalogue, names=all_names, vectors=all_vectors, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        new = None if frozen.unrewarded is None else np.ones(len(called), np.bool_)
+        new = None if frozen.unrewarded is None else np.ones(len(all_names), np.bool_)
         if new is not None:
             new[: frozen.n_arms] = frozen.unrewarded
-        grown = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members, unrewarded=new)
-        return replace(self, frozen=grown, arm_names=catalogue.names)
+        extended = replace(frozen, n_arms=len(catalogue.names), catalogue=catalogue, members=members, unrewarded=new)
+        return replace(self, frozen=extended, arm_names=catalogue.names)
 
     @functools.cached_property
     def new_arms(self) -> dict[str, float]:
@@ -284,49 +296,50 @@ class DeployedPolicy:
             raise InvalidInput(f"new_arms: a {self.policy!r} policy does not count the rewards of each arm")
         return NewArms(self.frozen.unrewarded, fraction)
 
-    def _known_incumbent(self) -> int:
+    def _require_incumbent(self) -> int:
+        """Return the incumbent. Raise an error if the file has none."""
         if self.incumbent is None:
-            raise InvalidInput("control needs an incumbent: daband.export(policy, path, incumbent=arm) names it")
+            raise InvalidInput("control needs an incumbent: use daband.export(policy, path, incumbent=arm)")
         return self.incumbent
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
-        """Return a monitor that decides through this policy and detects when contexts or arms differ from training.
+        """Return a monitor that decides by this policy, and detects when contexts or arms differ from training.
 
-        ``false_alarms`` bounds the probability that it ever raises an alarm while nothing has changed.
+        ``false_alarms`` is a bound on the probability of ever raising an alarm while nothing has changed.
         """
         return Monitor(self, false_alarms=false_alarms)
 
     def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
-        """Return the arms that may be chosen, (n, K), from booleans (``available``), names or numbers (``among``)."""
+        """Return a mask (n, K) of the arms that may be chosen, from ``available`` and ``among`` as in ``decide``."""
         mask = np.ones((n, self.n_arms), np.bool_)
         if available is not None:
             mask = check_available(available, n, self.n_arms)
         if among is not None:
             if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):
-                raise InvalidInput(f"among must be a list of arms, by name or number, got {among!r}")
-            listed = np.zeros(self.n_arms, np.bool_)
-            listed[[self.arm_number(arm, "among") for arm in among]] = True
-            mask = mask & listed
+                raise InvalidInput(f"among must be a list of names or indices of arms, got {among!r}")
+            allowed = np.zeros(self.n_arms, np.bool_)
+            allowed[[self.arm_index(arm, "among") for arm in among]] = True
+            mask = mask & allowed
         if self.frozen.offered is not None:
             mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
             raise InvalidInput(f"{'available' if among is None else 'among'} leaves no arm to choose")
         return mask
 
-    def arm_number(self, arm: Any, what: str) -> int:
-        """Return the number of an arm that is given by name or number. ``what`` names the argument in errors."""
-        return arm_number(arm, self.arm_names, what)
+    def arm_index(self, arm: Any, argument: str) -> int:
+        """Return the index of an arm, given by name or index. ``argument`` is its name in errors."""
+        return arm_index(arm, self.arm_names, argument)
 
     def __repr__(self) -> str:
-        takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
-        return f"<DeployedPolicy({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
+        inputs = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
+        return f"<DeployedPolicy({self.policy!r}, {inputs}, arms={list(self.arm_names)}, acts in the {self.domain})>"
 
 
 def load_deployed(path: str | Path) -> DeployedPolicy:
     """Return the policy that ``daband.export`` wrote to ``path``.
 
-    A file that is damaged, truncated, of a newer format or not an exported policy raises a ``CheckpointError``.
-    torch is never needed. A file with an encoder of images or texts needs onnxruntime, extra "onnx".
+    A damaged file, a file of a newer format, and any other file raise a ``CheckpointError``. torch is never needed. A
+    policy with an encoder of images or texts needs onnxruntime, extra "onnx".
 
     >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
     >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
@@ -338,7 +351,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
     try:
         for array in arrays.values():
             array.setflags(write=False)
-        return deployed_of_parts(
+        return build_deployed(
             frozen_from(header, arrays),
             header,
             ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
@@ -352,36 +365,40 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
 
 
-def arm_number(arm: Any, arm_names: Sequence[str], what: str) -> int:
-    """Return the number of an arm that is given by name or number. ``what`` names the argument in errors."""
+def arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
+    """Return the index of an arm, given by name or index. ``argument`` is its name in errors."""
     if isinstance(arm, str) and arm in arm_names:
         return arm_names.index(arm)
     if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < len(arm_names):
         return int(arm)
     hint = did_you_mean(arm, arm_names) if isinstance(arm, str) else ""
-    raise InvalidInput(f"{what}: {arm!r} is no arm{hint} (0..{len(arm_names) - 1}, or {', '.join(arm_names)})")
+    raise InvalidInput(f"{argument}: {arm!r} is not an arm{hint} (0..{len(arm_names) - 1}, or {', '.join(arm_names)})")
 
 
 def is_deployed_file(path: str | Path) -> bool:
-    """Return True if a file starts like the files that ``daband.export`` writes."""
+    """Return True if a file starts as the files that ``daband.export`` writes."""
     with open(path, "rb") as file:
         return file.read(8 + len(FORMAT.header_start))[8:] == FORMAT.header_start
 
 
-def deployed_of_parts(
+def build_deployed(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
-    """Return a deployed policy from its parts. ``header`` has arm names, images and the assessment.
+    """Return a deployed policy from the arrays and the header of a file. All checks are made here, none in ``decide``.
 
-    All checks are made here, none in ``decide``.
+    Args:
+        frozen: the frozen policy.
+        header: the header, with the names of arms and features, images, the assessment, and so on.
+        ranges: mean and standard deviation of each feature in training, (d,) each, if they are known.
+        reference: counts of reference contexts, if there are any.
     """
     names = tuple(str(name) for name in header["arm_names"])
     if len(names) != frozen.n_arms or len(set(names)) != len(names):
-        raise ValueError(f"{frozen.n_arms} arms need as many different names, got {names[:8]}")
+        raise ValueError(f"{frozen.n_arms} arms need as many distinct names, got {names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
     incumbent = header["incumbent"]
     if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
@@ -411,28 +428,29 @@ def deployed_of_parts(
 def _rankings(
     optimism: float,
     mean: FloatArray,
-    width: FloatArray,
+    bonus: FloatArray,
     mask: Any,
     chosen: Sequence[tuple[int, float]],
     names: Sequence[str],
     top: int | None,
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the first ``top`` arms of each row: the chosen one, then by score; () without ``top``."""
+    """Return the names of ``top`` arms of each row: the chosen one, then the others by score; () without ``top``."""
     if top is None:
         return ()
-    scores = mean + optimism * width
+    scores = mean + optimism * bonus
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
-    ranked, most = [], check_int("top", top, minimum=1)
+    ranked, n_ranked = [], check_int("top", top, minimum=1)
     for row, (arm, _) in zip(scores, chosen, strict=True):
-        best = np.argsort(-row, kind="stable")[: most + 1].tolist()
-        order = [arm, *(at for at in best if at != arm and row[at] > -np.inf)]
-        ranked.append(tuple(names[at] for at in order[:most]))
+        best = np.argsort(-row, kind="stable")[: n_ranked + 1].tolist()
+        order = [arm, *(index for index in best if index != arm and row[index] > -np.inf)]
+        ranked.append(tuple(names[index] for index in order[:n_ranked]))
     return tuple(ranked)
 
 
-def _refuse_warnings(read: ReadRows) -> None:
+def _raise_for_warnings(read: ReadRows) -> None:
+    """Raise an error if a row has a warning."""
     for number, warnings in enumerate(read.warnings):
         if warnings:
             where, first = "" if read.single else f"row {number}: ", warnings[0]
-            raise InvalidInput(f"{where}strict=True rejects a row with a warning ({first.kind}): {first.message}")
+            raise InvalidInput(f"{where}strict=True does not allow warnings ({first.kind}): {first.message}")

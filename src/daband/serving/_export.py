@@ -1,4 +1,4 @@
-"""``daband.export``: write a trained policy to one file that decides, without its training data."""
+"""Write a trained policy to one file that decides, without its training data (``daband.export``)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from daband._image_layout import image_layout
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_number, deployed_of_parts, load_deployed
+from daband.serving._deployed_policy import FORMAT, DeployedPolicy, arm_index, build_deployed, load_deployed
 from daband.serving._frozen_policy import LARGE_INVERSE, FrozenPolicy, Member
-from daband.serving._monitor import MOST_CONTEXTS, build_reference
+from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
-_SMALLEST_DEVIATION = 1e-9
-_CHECKED = 4  # contexts on which a written file is compared with the policy
-# Largest difference of scores, as a fraction of the largest score: networks are written in single precision.
-_ROUNDING = 1e-3
+#: Smallest standard deviation of a feature, as a fraction of the larger of 1 and its mean.
+_MIN_DEVIATION = 1e-9
+#: Number of contexts on which a written file is compared with the policy.
+_N_CHECKED = 4
+#: Largest difference of scores, as a fraction of the largest score. Networks are written in single precision.
+_MAX_ERROR = 1e-3
 
 
 class ExportWarning(UserWarning):
-    """An exported file may behave differently from what its owner expects."""
+    """Warns that an exported policy may behave differently than expected."""
 
 
 def export(
@@ -47,36 +49,36 @@ def export(
     incumbent: str | int | None = None,
     epsilon: float | None = None,
     explore: str | None = None,
-    least_rounds: int = 0,
+    min_rounds: int = 0,
     new_arms: float = 1.0,
 ) -> None:
-    """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
+    """Write a policy to a file that ``daband.load_deployed`` reads.
 
-    The file is loaded, and compared with the policy on a few contexts, before this function returns.
+    Before the file is written to ``path``, its decisions on a few contexts are compared with the policy's.
 
-    The file holds no context and no round id. But statistics of few rounds can reveal individual rounds: for an arm
-    that was chosen once, they give its context and its reward to the last digit. If rounds are confidential, set
-    ``least_rounds``.
+    The file has no contexts and no round ids. But statistics of few rounds can reveal individual rounds: for an arm
+    that was chosen once, its context and reward can be computed from them. If rounds are confidential, set
+    ``min_rounds``.
 
     Args:
         policy: a trained policy with a method ``_freeze``, which all policies of daband have.
         path: the file.
-        pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
-        domain: the domain it will act in; by default the one that ``policy.deploy`` set.
+        pair: the ``daband.domains.Pair`` that it was trained on, which provides arm names, table, images and reference.
+        domain: the domain that it will act in; by default the one set by ``policy.deploy``.
         arm_names: a name per arm; by default ``policy.arm_names``, else the pair's, else "0", "1", ...
-        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and counts
-            go into the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts of the pair, or
-            else those that the policy keeps for replay. A ``DeployedPolicy`` passes its ranges on, but not its counts:
-            these include its predictions.
+        reference: contexts of the domain that it will act in, (n, *C), or a domain's ``Contexts``. Their ranges and
+            counts are written to the file, for warnings and for ``DeployedPolicy.monitor``. By default the contexts
+            of the pair, else those that the policy stores for replay. For a ``DeployedPolicy``, its ranges are
+            copied, but not its counts, because these depend on its predictions.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
-        incumbent: the arm, by name or number, that is always played today; by default the one that the assessment
-            compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` keep it for some rows.
+        incumbent: the arm, by name or index, that is always chosen today; by default the one that the assessment
+            compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
         epsilon: the probability with which an arm is drawn uniformly instead of the best one. A log of such
-            decisions can be used to evaluate other policies and to learn. By default the policy's own.
+            decisions can be used to evaluate other policies and to learn. By default the policy's value.
         explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given, else the policy's
-            own. A file does not learn while it decides, so "ucb" tries the same uncertain arm in every
-            round until the next file. With "greedy", matrices above 8 MiB that only bonuses need are dropped.
-        least_rounds: raise an error if an arm was learned from fewer rounds than this.
+            rule. A deployed policy does not learn, so with "ucb" it chooses the same uncertain arm in every round
+            until it is replaced. With "greedy", matrices above 8 MiB that only bonuses need are dropped.
+        min_rounds: raise an error if an arm was learned from fewer rounds than this.
         new_arms: the largest fraction of decisions that choose an arm without any reward, such as 0.05. Other decisions
             choose among arms with rewards, if there are any; propensities take it into account.
 
@@ -87,7 +89,7 @@ def export(
     True
     """
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
-    _check_counts(frozen, check_int("least_rounds", least_rounds, minimum=0))
+    _check_counts(frozen, check_int("min_rounds", min_rounds, minimum=0))
     counts = frozen.counts
     unrewarded = None if counts is None or len(counts) != frozen.n_arms else counts == 0
     frozen = dataclasses.replace(frozen, new_arms=check_fraction("new_arms", new_arms, one=True), unrewarded=unrewarded)
@@ -105,8 +107,8 @@ def export(
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
-    earlier = reference if isinstance(reference, DeployedPolicy) else None
-    reference = None if earlier is not None else reference
+    previous = reference if isinstance(reference, DeployedPolicy) else None
+    reference = None if previous is not None else reference
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
@@ -119,12 +121,12 @@ def export(
     if incumbent is None and header["assessment"] is not None:
         incumbent = header["assessment"].get("incumbent_arm")
     if incumbent is not None:
-        header["incumbent"] = arm_number(incumbent, header["arm_names"], "incumbent")
+        header["incumbent"] = arm_index(incumbent, header["arm_names"], "incumbent")
     arrays = frozen.arrays()
-    ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
+    ranges = None if layout is not None else _ranges(frozen, contexts) if previous is None else previous.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
-    deployed = deployed_of_parts(frozen, _through_json(header), ranges=ranges, reference=None)
+    deployed = build_deployed(frozen, _through_json(header), ranges=ranges, reference=None)
     if contexts is not None:
         counted = build_reference(deployed, contexts)
         if counted is not None:
@@ -140,42 +142,43 @@ def export(
 
 
 def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, reference: Any) -> None:
-    """Load the file, and compare its predictions for a few contexts with the policy's.
+    """Raise an error if the predictions of the file for a few contexts differ from the policy's.
 
-    With an encoder of images or texts, it gets the rows of ``reference`` as the user gave them, if it has them.
+    If the policy has an encoder of images or texts, raw rows of ``reference`` are used, if it has them.
     """
     deployed = load_deployed(file)
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     if contexts is not None:
-        rows = contexts[:_CHECKED]
+        rows = contexts[:_N_CHECKED]
     elif len(frozen.context_shape) > 1:
-        rows = draw.integers(0, 256, (_CHECKED, *frozen.row_shape), np.uint8)
+        rows = rng.integers(0, 256, (_N_CHECKED, *frozen.row_shape), np.uint8)
     else:
-        rows = draw.normal(size=(_CHECKED, *frozen.row_shape))
+        rows = rng.normal(size=(_N_CHECKED, *frozen.row_shape))
     raw: Any = rows
     if frozen.table is not None and frozen.table.rows.encoded and getattr(reference, "table", None) is not None:
-        first = np.arange(min(len(reference), _CHECKED))
-        rows, raw = reference.read(first), reference.as_given(first).select(frozen.table.names)
+        first = np.arange(min(len(reference), _N_CHECKED))
+        rows, raw = reference.read(first), reference.read_raw(first).select(frozen.table.names)
     optimism = frozen.exploration.optimism or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         expected = policy.decide(rows, frozen.domain, rule="ucb" if optimism else "greedy")
-        found = deployed.decide(raw)
-    wanted, got = (one.mean + optimism * one.bonus if optimism else one.mean for one in (expected, found))
-    if wanted.shape == got.shape:
-        apart, largest = float(np.abs(wanted - got).max()), float(np.abs(wanted).max())
-        if apart <= _ROUNDING * largest:
+        actual = deployed.decide(raw)
+    expected_score = expected.mean + optimism * expected.bonus if optimism else expected.mean
+    file_score = actual.mean + optimism * actual.bonus if optimism else actual.mean
+    if expected_score.shape == file_score.shape:
+        difference, largest = float(np.abs(expected_score - file_score).max()), float(np.abs(expected_score).max())
+        if difference <= _MAX_ERROR * largest:
             return
-    now = policy.frozen(frozen.domain)  # another thread may have changed the policy in the meantime
-    if now.n_arms == frozen.n_arms and np.array_equal(now.score(rows)[0], frozen.score(rows)[0]):
+    current = policy.frozen(frozen.domain)  # another thread may have changed the policy since
+    if current.n_arms == frozen.n_arms and np.array_equal(current.score(rows)[0], frozen.score(rows)[0]):
         raise CheckpointError(
-            f"the file does not decide as the policy does, so nothing was written: scores of up to {largest:g} differ "
-            f"by {apart:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
+            f"nothing was written, because the file does not decide as the policy does: scores of up to {largest:g} "
+            f"differ by {difference:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
         )
 
 
 def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
-    """Return the frozen policy for this domain, with this epsilon and exploration rule."""
+    """Return the frozen policy for a domain, with this epsilon and exploration rule if they are given."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -183,8 +186,8 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         raise InvalidInput(f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}")
     if domain is None and frozen.domain == "source" and frozen.seen_target:
         warnings.warn(
-            "the policy has seen target contexts but is exported for the source, as policy.deploy was not called; "
-            "pass domain='target', or domain='source' to say that it is meant",
+            "the policy has seen target contexts but is exported for the source, because policy.deploy was not called; "
+            "pass domain='target', or domain='source' to confirm",
             ExportWarning,
             stacklevel=3,
         )
@@ -193,24 +196,24 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _without_large_widths(frozen.members) if exploration.rule == "greedy" else frozen.members
+    members = _without_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 
-def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
+def _without_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
     """Return the members of a greedy policy without large matrices that only bonuses need.
 
-    Small matrices are kept: decisions report bonuses, and a monitor counts them. The bonuses of the remaining members
-    take the weight of the dropped ones.
+    Small matrices are kept, because decisions report bonuses and a monitor counts them. The weights of the remaining
+    bonuses are scaled to the same sum.
     """
-    kept = []
+    reduced = []
     for member in members:
         large = member.inverse.nbytes > LARGE_INVERSE
-        small = np.zeros((len(member.theta), 0, 0))
-        kept.append(dataclasses.replace(member, inverse=small, bonus_weight=0.0) if large else member)
-    before, after = (sum(member.bonus_weight for member in some) for some in (members, kept))
+        empty = np.zeros((len(member.theta), 0, 0))
+        reduced.append(dataclasses.replace(member, inverse=empty, bonus_weight=0.0) if large else member)
+    before, after = (sum(member.bonus_weight for member in group) for group in (members, reduced))
     scale = before / after if after > 0 else 1.0
-    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in kept]
+    scaled = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in reduced]
     return tuple(member for member in scaled if member.weight > 0 or member.bonus_weight > 0)
 
 
@@ -229,31 +232,33 @@ def _warn_of_unused_features(frozen: FrozenPolicy) -> None:
         )
 
 
-def _check_counts(frozen: FrozenPolicy, least: int) -> None:
-    if not least or frozen.counts is None:
+def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
+    """Raise an error if an arm was learned from fewer rounds than ``minimum``."""
+    if not minimum or frozen.counts is None:
         return
-    few = np.flatnonzero(frozen.counts < least)
+    few = np.flatnonzero(frozen.counts < minimum)
     if len(few):
         raise InvalidInput(
-            f"least_rounds={least}: arm {few[0]} was learned from {frozen.counts[few[0]]} rounds"
-            + (f", and {len(few) - 1} more from fewer than {least}" if len(few) > 1 else "")
-            + "; statistics of few rounds tell of each, so learn more rounds or leave the arm out"
+            f"min_rounds={minimum}: arm {few[0]} was learned from {frozen.counts[few[0]]} rounds"
+            + (f", and {len(few) - 1} more from fewer than {minimum}" if len(few) > 1 else "")
+            + "; statistics of few rounds can reveal individual rounds, so learn more rounds or remove the arm"
         )
 
 
 def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
-    wanted = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
-    if not all(hasattr(pair, name) for name in wanted):
+    """Raise an error if the pair is not one that the policy can have been trained on."""
+    attributes = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
+    if not all(hasattr(pair, name) for name in attributes):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
         raise InvalidInput(
             f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy {frozen.arms} arms and "
-            f"{frozen.context_shape}; give the pair that it was trained on"
+            f"{frozen.context_shape}; pass the pair that it was trained on"
         )
 
 
 def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
-    """Return how image files become contexts, or None if contexts are not images."""
+    """Return the fields of an ``ImageRule``; None if contexts are not images."""
     if layout is None or frozen.arms == "shared":
         return None
     if framing is None:
@@ -265,13 +270,13 @@ def _image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: s
 
 
 def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
-    """Return reference contexts of the domain that the policy will act in, (n, ...)."""
+    """Return a sample of the reference contexts, (n, ...)."""
     is_domain = callable(getattr(reference, "read", None))
-    given: Any = reference if is_domain else as_numpy(reference, "reference")
-    if not is_domain and not (given.ndim and len(given)):
-        raise InvalidInput(f"reference must have rows, got shape {given.shape}")
-    rows = np.sort(np.random.default_rng(len(given)).permutation(len(given))[:MOST_CONTEXTS])
-    contexts: AnyArray = given.read(rows.astype(np.int64)) if is_domain else given[rows]
+    source: Any = reference if is_domain else as_numpy(reference, "reference")
+    if not is_domain and not (source.ndim and len(source)):
+        raise InvalidInput(f"reference must have at least one row, got shape {source.shape}")
+    rows = np.sort(np.random.default_rng(len(source)).permutation(len(source))[:MAX_CONTEXTS])
+    contexts: AnyArray = source.read(rows.astype(np.int64)) if is_domain else source[rows]
     if contexts.shape[1:] != frozen.row_shape:
         shape = ", ".join(map(str, frozen.row_shape))
         raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")
@@ -281,26 +286,26 @@ def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
 
 
 def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
-    """Return centre and standard deviation (d,) of each number of a context; None if they are not known."""
+    """Return the mean and standard deviation of each feature, (d,) each; None if they are not known."""
     if frozen.table is not None:
         return frozen.table.rows.ranges
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
         rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
         centre, deviation = rows.mean(axis=0), rows.std(axis=0)
-        return centre, np.maximum(deviation, _SMALLEST_DEVIATION * np.maximum(1.0, np.abs(centre)))
+        return centre, np.maximum(deviation, _MIN_DEVIATION * np.maximum(1.0, np.abs(centre)))
     if isinstance(frozen.transform, StandardiseStep):
         return frozen.transform.mean, frozen.transform.deviation
     return None
 
 
 def _as_json(assessment: Any) -> Any:
-    """Return an assessment as JSON can hold it, from a mapping or an object with ``as_dict``."""
+    """Return an assessment, a mapping or an object with ``as_dict``, as a dictionary that JSON can hold."""
     if assessment is None:
         return None
     if callable(getattr(assessment, "as_dict", None)):
         assessment = assessment.as_dict()
     if not isinstance(assessment, Mapping):
-        raise InvalidInput(f"assessment must be what daband.assess returns, or a mapping, got {assessment!r}")
+        raise InvalidInput(f"assessment must be a daband Assessment or a mapping, got {assessment!r}")
     try:
         return _through_json(dict(assessment))
     except (TypeError, ValueError) as error:
@@ -308,17 +313,19 @@ def _as_json(assessment: Any) -> Any:
 
 
 def _through_json(value: Any) -> Any:
-    """Return a value as it is read back after it was written as JSON."""
-    return json.loads(json.dumps(value, default=_plain, allow_nan=False))
+    """Return a value after writing and reading it as JSON."""
+    return json.loads(json.dumps(value, default=_to_plain, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
+    """Return a numpy value as Python numbers or lists."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages in use."""
     versions = {"python": platform.python_version()}
     for name in ("daband", "numpy", "torch"):
         if name in sys.modules:

@@ -1,8 +1,9 @@
-"""A policy as arrays: its decision rule without its training data. One file holds it, and numpy runs it.
+"""The decision rule of a policy as arrays, without its training data.
 
-``policy.frozen()`` makes one. Contexts pass the policy's transform. Every member turns them into features (flat
-contexts, standardised ones, features of a network, or a constant) and predicts rewards by ridge regressions on them.
-``Exploration`` chooses by the weighted mean of these predictions. Training calls the same functions.
+``policy.frozen()`` returns a ``FrozenPolicy``. Contexts are first transformed by the policy's transform. Every member
+then computes features (vectors, standardised vectors, features of a network, or a constant) and predicts rewards by
+ridge regressions on them. ``Exploration`` chooses an arm by the weighted mean of these predictions. Training calls the
+same functions.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, step_from
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, network_from
 
-#: Bytes of a member's matrices above which a file has them in single precision.
+#: Matrices of a member with more bytes are written in single precision.
 LARGE_INVERSE = 8 << 20
-#: The largest number of weights for which single rows are scored by folded products; beyond, memory takes the time.
-_MOST_FOLDED = 1 << 20
-#: The same for the regressions of all arms of a catalogue: beyond, the batch is quicker (measured: 100 and 1,000 arms).
-_MOST_FOLDED_ARMS = 1 << 17
-#: Scores whose difference is below this fraction of their size may be tied but for rounding in single precision.
-_CLOSE = 1e-5
-#: Largest bias of a feature: a difference of larger numbers loses too much, even in double precision.
-_LARGEST_BIAS = 1e6
-#: Largest bias of a feature for which its difference may be in single precision.
-_SMALL_BIAS = 4.0
+#: Largest number of weights for which single rows are scored by folded products, which are not faster for more.
+_MAX_FOLDED = 1 << 20
+#: Largest number of weights of the regressions of all arms of a catalogue that are folded. A batch is faster for more
+#: (measured with 100 and 1,000 arms).
+_MAX_FOLDED_ARMS = 1 << 17
+#: Relative difference below which two scores may be equal up to rounding in single precision.
+_TIE_TOLERANCE = 1e-5
+#: Largest bias of a feature. Differences of larger numbers lose precision, even in double precision.
+_MAX_BIAS = 1e6
+#: Largest bias of a feature that may be computed in single precision.
+_MAX_SINGLE_BIAS = 4.0
 _FLOAT64 = np.dtype(np.float64)
-#: Numbers in the regressions of all arms of a catalogue, at most: 128 MiB.
-_MAX_HEADS = 1 << 24
+#: Largest number of values in the regressions of all arms of a catalogue (128 MiB).
+_MAX_ARM_NUMBERS = 1 << 24
 
 __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
 
@@ -50,29 +52,31 @@ __all__ = ["LARGE_INVERSE", "FrozenParts", "FrozenPolicy", "Member", "frozen_fro
 class Member:
     """One predictor of a policy: features, ridge regressions on them, and its weight in the policy's predictions.
 
-    theta is (heads, d), and inverse (heads, d, d) is the inverse of A. There is a regression per arm, or one for all
-    arms if each arm has its own context. ``weight`` is the weight of the member's predictions. ``bonus_weight`` is
-    the weight of its bonus, in units of the policy's alpha; if it is 0, inverse may be (heads, 0, 0).
+    There is a regression per arm. There is only one if each arm has its own context, or if arms have ``vectors``.
     Features are contexts, after ``transform`` and ``network`` if there are any, or a single 1 if ``constant``.
-
-    With ``vectors`` (K, m) of arms there is one regression on products of features and vectors. ``pooled`` (2, K) are
-    factors of each arm's prediction and bonus, in a mixture that also has regressions per arm. ``new_variance`` is the
-    prior variance of the effect of an arm without rounds.
     """
 
+    #: Coefficients of the regressions, (heads, d).
     theta: FloatArray
+    #: Inverse of the regularised Gram matrix A of each regression, (heads, d, d), or (heads, 0, 0) without bonuses.
     inverse: FloatArray
+    #: Weight of the predicted rewards.
     weight: float = 1.0
+    #: Weight of the bonus, in units of the policy's alpha.
     bonus_weight: float = 1.0
     transform: TransformStep | None = None
     network: Network | None = None
+    #: True if the only feature is a constant 1.
     constant: bool = False
+    #: Feature vectors of the arms, (K, m); the regression is on products of context features and these.
     vectors: FloatArray | None = None
-    pooled: FloatArray | None = None
+    #: Factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
+    arm_factors: FloatArray | None = None
+    #: Prior variance of the effect of an arm without rounds.
     new_variance: float = 0.0
 
     def __post_init__(self) -> None:
-        shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
+        shape = (*self.theta.shape, self.dimension) if self.has_bonuses else (len(self.theta), 0, 0)
         if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
             raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
         if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
@@ -89,7 +93,7 @@ class Member:
         return int(self.theta.shape[1])
 
     @property
-    def has_widths(self) -> bool:
+    def has_bonuses(self) -> bool:
         """True if the member has an inverse. Without one it predicts only rewards, no bonuses."""
         return self.inverse.size > 0 or self.bonus_weight > 0.0
 
@@ -108,7 +112,7 @@ class Member:
             features = self.network.dimension
         if self.vectors is not None:
             features = joint_dimension(features, self.vectors)
-            if len(self.theta) != 1 or (self.pooled is not None and self.pooled.shape != (2, n_heads)):
+            if len(self.theta) != 1 or (self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)):
                 raise ValueError("a member with vectors of arms must have one regression, and factors of each arm")
         if self.dimension != (1 if self.constant else features):
             raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
@@ -124,98 +128,101 @@ class Member:
         return unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses of contexts (m, *C) under every regression, (m, heads) each."""
+        """Return predicted rewards and bonuses of contexts (m, *C) by every regression, (m, heads) each."""
         if self.vectors is not None:
-            if self._heads is None:
+            if self._arm_regressions is None:
                 return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
-            mean, variance = ridge_scores(*self._heads, with_constant(self.features(rows)))
+            mean, variance = ridge_scores(*self._arm_regressions, with_constant(self.features(rows)))
             return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
-        if not self.has_widths:
+        if not self.has_bonuses:
             mean = self.features(rows) @ self.theta.T
             return mean, np.zeros_like(mean)
         mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows))
         return mean, np.sqrt(variance)
 
     @functools.cached_property
-    def _heads(self) -> tuple[FloatArray, FloatArray | None] | None:
-        """The regression of each arm of the catalogue, scaled by ``pooled``; None if they take too much memory."""
+    def _arm_regressions(self) -> tuple[FloatArray, FloatArray | None] | None:
+        """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take too much memory."""
         assert self.vectors is not None
         n_arms, dim = len(self.vectors), self._context_size
-        if n_arms * (dim + 1) ** 2 > _MAX_HEADS:
+        if n_arms * (dim + 1) ** 2 > _MAX_ARM_NUMBERS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
         theta, matrices = arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), dim)
-        if self.pooled is not None:
-            theta *= self.pooled[0][:, None]
-            matrices = None if matrices is None else matrices * self.pooled[1][:, None, None] ** 2
+        if self.arm_factors is not None:
+            theta *= self.arm_factors[0][:, None]
+            matrices = None if matrices is None else matrices * self.arm_factors[1][:, None, None] ** 2
         return theta, matrices
 
     def per_arm(self, step: TransformStep | None) -> Member | None:
-        """Return the member with a regression per arm instead of one on products; None if it has none.
+        """Return the member with a regression per arm instead of one on products; None if this is not possible.
 
-        ``step`` makes the contexts of the member, unless it has a transform. Its last feature has to be a 1.
+        ``step`` is the transform of the policy, which is used if the member has none. Its last feature must be 1.
         """
         if self.vectors is None:
             return self
-        size, before = self._context_size, self.transform or step
-        if len(self.vectors) * size**2 > _MOST_FOLDED_ARMS or self._heads is None:
+        size, transform = self._context_size, self.transform or step
+        if len(self.vectors) * size**2 > _MAX_FOLDED_ARMS or self._arm_regressions is None:
             return None
-        if self.network is not None or not isinstance(before, StandardiseStep):
+        if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
         constant = np.eye(size)[-1:]
-        scaled = np.concatenate([np.eye(size) / math.sqrt(size), constant])  # the matrix of ``with_constant``
-        theta, matrices = self._heads
+        scaled = np.concatenate([np.eye(size) / math.sqrt(size), constant])  # as ``with_constant`` does
+        theta, matrices = self._arm_regressions
         inverse = np.zeros((len(theta), 0, 0)) if matrices is None else scaled.T @ matrices @ scaled
-        return replace(self, theta=theta @ scaled, inverse=inverse, vectors=None, pooled=None)
+        return replace(self, theta=theta @ scaled, inverse=inverse, vectors=None, arm_factors=None)
 
     @property
     def _context_size(self) -> int:
+        """The number of context features in the products with arm features."""
         assert self.vectors is not None
         return (self.dimension - n_effects(len(self.vectors))) // self.vectors.shape[1] - 1
 
     def with_arms(self, vectors: FloatArray) -> Member:
-        """Return the member for further arms, after the present ones, without rounds."""
+        """Return the member for arms with these vectors (K, m): the present arms, then new ones without rounds."""
         if self.vectors is None:
-            more = len(vectors) - len(self.theta)
+            n_new = len(vectors) - len(self.theta)
             theta, inverse = (
-                np.pad(part, ((0, more), *[(0, 0)] * (part.ndim - 1))) for part in (self.theta, self.inverse)
+                np.pad(part, ((0, n_new), *[(0, 0)] * (part.ndim - 1))) for part in (self.theta, self.inverse)
             )
             return replace(self, theta=theta, inverse=inverse)
-        more = len(vectors) - len(self.vectors)
-        effects = n_effects(len(vectors)) - n_effects(len(self.vectors))
-        pooled = None if self.pooled is None else np.pad(self.pooled, ((0, 0), (0, more)), constant_values=1.0)
-        theta = np.pad(self.theta, ((0, 0), (0, effects)))
+        n_new = len(vectors) - len(self.vectors)
+        n_new_effects = n_effects(len(vectors)) - n_effects(len(self.vectors))
+        arm_factors = self.arm_factors
+        if arm_factors is not None:
+            arm_factors = np.pad(arm_factors, ((0, 0), (0, n_new)), constant_values=1.0)
+        theta = np.pad(self.theta, ((0, 0), (0, n_new_effects)))
         inverse = self.inverse
         if inverse.size:
-            inverse = np.pad(inverse, ((0, 0), (0, effects), (0, effects)))
-            own = np.arange(self.dimension, self.dimension + effects)
-            inverse[0, own, own] = self.new_variance
-        return replace(self, theta=theta, inverse=inverse, vectors=vectors, pooled=pooled)
+            inverse = np.pad(inverse, ((0, 0), (0, n_new_effects), (0, n_new_effects)))
+            new = np.arange(self.dimension, self.dimension + n_new_effects)
+            inverse[0, new, new] = self.new_variance
+        return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
     def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return predictions and bonuses (m, n) for n arms with these vectors; ``indices`` are -1 for new arms."""
-        if self.vectors is None:  # a regression per arm: nothing is known of a new one
-            mean, width = self.score(rows)
-            return np.where(indices < 0, 0.0, mean[:, indices]), np.where(indices < 0, 0.0, width[:, indices])
+        """Return predictions and bonuses (m, n) for n arms, with their indices (-1 for new arms) and vectors."""
+        if self.vectors is None:  # a regression per arm, which predicts 0 for a new arm
+            mean, bonus = self.score(rows)
+            return np.where(indices < 0, 0.0, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
         inverse = self.inverse[0] if self.inverse.size else None
         scored = [
             score_one(self.theta[0], inverse, row, vectors, indices, self.new_variance)
             for row in with_constant(self.features(rows))
         ]
         mean, variance = (np.stack(part) for part in zip(*scored, strict=True))
-        width = np.sqrt(variance)
-        if self.pooled is None:
-            return mean, width
-        factors = np.where(indices < 0, 1.0, self.pooled[:, indices])
-        return factors[0] * mean, factors[1] * width
+        bonus = np.sqrt(variance)
+        if self.arm_factors is None:
+            return mean, bonus
+        factors = np.where(indices < 0, 1.0, self.arm_factors[:, indices])
+        return factors[0] * mean, factors[1] * bonus
 
 
 class _RowScorer:
-    """Scores one context in few calls of numpy, which take longer than their arithmetic.
+    """Scores one context with few numpy calls, because their overhead is larger than the arithmetic.
 
-    One product makes the features of regressions and the first layers of networks, which limits then clip. Another one
-    predicts the rewards of all members, in the user's unit. A bonus is the norm of R'z with A^-1 = R R'. If there are
-    networks, all but the first product is in single precision, as their features are.
+    One matrix product computes the inputs of regressions and the first layers of networks, which are then clipped.
+    Another product predicts the rewards of all members, in the unit of the user. A bonus is the norm of R'z with
+    A^-1 = R R'. If there are networks, all products but the first are in single precision, as their features are.
     """
 
     def __init__(
@@ -229,105 +236,106 @@ class _RowScorer:
     ) -> None:
         n_arms, n_features = len(members[0].theta), n_inputs if step is None else step.n_features
         networks = [_layers(member) for member in members if member.network is not None]
-        kind: Any = np.float32 if networks else np.float64
-        # Numbers are in this order: latents, the policy's features, a 1, features with limits, first layers.
-        transformed = [one for one in members if one.transform is not None]
-        others = len(networks) + len(transformed) + sum(one.constant for one in members)
+        dtype: Any = np.float32 if networks else np.float64
+        # Order of the features: networks' features, the policy's features, a 1, clipped features, first layers.
+        transformed = [member for member in members if member.transform is not None]
+        others = len(networks) + len(transformed) + sum(member.constant for member in members)
         n_plain = 1 + (n_features if others < len(members) else 0)
-        n_latent = sum(own[-1].shape[1] for own in networks)
-        latent, constant, limited = 0, n_latent + n_plain - 1, n_latent + n_plain
+        n_encoded = sum(layers[-1].shape[1] for layers in networks)
+        encoded, constant, clipped_start = 0, n_encoded + n_plain - 1, n_encoded + n_plain
         first = [(np.eye(n_features + 1)[:, -n_plain:], np.full(n_plain, -np.inf), np.full(n_plain, np.inf))]
-        theta = np.zeros((limited + sum(one.dimension for one in transformed), n_arms))
+        theta = np.zeros((clipped_start + sum(member.dimension for member in transformed), n_arms))
         theta[constant] = unit[0]
-        #: Places of features, and R (d, r * K), of every member with a bonus.
+        #: Slice of features, and R (d, r * K), of every member with a bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
-            start, size = constant if member.constant else n_latent, member.dimension
+            start, size = constant if member.constant else n_encoded, member.dimension
             if member.network is not None:
-                start, latent = latent, latent + size
+                start, encoded = encoded, encoded + size
             elif member.transform is not None:
-                start, limited = limited, limited + size
+                start, clipped_start = clipped_start, clipped_start + size
                 first.append(member.transform.clipped_linear())
             theta[start : start + size] += unit[1] * member.weight * member.theta.T
             if member.bonus_weight:
                 roots = unit[1] * member.bonus_weight * np.linalg.cholesky(member.inverse)
-                root = roots.transpose(1, 2, 0).reshape(size, -1).astype(kind)
+                root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
                 self._roots.append((slice(start, start + size), root))
-        first += [(own[0], np.zeros(own[0].shape[1]), np.full(own[0].shape[1], np.inf)) for own in networks]
+        inputs = [layers[0] for layers in networks]
+        first += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in inputs]
         weight, self._low, self._high = (np.concatenate(parts, axis=-1) for parts in zip(*first, strict=True))
         self._range: tuple[FloatArray, FloatArray] | None = None
-        if step is not None:  # it is linear between these numbers, and its last feature is a 1
-            reach, slope = step.clip * step.deviation, step.scale / step.deviation
-            self._range = step.mean - reach, step.mean + reach
+        if step is not None:  # the step is linear in this range, and its last feature is 1
+            clip_range, slope = step.clip * step.deviation, step.scale / step.deviation
+            self._range = step.mean - clip_range, step.mean + clip_range
             bias = weight[-1] + weight[-2] - (step.mean * slope) @ weight[:-2]
             weight = np.vstack([slope[:, None] * weight[:-2], bias])
         largest = np.abs(weight[-1]).max()
-        if not largest < _LARGEST_BIAS:
-            raise ValueError("differences of large numbers would be rounded")
+        if not largest < _MAX_BIAS:
+            raise ValueError("differences of large numbers would lose precision")
         # Clipped numbers near zero, and maps of convolutions, are in single precision from the start.
-        single = networks and (step is not None or maps) and largest < _SMALL_BIAS
+        single = networks and (step is not None or maps) and largest < _MAX_SINGLE_BIAS
         self._weight, self._low, self._high = (
             part.astype(np.float32 if single else np.float64) for part in (weight, self._low, self._high)
         )
-        self._theta, self._n_latent = theta.astype(kind), n_latent
-        self._layers = [[layer.astype(kind) for layer in own[1:]] for own in networks]
+        self._theta, self._n_encoded = theta.astype(dtype), n_encoded
+        self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
         lengths = [root.shape[1] // n_arms for _, root in self._roots]
-        #: Keeps the mean, and adds up the squares of every member.
-        self._adds = np.repeat(np.eye(1 + len(lengths), dtype=kind), [1, *lengths], axis=1)
-        #: Makes means, bonuses and scores of the mean and the bonuses of members.
-        self._sums = np.ones((3, 1 + len(lengths)))
-        self._sums[0, 1:], self._sums[1, 0], self._sums[2, 1:] = 0.0, 0.0, optimism
-        self._free: list[Callable[[AnyArray], FloatArray]] = []
+        #: Matrix that keeps the mean, and adds the squares of every member.
+        self._square_sums = np.repeat(np.eye(1 + len(lengths), dtype=dtype), [1, *lengths], axis=1)
+        #: Matrix from the mean and the members' bonuses to means, bonuses and scores.
+        self._combination = np.ones((3, 1 + len(lengths)))
+        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, optimism
+        self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy, without functions that have arrays of their own."""
-        return {**self.__dict__, "_free": []}
+        """Return the state for a copy, without the scorers that hold working arrays."""
+        return {**self.__dict__, "_free_scorers": []}
 
     def __call__(self, context: AnyArray) -> FloatArray:
         """Return means, bonuses and scores (3, K) of a context (d,)."""
         try:
-            score = self._free.pop()  # threads share the scorer; none has these arrays until they are put back
+            score = self._free_scorers.pop()  # no other thread uses its arrays until it is put back
         except IndexError:
-            score = self._with_arrays()
+            score = self._build_scorer()
         scores = score(context)
-        self._free.append(score)
+        self._free_scorers.append(score)
         return scores
 
-    def _with_arrays(self) -> Callable[[AnyArray], FloatArray]:
-        """Return a function that scores a context, with its own arrays."""
-        weight, theta, adds, sums = self._weight, self._theta, self._adds, self._sums
-        kind, n_latent, n_arms = theta.dtype, self._n_latent, theta.shape[1]
-        row, features = np.ones(len(weight), weight.dtype), np.empty(n_latent + weight.shape[1], kind)
-        context, others = row[:-1], features[n_latent:]
-        first: AnyArray = others if weight.dtype == kind else np.empty(len(others))
+    def _build_scorer(self) -> Callable[[AnyArray], FloatArray]:
+        """Return a function that scores a context, with its own working arrays."""
+        weight, theta, square_sums, combination = self._weight, self._theta, self._square_sums, self._combination
+        dtype, n_encoded, n_arms = theta.dtype, self._n_encoded, theta.shape[1]
+        row, features = np.ones(len(weight), weight.dtype), np.empty(n_encoded + weight.shape[1], dtype)
+        context, others = row[:-1], features[n_encoded:]
+        first: AnyArray = others if weight.dtype == dtype else np.empty(len(others))
         clipped = np.empty(len(context))
-        layers, latents, at = [], [], 0
-        hidden = features[len(features) - sum(len(own[0]) for own in self._layers) :]
-        for own in self._layers:
-            inputs, hidden = hidden[: len(own[0])], hidden[len(own[0]) :]
-            for layer in own:
-                is_last = layer is own[-1]
-                outputs = features[at : at + layer.shape[1]] if is_last else np.empty(layer.shape[1], kind)
+        layers, encoded_parts, index = [], [], 0
+        hidden = features[len(features) - sum(len(network[0]) for network in self._layers) :]
+        for network in self._layers:
+            inputs, hidden = hidden[: len(network[0])], hidden[len(network[0]) :]
+            for layer in network:
+                is_last = layer is network[-1]
+                outputs = features[index : index + layer.shape[1]] if is_last else np.empty(layer.shape[1], dtype)
                 layers.append((inputs.dot, layer, outputs, not is_last))
                 inputs = outputs
-            latents.append((inputs, np.empty((), kind)))
-            at += len(inputs)
-        products, roots, at = np.empty((adds.shape[1], n_arms), kind), [], n_arms
+            encoded_parts.append((inputs, np.empty((), dtype)))
+            index += len(inputs)
+        products, roots, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
         for part, root in self._roots:
-            roots.append((features[part].dot, root, products.reshape(-1)[at : at + root.shape[1]]))
-            at += root.shape[1]
-        mean, squares, stacked = products[0], products[1:], np.empty((len(adds), n_arms), kind)
-        bonuses, span, low, high = stacked[1:], self._range, self._low, self._high
+            roots.append((features[part].dot, root, products.reshape(-1)[index : index + root.shape[1]]))
+            index += root.shape[1]
+        mean, squares, stacked = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
+        bonuses, input_range, low, high = stacked[1:], self._range, self._low, self._high
         has_low, has_high = (bool(np.isfinite(limit).any()) for limit in (low, high))
         predict, read = features[: len(theta)].dot, row.dot
         maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
 
-        def score(given: AnyArray) -> FloatArray:
-            if span is None:
-                context[:] = given
+        def score(inputs: AnyArray) -> FloatArray:
+            if input_range is None:
+                context[:] = inputs
             else:
-                maximum(given, span[0], out=clipped)
-                context[:] = minimum(clipped, span[1], out=clipped)
+                maximum(inputs, input_range[0], out=clipped)
+                context[:] = minimum(clipped, input_range[1], out=clipped)
             read(weight, first)
             if has_low:
                 maximum(first, low, out=first)
@@ -339,16 +347,16 @@ class _RowScorer:
                 product(layer, outputs)
                 if is_hidden:
                     maximum(outputs, _ZERO, out=outputs)
-            for latent, norm in latents:
-                norm[...] = max(math.sqrt(latent.dot(latent)), 1e-12)
-                divide(latent, norm, latent)
+            for encoded, norm in encoded_parts:
+                norm[...] = max(math.sqrt(encoded.dot(encoded)), 1e-12)
+                divide(encoded, norm, encoded)
             for product, root, outputs in roots:
                 product(root, outputs)
             predict(theta, mean)
             multiply(squares, squares, squares)
-            adds.dot(products, stacked)
+            square_sums.dot(products, stacked)
             sqrt(bonuses, bonuses)
-            return sums.dot(stacked)
+            return combination.dot(stacked)
 
         return score
 
@@ -357,14 +365,14 @@ _ZERO = np.zeros((), np.float32)
 
 
 def _layers(member: Member) -> list[FloatArray]:
-    """Return the matrices of a network's layers. Raise ``ValueError`` if it is not a perceptron on contexts."""
+    """Return the matrices of a network's layers. Raise ``ValueError`` if it is not a perceptron of contexts."""
     if not isinstance(member.network, MlpNetwork) or member.transform is not None:
         raise ValueError("the network is not a perceptron on contexts")
     return member.network.folded()
 
 
 class FrozenParts(NamedTuple):
-    """The result of a policy's ``_freeze``: the part of a ``FrozenPolicy`` that differs between policies."""
+    """The result of a policy's ``_freeze``: the fields of a ``FrozenPolicy`` that depend on the type of policy."""
 
     members: tuple[Member, ...]
     counts: IntArray | None = None
@@ -376,57 +384,64 @@ class FrozenParts(NamedTuple):
 class NewArms(NamedTuple):
     """A limit on the decisions that choose arms without any reward."""
 
-    #: The arms without any reward, (K,).
+    #: Mask of the arms without any reward, (K,).
     arms: BoolArray
     #: The largest fraction of decisions that choose one of them.
     fraction: float
 
-    def others(self, mean: FloatArray, available: Mask) -> BoolArray:
-        """Return the arms that the other decisions choose among, (n, K): all that are available if all are new."""
-        every = np.ones(mean.shape, np.bool_) if available is None else available
-        known = every & ~self.arms
-        return np.where(known.any(axis=1, keepdims=True), known, every)
+    def exclude(self, mean: FloatArray, available: Mask) -> BoolArray:
+        """Return a mask (n, K) of the available arms with rewards; of all available arms if none has rewards."""
+        allowed = np.ones(mean.shape, np.bool_) if available is None else available
+        rewarded = allowed & ~self.arms
+        return np.where(rewarded.any(axis=1, keepdims=True), rewarded, allowed)
 
 
 #: Fields that a file's header holds as they are.
-_NUMBERS_AND_TEXTS: dict[str, Any] = {
+_HEADER_FIELDS: dict[str, Any] = {
     "policy": str, "domain": str, "arms": str, "n_arms": int, "max_norm": float, "rounds_learned": int, "seed": int
 }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
-    """The decision rule of a policy in one domain. It never changes, and its file holds no training context."""
+    """The decision rule of a policy in one domain. It never changes, and has no training context in its file."""
 
     #: The registered name of the policy.
     policy: str
     #: The domain that the policy acts in.
     domain: str
+    #: Shape C of one context.
     context_shape: tuple[int, ...]
     #: "disjoint", or "shared" if a row has one context per arm.
     arms: str
+    #: Number of arms, K.
     n_arms: int
-    #: Members predict (reward - first number) / second number.
+    #: Centre and scale of rewards: members predict (reward - centre) / scale.
     reward_unit: tuple[float, float]
     #: Contexts of a larger norm are rejected.
     max_norm: float
     rounds_learned: int
+    #: The exploration rule.
     exploration: Exploration
+    #: Seed of the random draws.
     seed: int
+    #: The predictors.
     members: tuple[Member, ...]
+    #: The transform of contexts before all members; None if there is none.
     transform: TransformStep | None = None
-    #: The axes of images if a network takes them channels first; None if contexts are taken as they are.
+    #: The layout of images that are transposed to channels first for a network; None for other contexts.
     layout: ImageLayout | None = None
+    #: The transform of raw table rows; None if the policy has no table.
     table: TableTransform | None = None
-    #: The arms with their features, if the policy has a catalogue; ``offered`` are those of the policy's domain.
+    #: The arms with their features, and which of them the policy's domain offers; None if arms have no features.
     catalogue: Catalogue | None = None
     #: The largest fraction of decisions that choose an arm without any reward.
     new_arms: float = 1.0
-    #: The arms without any reward, (K,); None if they are not known.
+    #: Mask of the arms without any reward, (K,); None if they are not known.
     unrewarded: Mask = None
     #: The number of rounds that each regression has learned, (heads,); not written to the file.
     counts: IntArray | None = None
-    #: Contexts of the domain that the policy keeps; ``export`` counts them and writes none of them.
+    #: Contexts of the domain that the policy stores for replay; ``export`` counts them, but does not write them.
     reference: AnyArray | None = None
     #: True if the policy has seen target contexts; not written to the file.
     seen_target: bool = False
@@ -448,14 +463,14 @@ class FrozenPolicy:
             shape = (self.transform.n_features,)
         if self.layout is not None:
             if image_layout(shape) != self.layout:
-                raise ValueError(f"contexts of shape {shape} are no images that lie {self.layout}")
+                raise ValueError(f"contexts of shape {shape} are not images with the layout {self.layout}")
             shape = channels_first_shape(shape)
         if not self.members:
             raise ValueError("the policy has no members")
         for member in self.members:
             member.check_inputs(shape, 1 if self.arms == "shared" and not member.constant else self.n_arms)
         if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
-            raise ValueError(f"the table makes {len(self.table.feature_names)} numbers of a row")
+            raise ValueError(f"the table has {len(self.table.feature_names)} features, contexts {self.context_shape}")
         if self.catalogue is not None and len(self.catalogue.names) != self.n_arms:
             raise ValueError(f"the catalogue has {len(self.catalogue.names)} arms, the policy {self.n_arms}")
 
@@ -466,7 +481,7 @@ class FrozenPolicy:
 
     @functools.cached_property
     def offered(self) -> Mask:
-        """The arms that the domain has, (K,); None if it has all."""
+        """Mask of the arms that the domain offers, (K,); None if it offers all."""
         return None if self.catalogue is None or self.catalogue.offered[0].all() else self.catalogue.offered[0]
 
     def score(
@@ -474,11 +489,12 @@ class FrozenPolicy:
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``.
 
-        ``indices`` (k,) selects some arms, -1 for a new one, if ``vectors`` (k, m) has the vectors of all of them.
+        ``indices`` (k,) selects arms; -1 is a new arm, for which ``vectors`` (k, m), the vectors of all selected arms,
+        is required.
         """
         if indices is not None and vectors is None:
-            mean, width = self.score(contexts)
-            return mean[:, indices], width[:, indices]
+            mean, bonus = self.score(contexts)
+            return mean[:, indices], bonus[:, indices]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
             rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
@@ -488,12 +504,12 @@ class FrozenPolicy:
             return self.members[0].score(rows)
         scores = []
         for member in self.members:
-            given = contexts if member.constant else rows
-            scored = member.score(given) if vectors is None else member.score_arms(given, indices, vectors)  # type: ignore[arg-type]
-            mean, width = scored
+            inputs = contexts if member.constant else rows
+            scored = member.score(inputs) if vectors is None else member.score_arms(inputs, indices, vectors)  # type: ignore[arg-type]
+            mean, bonus = scored
             if self.arms == "shared" and not member.constant:
-                mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
-            scores.append((mean, width))
+                mean, bonus = mean.reshape(-1, self.n_arms), bonus.reshape(-1, self.n_arms)
+            scores.append((mean, bonus))
         return mixed_scores(
             scores, [member.weight for member in self.members], [member.bonus_weight for member in self.members]
         )
@@ -503,8 +519,8 @@ class FrozenPolicy:
     ) -> tuple[FloatArray, FloatArray, int, float]:
         """Return means and bonuses (K,) in the user's units, the arm and its propensity for one context (*row_shape).
 
-        ``indices`` (k,) selects some arms. Two arms that are closer to each other than rounding errors of single
-        precision are scored as in a batch.
+        ``indices`` (k,) selects some arms. If two arms differ by less than rounding errors of single precision, the
+        context is scored as in a batch.
         """
         convolutions = self._convolutions
         if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
@@ -514,14 +530,14 @@ class FrozenPolicy:
                 scored = scored[:, indices]
             scores = scored[2].tolist()
             second, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            if best - second > _CLOSE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
+            if best - second > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
                 if self._is_certain:
                     return scored[0], scored[1], scores.index(best), 1.0
                 chosen = self.choose(scored[:1], scored[1:2], None, round_number, self.reward_unit)[0]
                 return scored[0], scored[1], *chosen
-        means, widths = self.score(context[None], indices)
-        chosen = self.choose(means, widths, None, round_number)[0]
-        return *self.in_units(means[0], widths[0]), *chosen
+        means, bonuses = self.score(context[None], indices)
+        chosen = self.choose(means, bonuses, None, round_number)[0]
+        return *self.to_reward_units(means[0], bonuses[0]), *chosen
 
     @functools.cached_property
     def _is_certain(self) -> bool:
@@ -537,7 +553,7 @@ class FrozenPolicy:
 
     @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:
-        """The scorer of single rows; None for a policy that it cannot fold."""
+        """The scorer of single rows; None for a policy whose products cannot be folded."""
         step, n_inputs = self.transform, math.prod(self.context_shape)
         convolutions = self._convolutions
         members = [folded for member in self.members if (folded := member.per_arm(step)) is not None]
@@ -546,7 +562,7 @@ class FrozenPolicy:
         if convolutions is not None:
             members, n_inputs = [replace(members[0], network=convolutions.dense())], convolutions.inputs
         size = sum(n_inputs * member.dimension + member.inverse.size for member in members)
-        if self.arms == "shared" or self.n_arms < 2 or size > _MOST_FOLDED:
+        if self.arms == "shared" or self.n_arms < 2 or size > _MAX_FOLDED:
             return None
         if step is not None and not (isinstance(step, StandardiseStep) and step.axes is None):
             return None
@@ -564,7 +580,7 @@ class FrozenPolicy:
     def choose(
         self,
         mean: FloatArray,
-        width: FloatArray,
+        bonus: FloatArray,
         available: Mask,
         round_number: int | None,
         unit: Unit = (0.0, 1.0),
@@ -572,70 +588,70 @@ class FrozenPolicy:
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K), in this unit.
 
-        Draws are the policy's in round ``round_number`` and the following rounds. Without a number they come from the
-        operating system, so that several processes which serve one file explore independently.
+        Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
+        from the operating system, so that processes that serve the same file explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         if new is None:
-            return self.exploration.choose_rows(mean, width, draws, available=available, unit=unit)
-        closed = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
-        mask = np.where(closed[:, None], new.others(mean, available), True if available is None else available)
-        chosen = self.exploration.choose_rows(mean, width, draws, available=mask, unit=unit)
-        chances = self.probabilities(mean, width, available, unit, new).tolist()
-        return [(arm, row[arm]) for (arm, _), row in zip(chosen, chances, strict=True)]
+            return self.exploration.choose_rows(mean, bonus, draws, available=available, unit=unit)
+        excluded = draws(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= new.fraction
+        mask = np.where(excluded[:, None], new.exclude(mean, available), True if available is None else available)
+        chosen = self.exploration.choose_rows(mean, bonus, draws, available=mask, unit=unit)
+        probabilities = self.probabilities(mean, bonus, available, unit, new).tolist()
+        return [(arm, row[arm]) for (arm, _), row in zip(chosen, probabilities, strict=True)]
 
     def probabilities(
-        self, mean: FloatArray, width: FloatArray, available: Mask, unit: Unit = (0.0, 1.0), new: NewArms | None = None
+        self, mean: FloatArray, bonus: FloatArray, available: Mask, unit: Unit = (0.0, 1.0), new: NewArms | None = None
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        free = self.exploration.probabilities(mean, width, available=available, unit=unit)
+        all_arms = self.exploration.probabilities(mean, bonus, available=available, unit=unit)
         if new is None:
-            return free
-        known = self.exploration.probabilities(mean, width, available=new.others(mean, available), unit=unit)
-        return new.fraction * free + (1.0 - new.fraction) * known
+            return all_arms
+        rewarded = self.exploration.probabilities(mean, bonus, available=new.exclude(mean, available), unit=unit)
+        return new.fraction * all_arms + (1.0 - new.fraction) * rewarded
 
     def choose_with_control(
         self,
         mean: FloatArray,
-        width: FloatArray,
+        bonus: FloatArray,
         available: Mask,
         round_number: int | None,
         control: float,
         incumbents: IntArray,
         new: NewArms | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``choose`` does, but play the row's incumbent with probability ``control``.
+        """Choose as ``choose`` does, but choose the row's incumbent with probability ``control``.
 
-        Propensities are for both groups together. Also return the probability of the control group for each row, (n,),
-        which is 0 if its incumbent is -1 or not available, and a mask of the rows that are in the group, (n,).
+        Propensities take both groups into account. Also return the probability that each row is in the control group,
+        (n,), which is 0 if its incumbent is -1 or not available, and a mask of the rows that are in it, (n,).
         """
-        chosen = self.choose(mean, width, available, round_number, new=new)
+        chosen = self.choose(mean, bonus, available, round_number, new=new)
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
         n, n_arms = mean.shape
         rows = np.arange(n)
         allowed = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
-        chances = control * allowed.astype(np.float64)
-        in_control = draws(n, 3 + 2 * n_arms)[:, -1] < chances
+        control_probability = control * allowed.astype(np.float64)
+        in_control = draws(n, 3 + 2 * n_arms)[:, -1] < control_probability
         arms = np.where(in_control, incumbents, [arm for arm, _ in chosen])
-        own = self.probabilities(mean, width, available, new=new)[rows, arms]
-        propensities = (1.0 - chances) * own + chances * (arms == incumbents)
-        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), chances, in_control
+        policy_probability = self.probabilities(mean, bonus, available, new=new)[rows, arms]
+        propensities = (1.0 - control_probability) * policy_probability + control_probability * (arms == incumbents)
+        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probability, in_control
 
-    def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def to_reward_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return means and bonuses in the user's units."""
         centre, scale = self.reward_unit
         if centre == 0.0 and scale == 1.0:
-            return mean, width
-        return centre + scale * mean, scale * width
+            return mean, bonus
+        return centre + scale * mean, scale * bonus
 
-    def score_in_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+    def score_in_reward_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's units."""
-        return self.in_units(*self.score(contexts))
+        return self.to_reward_units(*self.score(contexts))
 
     def header(self) -> dict[str, Any]:
-        """Return the header of a file, as JSON can hold it."""
+        """Return the header of a file as a dictionary that JSON can hold."""
         return {
-            **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
+            **{name: getattr(self, name) for name in _HEADER_FIELDS},
             "context_shape": list(self.context_shape),
             "reward_unit": list(self.reward_unit),
             "exploration": asdict(self.exploration),
@@ -666,27 +682,27 @@ class FrozenPolicy:
             arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
         if self.table is not None:
             arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
-        for at, member in enumerate(self.members):
+        for index, member in enumerate(self.members):
             large = member.inverse.nbytes > LARGE_INVERSE
             inverse = member.inverse.astype(np.float32) if large else member.inverse
             parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
-            if member.pooled is not None:
-                parts["pooled"] = member.pooled
+            if member.arm_factors is not None:
+                parts["arm_factors"] = member.arm_factors
             if member.network is not None:
                 parts |= {f"network/{name}": array for name, array in member.network.arrays.items()}
-            arrays.update({f"member/{at}/{name}": array for name, array in parts.items()})
+            arrays.update({f"member/{index}/{name}": array for name, array in parts.items()})
         return arrays
 
 
 def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
-    """Return the policy that a file describes. Raise ``ValueError`` or ``KeyError`` if its parts do not fit."""
+    """Return the policy from a file's header and arrays. Raise ``ValueError`` or ``KeyError`` if they do not match."""
     exploration = header["exploration"]
     catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
     members = []
-    for at, part in enumerate(header["members"]):
-        parts = subset(f"member/{at}/", arrays)
+    for index, part in enumerate(header["members"]):
+        parts = subset(f"member/{index}/", arrays)
         step = None if part["transform"] is None else step_from(part["transform"], subset("transform/", parts))
         network = None if part["network"] is None else network_from(part["network"], subset("network/", parts))
         weights = float(part["weight"]), float(part["bonus_weight"])
@@ -694,14 +710,14 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         if inverse.dtype == np.float32:
             inverse = inverse.astype(np.float64)
         vectors = catalogue.vectors if catalogue is not None and part.get("joint") else None
-        own: dict[str, Any] = {"pooled": parts.get("pooled"), "new_variance": float(part.get("new_variance", 0.0))}
         constant = bool(part["constant"])
-        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, vectors, **own))
+        arms: tuple[Any, ...] = vectors, parts.get("arm_factors"), float(part.get("new_variance", 0.0))
+        members.append(Member(parts["theta"], inverse, *weights, step, network, constant, *arms))
     centre, scale = header["reward_unit"]
     listed = header["unrewarded"]
     unrewarded = None if listed is None else np.isin(np.arange(int(header["n_arms"])), listed)
     return FrozenPolicy(
-        **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
+        **{name: kind(header[name]) for name, kind in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_unit=(float(centre), float(scale)),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),

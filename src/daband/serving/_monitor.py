@@ -1,12 +1,12 @@
-"""Detects when arriving contexts or preferred arms differ from training, by a test that is valid at any time.
+"""Detect when arriving contexts or preferred arms differ from training, by a test that is valid at any time.
 
-Every summary score of a ``Reference`` has its own test. As long as arriving contexts are
-exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
-(Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
-gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
-``1 / level`` with probability at most ``level`` (Ville), however often it is checked. To find a late change soon, part
-of the capital is reserved for gamblers who start later. Half of the false-alarm probability is spent on context
-scores, the other half on arms.
+Every summary score of a ``Reference`` has its own test. As long as arriving contexts are exchangeable with the
+reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman, Shafer:
+"Algorithmic Learning in a Random World", 2005). The test bets against uniformity: a gambler bets on bins of the
+p-values by their past frequencies. Under uniformity, the capital of the gambler is a martingale. The probability that
+it ever exceeds ``1 / level`` is therefore at most ``level`` (Ville's inequality), however often it is checked. To
+detect a late change soon, part of the capital is reserved for gamblers who start later. Half of the false-alarm
+probability is spent on context scores, the other half on arms.
 """
 
 from __future__ import annotations
@@ -24,43 +24,48 @@ from daband._arguments import between_0_and_1
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
-MOST_CONTEXTS = 4096  # reference contexts that are counted, at most
-LEAST_CONTEXTS = 64  # fewer reference contexts are not enough to compare with
+#: Maximum number of reference contexts.
+MAX_CONTEXTS = 4096
+#: Minimum number of reference contexts.
+MIN_CONTEXTS = 64
+#: Number of bins of a score that has few equal values.
 _REFERENCE_BINS = 10
-_BESIDE = 1e-9
-_MOST_NUMBERS = 256  # longer vectors are watched only by the policy's predictions
+#: Distance of an edge from the smallest or largest value, as a fraction of 1 plus its size.
+_EDGE_MARGIN = 1e-9
+#: Vectors with more numbers are monitored by the policy's predictions only.
+_MAX_NUMBERS = 256
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Counts of reference contexts, with which the monitor compares arriving ones.
+    """Counts of reference contexts by bins of their scores, with which the monitor compares arriving contexts.
 
-    Every reference context has a few *summary scores*: the numbers of a vector, brightness and contrast of an image,
-    and the policy's predictions. Each score is cut into bins. The edges of the bins come from one half of the
-    reference contexts and the counts from the other half, so that, with the edges given, the counted contexts and
-    those that arrive later are exchangeable as long as nothing changes. No context and no score of a single one is
-    kept.
-
-    Edges are (scores, bins - 1), counts (scores, bins); how often each arm was preferred is (K,). Edges that a score
-    does not use are infinite. With one context per arm, or a catalogue, there are no arms to count: (0,).
+    Every context has a few *summary scores*: the numbers of a vector, or brightness and contrast of an image, and the
+    policy's predictions. One half of the reference contexts determines the edges of bins, the other half is counted. So
+    counted contexts and later ones are exchangeable, given the edges, as long as nothing changes. Contexts and scores
+    themselves are not stored.
     """
 
+    #: Names of the J scores.
     names: tuple[str, ...]
+    #: Edges of bins, (J, bins - 1); infinite if a score has fewer bins.
     edges: FloatArray
+    #: Number of contexts in each bin, (J, bins).
     counts: IntArray
+    #: Number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round to round.
     arms: IntArray
 
     def __post_init__(self) -> None:
         if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(self.edges) != len(self.names):
             raise ValueError(f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)} scores")
         if any(count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arms)):
-            raise ValueError("the counts of the reference are no counts")
+            raise ValueError("the counts of the reference must be non-negative integers")
         if np.isnan(self.edges).any():
-            raise ValueError("the reference has an edge that is NaN")
+            raise ValueError("an edge of the reference is NaN")
 
 
 def summary_scores(
-    deployed: Any, contexts: AnyArray, mean: FloatArray, width: FloatArray
+    deployed: Any, contexts: AnyArray, mean: FloatArray, bonus: FloatArray
 ) -> tuple[FloatArray, IntArray]:
     """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
 
@@ -72,46 +77,46 @@ def summary_scores(
     if deployed.reader.images is not None:
         flat = contexts.reshape(n, -1).astype(np.float64) / largest
         parts = [flat.mean(axis=1, keepdims=True), flat.std(axis=1, keepdims=True)]
-    elif dimensions <= _MOST_NUMBERS:
+    elif dimensions <= _MAX_NUMBERS:
         parts = [contexts.reshape(n, -1, dimensions).astype(np.float64).mean(axis=1) / largest]
-    scores = mean + deployed.frozen.exploration.optimism * width
+    scores = mean + deployed.frozen.exploration.optimism * bonus
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)
-    parts += [mean[rows, preferred, None], width[rows, preferred, None]]
+    parts += [mean[rows, preferred, None], bonus[rows, preferred, None]]
     if scores.shape[1] > 1:
-        two = np.partition(scores, scores.shape[1] - 2, axis=1)[:, -2:]
-        parts.append(two[:, 1:] - two[:, :1])
+        largest_two = np.partition(scores, scores.shape[1] - 2, axis=1)[:, -2:]
+        parts.append(largest_two[:, 1:] - largest_two[:, :1])
     return np.concatenate(parts, axis=1), preferred
 
 
-def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
-    """Return the bin of each score, the number of edges below it: scores (J,) or (n, J), edges (J, B - 1)."""
+def find_bins(scores: FloatArray, edges: FloatArray) -> IntArray:
+    """Return the bin of each score, which is the number of edges (J, B - 1) below it, for scores (J,) or (n, J)."""
     return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
-    """Return the reference for contexts (n, ...) of the policy's domain; None if there are too few."""
+    """Return the reference from contexts (n, ...) of the policy's domain; None if there are too few."""
     n = len(contexts)
-    if n < LEAST_CONTEXTS:
+    if n < MIN_CONTEXTS:
         return None
-    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score_in_units(contexts))
-    of_policy = ("predicted reward", "width", "margin")[: 3 if deployed.n_arms > 1 else 2]
-    n_numbers = scores.shape[1] - len(of_policy)
-    of_contexts = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
-    if len(of_contexts) != n_numbers:
-        of_contexts = tuple(f"number {at}" for at in range(n_numbers))
+    scores, preferred = summary_scores(deployed, contexts, *deployed.frozen.score_in_reward_units(contexts))
+    policy_scores = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
+    n_numbers = scores.shape[1] - len(policy_scores)
+    context_scores = ("brightness", "contrast") if deployed.reader.images is not None else deployed.feature_names
+    if len(context_scores) != n_numbers:
+        context_scores = tuple(f"number {index}" for index in range(n_numbers))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     first, second = order[: n // 2], order[n // 2 :]
-    cuts = [_cuts(column) for column in scores[first].T]
-    edges = np.full((len(cuts), max(len(inner) for inner in cuts)), np.inf)
-    for score, inner in enumerate(cuts):
+    edge_lists = [_bin_edges(column) for column in scores[first].T]
+    edges = np.full((len(edge_lists), max(len(inner) for inner in edge_lists)), np.inf)
+    for score, inner in enumerate(edge_lists):
         edges[score, : len(inner)] = inner
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
-    for row in bins_of(scores[second], edges):
+    for row in find_bins(scores[second], edges):
         counts[np.arange(len(row)), row] += 1
-    changing = deployed.per_arm or deployed.frozen.catalogue is not None
-    arms = np.zeros(0) if changing else np.bincount(preferred[second], minlength=deployed.n_arms)
-    return Reference((*of_contexts, *of_policy), edges, counts, arms.astype(np.int64))
+    arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
+    arms = np.zeros(0) if arms_vary else np.bincount(preferred[second], minlength=deployed.n_arms)
+    return Reference((*context_scores, *policy_scores), edges, counts, arms.astype(np.int64))
 
 
 def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
@@ -121,43 +126,49 @@ def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArr
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
-def _cuts(values: FloatArray) -> FloatArray:
-    """Return edges of bins of about equal counts, halfway between neighbouring values and never at a value.
+def _bin_edges(values: FloatArray) -> FloatArray:
+    """Return edges of bins with about equal counts. Edges are halfway between neighbouring values.
 
-    A value that many contexts share has an edge on both sides, so that other values fall into other bins.
+    A value that many contexts have gets an edge on both sides, so that other values are in other bins.
     """
     distinct = np.unique(values)
     ordered = np.sort(values)
     below = (np.arange(1, _REFERENCE_BINS) * len(ordered)) // _REFERENCE_BINS
-    cuts = []
+    edge_lists = []
     for lower, upper in zip(ordered[below - 1], ordered[below], strict=True):
         if lower < upper:
-            cuts.append(0.5 * (lower + upper))
+            edge_lists.append(0.5 * (lower + upper))
             continue
-        at = int(np.searchsorted(distinct, lower))
-        margin = _BESIDE * (1.0 + abs(float(lower)))
-        cuts.append(0.5 * (lower + distinct[at - 1]) if at > 0 else lower - margin)
-        cuts.append(0.5 * (lower + distinct[at + 1]) if at + 1 < len(distinct) else lower + margin)
-    return np.unique(np.array(cuts))
+        index = int(np.searchsorted(distinct, lower))
+        margin = _EDGE_MARGIN * (1.0 + abs(float(lower)))
+        edge_lists.append(0.5 * (lower + distinct[index - 1]) if index > 0 else lower - margin)
+        edge_lists.append(0.5 * (lower + distinct[index + 1]) if index + 1 < len(distinct) else lower + margin)
+    return np.unique(np.array(edge_lists))
 
 
-_BINS = 10  # bins of p-values that the gamblers bet on
-_PRIOR = 0.5  # rounds that each bin starts with (Krichevsky, Trofimov)
+#: Number of bins of p-values that gamblers bet on.
+_P_VALUE_BINS = 10
+#: Count that each bin starts with (Krichevsky, Trofimov).
+_PRIOR_COUNT = 0.5
+#: Round in which the second gambler starts.
 _FIRST_RESTART = 64
-_ARMS = "arm"
-_MOST_SHOWN = 5  # scores, arms and kinds of warnings that a report prints
+#: Name of the test of arms.
+_ARM_SCORE = "arm"
+#: Maximum number of scores, arms and kinds of warnings that a report prints.
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class ScoreReport:
     """The result of the monitor for one summary score, or for the arms."""
 
+    #: Name of the score.
     name: str
-    #: True if it differs from training.
-    left: bool
-    #: The round in which the test found that, counted from 1; None before.
+    #: True if the score was found to differ from training.
+    changed: bool
+    #: The round in which this was found, counted from 1; None before.
     since: int | None
-    #: The logarithm of the test's capital now, in units of the threshold: 1 or more is an alarm.
+    #: The logarithm of the test's present capital, divided by the threshold; 1 or more is an alarm.
     evidence: float
 
 
@@ -165,13 +176,15 @@ class ScoreReport:
 class MonitorReport:
     """The counts of a monitor, and its alarms."""
 
+    #: Number of rounds.
     rounds: int
     #: True if arriving contexts differ from training.
-    contexts_left: bool
-    #: True if the frequencies of preferred arms differ.
-    arms_left: bool
-    #: The names of the scores that differ, those with the strongest evidence first.
+    contexts_changed: bool
+    #: True if the frequencies of preferred arms differ from training.
+    arms_changed: bool
+    #: Names of the scores that differ from training, the strongest evidence first.
     reasons: tuple[str, ...]
+    #: Result for each score.
     scores: tuple[ScoreReport, ...]
     #: The number of times that each arm was chosen.
     arm_counts: dict[str, int]
@@ -181,28 +194,28 @@ class MonitorReport:
     @property
     def alarm(self) -> bool:
         """True if anything differs from training."""
-        return self.contexts_left or self.arms_left
+        return self.contexts_changed or self.arms_changed
 
     def __repr__(self) -> str:
-        def listed(counts: dict[str, int]) -> str:
-            most = Counter(counts).most_common(_MOST_SHOWN)
-            return ", ".join(f"{name} {count:,}" for name, count in most) or "none"
+        def format_counts(counts: dict[str, int]) -> str:
+            largest = Counter(counts).most_common(_MAX_SHOWN)
+            return ", ".join(f"{name} {count:,}" for name, count in largest) or "none"
 
-        state = f"differ from training ({', '.join(self.reasons[:_MOST_SHOWN])})" if self.alarm else "as in training"
+        state = f"differ from training ({', '.join(self.reasons[:_MAX_SHOWN])})" if self.alarm else "as in training"
         return (
-            f"{self.rounds:,} rounds: contexts and arms {state}\narms chosen: {listed(self.arm_counts)}\n"
-            f"rows with warnings: {listed(self.warnings)}"
+            f"{self.rounds:,} rounds: contexts and arms {state}\narms chosen: {format_counts(self.arm_counts)}\n"
+            f"rows with warnings: {format_counts(self.warnings)}"
         )
 
 
 class Monitor:
-    """Decides through a deployed policy and compares its contexts with training: ``deployed.monitor()``.
+    """A deployed policy that also compares its contexts and arms with training: ``deployed.monitor()``.
 
-    Threads may share it. Each process has its own, and its bound on false alarms holds for this process.
+    Threads may share a monitor. Each process has its own, for which the bound on false alarms holds.
 
     Args:
         deployed: the ``DeployedPolicy``, exported with reference contexts.
-        false_alarms: the probability of an alarm while contexts are as in training, over all time.
+        false_alarms: bound on the probability of ever raising an alarm while contexts are as in training.
         seed: seed of the monitor's random draws; random by default.
     """
 
@@ -210,76 +223,76 @@ class Monitor:
         between_0_and_1("false_alarms", false_alarms)
         if deployed.reference is None:
             raise InvalidInput(
-                "the policy was exported without reference contexts, so there is nothing to compare with; export it "
-                "with pair=pair, or with reference=contexts of the domain that it acts in (at least 64)"
+                "the policy was exported without reference contexts; export it with pair=pair, or with "
+                "reference=contexts of the domain that it acts in (at least 64)"
             )
         self.deployed = deployed
         reference = deployed.reference
         self._lock = threading.Lock()
         self._random = np.random.default_rng(seed)
         self._edges = reference.edges
-        watched = [reference.counts]
+        counts = [reference.counts]
         names, levels = list(reference.names), [false_alarms / 2 / len(reference.names)] * len(reference.names)
-        self._arms = len(reference.arms) > 1
-        if self._arms:
-            width = max(reference.counts.shape[1], len(reference.arms))
-            watched = [_pad(reference.counts, width), _pad(reference.arms[None], width)]
-            names, levels = [*names, _ARMS], [*levels, false_alarms / 2]
+        self._has_arm_score = len(reference.arms) > 1
+        if self._has_arm_score:
+            n_bins = max(reference.counts.shape[1], len(reference.arms))
+            counts = [_pad(reference.counts, n_bins), _pad(reference.arms[None], n_bins)]
+            names, levels = [*names, _ARM_SCORE], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]
         self._names = tuple(names)
         self._threshold = -np.log(levels)
-        self._pool: IntArray = np.concatenate(watched)
+        self._counts: IntArray = np.concatenate(counts)
         self._rounds = 0
         self._since: IntArray = np.zeros(len(names), np.int64)
-        self._every = np.arange(len(names))
-        self._totals: IntArray = self._pool.sum(axis=1)
-        self._played: FloatArray = np.zeros((1, 1))  # rounds since each gambler started
-        self._bets: IntArray = np.zeros((1, len(names), _BINS), np.int64)
-        self._capital: FloatArray = np.zeros((1, len(names)))  # logarithms
+        self._indices = np.arange(len(names))
+        self._totals: IntArray = self._counts.sum(axis=1)
+        self._rounds_played: FloatArray = np.zeros((1, 1))  # since each gambler started
+        self._bin_counts: IntArray = np.zeros((1, len(names), _P_VALUE_BINS), np.int64)
+        self._log_capital: FloatArray = np.zeros((1, len(names)))
         self._largest: FloatArray = np.zeros(len(names))
         self._arm_counts: Counter[str] = Counter(dict.fromkeys(deployed.arm_names, 0))
         self._warnings: Counter[str] = Counter()
 
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
-        """Decide as ``DeployedPolicy.decide`` does, with its options, and count the row."""
+        """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
         decision, read = self.deployed.decide_with(row, available, **options)
         means, bonuses = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
         scored = summary_scores(self.deployed, read.contexts, means, bonuses)
         with self._lock:
             self._arm_counts.update([decision.arm_name] if read.single else decision.arm_name)
             self._warnings.update(kind for row in read.warnings for kind in {warning.kind for warning in row})
-            self._see(*scored)
+            self._observe(*scored)
         return decision
 
-    def see(self, contexts: AnyArray) -> None:
-        """Count contexts (n, ...) that were decided on elsewhere."""
+    def observe(self, contexts: AnyArray) -> None:
+        """Update the tests with contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
-        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_units(rows))
+        scored = summary_scores(self.deployed, rows, *self.deployed.frozen.score_in_reward_units(rows))
         with self._lock:
-            self._see(*scored)
+            self._observe(*scored)
 
     def report(self) -> MonitorReport:
-        """Return the counts so far."""
+        """Return the state of the tests and the counts so far."""
         with self._lock:
             evidence = self._evidence() / self._threshold
-            left: BoolArray = self._since > 0
+            changed: BoolArray = self._since > 0
             scores = tuple(
                 ScoreReport(
                     name=name,
-                    left=bool(left[at]),
-                    since=int(self._since[at]) or None,
-                    evidence=float(evidence[at]),
+                    changed=bool(changed[index]),
+                    since=int(self._since[index]) or None,
+                    evidence=float(evidence[index]),
                 )
-                for at, name in enumerate(self._names)
+                for index, name in enumerate(self._names)
             )
-            order = sorted(np.flatnonzero(left), key=lambda at: -self._largest[at] / self._threshold[at])
-            of_arms = self._arms and bool(left[-1])
+            order = sorted(np.flatnonzero(changed), key=lambda index: -self._largest[index] / self._threshold[index])
+            arms_changed = self._has_arm_score and bool(changed[-1])
             return MonitorReport(
                 rounds=self._rounds,
-                contexts_left=bool(left[: len(left) - self._arms].any()),
-                arms_left=of_arms,
-                reasons=tuple(self._names[at] for at in order),
+                contexts_changed=bool(changed[: len(changed) - self._has_arm_score].any()),
+                arms_changed=arms_changed,
+                reasons=tuple(self._names[index] for index in order),
                 scores=scores,
                 arm_counts=dict(self._arm_counts),
                 warnings=dict(self._warnings),
@@ -287,51 +300,54 @@ class Monitor:
 
     @property
     def alarm(self) -> bool:
-        """True once anything differs from training."""
+        """True if anything was found to differ from training."""
         return bool(self._since.any())
 
-    def _see(self, scores: FloatArray, preferred: IntArray) -> None:
-        bins = bins_of(scores, self._edges)
-        if self._arms:
+    def _observe(self, scores: FloatArray, preferred: IntArray) -> None:
+        """Update the tests with the scores (n, J) and preferred arms (n,) of contexts."""
+        bins = find_bins(scores, self._edges)
+        if self._has_arm_score:
             bins = np.concatenate([bins, preferred[:, None]], axis=1)
-        coins = self._random.random(bins.shape)
-        for row, coin in zip(bins, coins, strict=True):
-            self._bet(row, coin)
+        uniforms = self._random.random(bins.shape)
+        for row, uniform in zip(bins, uniforms, strict=True):
+            self._update_test(row, uniform)
 
-    def _bet(self, bins: IntArray, coins: FloatArray) -> None:
-        """Play one round, with the bin of every score and a uniform number for each."""
-        # The smoothed conformal p-value: the fraction of contexts so far, including this one, in higher bins, plus a
-        # uniform part of the fraction in the same bin.
-        counts = self._pool[self._every, bins]
-        above = self._totals - self._pool.cumsum(axis=1)[self._every, bins]
-        self._pool[self._every, bins] = counts + 1
+    def _update_test(self, bins: IntArray, uniforms: FloatArray) -> None:
+        """Update the tests with one round: the bin of every score, (J,), and uniform random numbers, (J,)."""
+        # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
+        # uniform random part of the fraction in the same bin.
+        counts = self._counts[self._indices, bins]
+        above = self._totals - self._counts.cumsum(axis=1)[self._indices, bins]
+        self._counts[self._indices, bins] = counts + 1
         self._totals += 1
-        p_values = (above + coins * (counts + 1)) / self._totals
-        cells = np.minimum((p_values * _BINS).astype(np.int64), _BINS - 1)
-        bets = self._bets[:, self._every, cells]
-        self._capital += np.log((bets + _PRIOR) * _BINS / (self._played + _BINS * _PRIOR))
-        self._bets[:, self._every, cells] = bets + 1
-        self._played += 1
+        p_values = (above + uniforms * (counts + 1)) / self._totals
+        cells = np.minimum((p_values * _P_VALUE_BINS).astype(np.int64), _P_VALUE_BINS - 1)
+        bets = self._bin_counts[:, self._indices, cells]
+        total = self._rounds_played + _P_VALUE_BINS * _PRIOR_COUNT
+        self._log_capital += np.log((bets + _PRIOR_COUNT) * _P_VALUE_BINS / total)
+        self._bin_counts[:, self._indices, cells] = bets + 1
+        self._rounds_played += 1
         self._rounds += 1
         evidence = self._evidence()
         np.maximum(self._largest, evidence, out=self._largest)
-        over = evidence >= self._threshold
-        if over.any():
-            self._since[over & (self._since == 0)] = self._rounds
+        exceeds = evidence >= self._threshold
+        if exceeds.any():
+            self._since[exceeds & (self._since == 0)] = self._rounds
         if self._rounds >= _FIRST_RESTART and self._rounds & (self._rounds - 1) == 0:  # a power of two
-            self._played = np.concatenate([self._played, [[0.0]]])
-            self._bets = np.concatenate([self._bets, np.zeros((1, *self._bets.shape[1:]), np.int64)])
-            self._capital = np.concatenate([self._capital, np.zeros((1, len(bins)))])
+            self._rounds_played = np.concatenate([self._rounds_played, [[0.0]]])
+            self._bin_counts = np.concatenate([self._bin_counts, np.zeros((1, *self._bin_counts.shape[1:]), np.int64)])
+            self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
     def _evidence(self) -> FloatArray:
-        """Return the logarithm of the mixed capital of every score, (J,)."""
-        started = np.arange(1.0, len(self._capital) + 1.0)
+        """Return the logarithm of the weighted mean of all gamblers' capital for every score, (J,)."""
+        started = np.arange(1.0, len(self._log_capital) + 1.0)
         weights = 1.0 / (started * (started + 1.0))
-        kept_back = 1.0 / (len(started) + 1.0)  # the weight of the gamblers who have not started, with a capital of 1
-        largest = np.maximum(self._capital.max(axis=0), 0.0)
-        mixed = weights @ np.exp(self._capital - largest) + kept_back * np.exp(-largest)
-        return np.log(mixed) + largest
+        reserved = 1.0 / (len(started) + 1.0)  # weight of the gamblers who have not started, whose capital is 1
+        largest = np.maximum(self._log_capital.max(axis=0), 0.0)
+        mixture = weights @ np.exp(self._log_capital - largest) + reserved * np.exp(-largest)
+        return np.log(mixture) + largest
 
 
-def _pad(counts: IntArray, width: int) -> IntArray:
-    return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
+def _pad(counts: IntArray, n_bins: int) -> IntArray:
+    """Return counts (J, n_bins), with zeros in further bins."""
+    return np.pad(counts, ((0, 0), (0, n_bins - counts.shape[1])))

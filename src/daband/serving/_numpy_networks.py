@@ -1,12 +1,13 @@
-"""Trained encoders in numpy, for contexts of one domain.
+"""Run trained encoders in numpy, for contexts of one domain.
 
-A deployed policy decides on one row at a time, for which the calls of a framework take longer than its arithmetic.
-Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
+A deployed policy decides on one row at a time. For one row, the overhead of calls of a framework is larger than the
+arithmetic. Batch norms are folded into the layers before them when the policy is frozen (``freeze_encoder``), and
 convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 
-Convolutions use Toom and Cook's multiplication of polynomials (Winograd's minimal filtering): ``_TILE`` rows of the
-result are coefficients of a product of two polynomials. From the values of both polynomials at side + _TILE - 1 points
-they take 8 products of rows instead of 20 for a 5 x 5 kernel. The rounding error is about three times as large.
+Convolutions use the Toom-Cook multiplication of polynomials (Winograd's minimal filtering). ``_TILE`` rows of the
+result are coefficients of a product of two polynomials, and follow from the values of both polynomials at side + _TILE
+- 1 points. For a 5 x 5 kernel, this takes 8 products of rows instead of 20. The rounding error is about three times as
+large.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ __all__ = [
 
 Float32Array = npt.NDArray[np.float32]
 
-_BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
-#: Largest number of patches that are multiplied at a time: they and their products stay in the cache.
-_PATCHES = 1024
+#: The number that pixels of type uint8 are divided by.
+_MAX_BYTE = np.float32(255.0)
+_ZERO = np.float32(0.0)
+#: Maximum number of patches that are multiplied at a time, so that they and their products stay in the cache.
+_MAX_PATCHES = 1024
 #: Rows of a convolution that are computed together.
 _TILE = 4
-#: The points of the polynomials, and infinity. More or larger points have larger rounding errors.
+#: The points at which polynomials are evaluated, in addition to infinity. More or larger points would increase the
+#: rounding error.
 _POINTS = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
 
 
 class Network(Protocol):
-    """Maps contexts (n, *C) to features (n, d) of unit norm. A file holds ``settings`` and ``arrays``."""
+    """A trained network from contexts (n, *C) to features (n, d). A file has its ``settings`` and ``arrays``."""
 
+    #: Number of features, d.
     dimension: int
 
     @property
@@ -52,7 +57,7 @@ class Network(Protocol):
         ...
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        """Raise ``ValueError`` if contexts of this shape do not fit."""
+        """Raise ``ValueError`` if the network does not take contexts of this shape."""
         ...
 
 
@@ -63,8 +68,8 @@ class _DenseNetwork:
         self.settings, self.arrays = settings, arrays
         n_layers = int(settings["layers"])
         if not 1 <= n_layers <= len(arrays):
-            raise ValueError(f"there are {n_layers} layers")
-        #: Weights (inputs, outputs) and biases: a row times a matrix then reads memory in order.
+            raise ValueError(f"the number of layers is {n_layers}")
+        #: Weights (inputs, outputs) and biases. In this layout, a product with a row reads memory in order.
         self.layers: list[tuple[Float32Array, Float32Array]] = []
         for number in range(n_layers):
             weight, bias = arrays[f"dense.{number}.weight"], arrays[f"dense.{number}.bias"]
@@ -73,28 +78,28 @@ class _DenseNetwork:
                 raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
             if self.layers and len(self.layers[-1][1]) != weight.shape[1]:
                 outputs = len(self.layers[-1][1])
-                raise ValueError(f"a layer of {outputs} outputs stands before one of {weight.shape[1]} inputs")
+                raise ValueError(f"a layer has {weight.shape[1]} inputs, but the layer before it has {outputs} outputs")
             self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
         self.inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
 
-    def latent(self, rows: Float32Array) -> FloatArray:
-        """Return features (n, d) from inputs of the first layer, (n, inputs)."""
+    def dense_features(self, rows: Float32Array) -> FloatArray:
+        """Return features (n, d) of unit norm from inputs of the first layer, (n, inputs)."""
         hidden = rows[0] if len(rows) == 1 else rows  # products with a vector are faster than with a matrix of one row
         for number, (weight, bias) in enumerate(self.layers):
             if number:
                 np.maximum(hidden, _ZERO, out=hidden)
             hidden = hidden.dot(weight)
             hidden += bias
-        latent: FloatArray = hidden.astype(np.float64)
+        features: FloatArray = hidden.astype(np.float64)
         if len(rows) == 1:
-            latent /= max(math.sqrt(latent.dot(latent)), 1e-12)
-            return latent[None]
-        latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
-        return latent
+            features /= max(math.sqrt(features.dot(features)), 1e-12)
+            return features[None]
+        features /= np.maximum(np.sqrt(np.einsum("nd,nd->n", features, features)), 1e-12)[:, None]
+        return features
 
 
 class MlpNetwork(_DenseNetwork):
-    """The encoder ``mlp``: contexts are flattened, standardised if they were in training, and pass dense layers."""
+    """The encoder ``mlp``: dense layers on flattened contexts, which are standardised if they were in training."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         super().__init__(settings, arrays)
@@ -108,13 +113,13 @@ class MlpNetwork(_DenseNetwork):
             raise ValueError(f"the network takes {self.inputs} numbers, contexts have shape {shape}")
 
     def folded(self) -> list[FloatArray]:
-        """Return matrices of all layers, (inputs + 1, m), with the bias as the last row and the input's scale folded.
+        """Return a matrix (inputs + 1, m) per layer, with the bias as the last row and the input scale folded in.
 
-        All but the last layer also have an output that is 1, the bias's input of the next, and further ones that are 0:
-        products are faster with columns in multiples of eight.
+        All layers but the last have an additional output 1, which the bias of the next layer is multiplied by. Further
+        outputs are 0, because products are faster if the number of columns is a multiple of eight.
         """
         if len(self.layers) < 2:
-            raise ValueError("a single layer has no limits")
+            raise ValueError("a network with a single layer cannot be folded")
         matrices: list[FloatArray] = []
         rows = self.inputs + 1
         for weight, bias in self.layers:
@@ -132,21 +137,21 @@ class MlpNetwork(_DenseNetwork):
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
-            rows = rows / _BYTE
+            rows = rows / _MAX_BYTE
         if self._scale is not None and self._shift is not None:
-            rows = rows * self._scale  # in double precision: raw columns may have large offsets
+            rows = rows * self._scale  # in double precision, because raw columns may have large offsets
             rows += self._shift
-        return self.latent(rows.astype(np.float32))
+        return self.dense_features(rows.astype(np.float32))
 
 
 class ConvNetwork(_DenseNetwork):
-    """The encoder ``conv``: convolutions, ReLU and 2x2 pooling over images (channels, height, width), dense layers."""
+    """The encoder ``conv``: convolutions with ReLU and 2x2 pooling of images (C, H, W), then dense layers."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         super().__init__(settings, arrays)
         self._pooled = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
         if not 1 <= int(settings["convolutions"]) <= len(arrays):
-            raise ValueError(f"there are {settings['convolutions']} convolutions")
+            raise ValueError(f"the number of convolutions is {settings['convolutions']}")
         self._kernels = []
         for index in range(int(settings["convolutions"])):
             weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
@@ -158,10 +163,10 @@ class ConvNetwork(_DenseNetwork):
                 or not weight.size
             ):
                 raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
-            self._kernels.append((_at_points(weight), np.ascontiguousarray(bias)))
+            self._kernels.append((_evaluate_kernel(weight), np.ascontiguousarray(bias)))
         # The division of bytes by 255 is folded into the first kernel.
         kernel, bias = self._kernels[0]
-        self._byte_kernels = [(kernel / _BYTE, bias), *self._kernels[1:]]
+        self._byte_kernels = [(kernel / _MAX_BYTE, bias), *self._kernels[1:]]
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
@@ -190,30 +195,32 @@ class ConvNetwork(_DenseNetwork):
         return MlpNetwork(self.settings, dense)
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        return self.latent(np.stack([self.maps(image) for image in contexts]))
+        return self.dense_features(np.stack([self.maps(image) for image in contexts]))
 
     def maps(self, image: AnyArray) -> Float32Array:
         """Return the pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
         for kernel, bias in self._byte_kernels if image.dtype == np.uint8 else self._kernels:
             maps = _pooled_convolution(maps, kernel)
-            maps += bias  # the same for the four that were pooled
+            maps += bias  # after pooling, because it is the same for all pooled pixels
             np.maximum(maps, _ZERO, out=maps)
         if self._pooled is not None:
             maps = _average_to(maps, self._pooled)
         return maps.reshape(-1)
 
 
-_ROWS = 1024
-_DEEPEST = 64
+#: Contexts that trees are evaluated on at a time.
+_BATCH_ROWS = 1024
+#: Maximum depth of a tree.
+_MAX_DEPTH = 64
 
 
 class TreeNetwork:
-    """Regression trees that map contexts to the sum of each model's trees, and a constant 1 for the bonuses.
+    """Regression trees: features are the sum of the trees of each model, and a constant 1 for the bonuses.
 
-    Node i sends a context to ``children[0, i]`` if its number ``feature[i]`` is at most ``threshold[i]``, else to
-    ``children[1, i]``; a leaf is its own child and has a ``value``. ``roots`` (models, trees) names the first nodes,
-    0 for none: node 0 is a leaf of value 0. ``base`` (models,) is added to the values.
+    The child of node i is ``children[0, i]`` if feature ``feature[i]`` of the context is at most ``threshold[i]``, else
+    ``children[1, i]``. A leaf is its own child and has a ``value``. ``roots`` (models, trees) are the first nodes; 0
+    means no tree, because node 0 is a leaf with value 0. ``base`` (models,) is added to the sums.
     """
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
@@ -223,16 +230,16 @@ class TreeNetwork:
         self._threshold, self._value, self._base = (arrays[name] for name in ("threshold", "value", "base"))
         nodes = len(self._feature)
         self._depth = int(arrays["depth"][0])
-        whole = {"feature": self._inputs, "children": nodes, "roots": nodes}
-        for name, limit in whole.items():
+        limits = {"feature": self._inputs, "children": nodes, "roots": nodes}
+        for name, limit in limits.items():
             array = arrays[name]
             if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < limit):
-                raise ValueError(f"{name} of the trees must lie in 0..{limit - 1}")
+                raise ValueError(f"{name} of the trees must be in 0..{limit - 1}")
         for name in ("threshold", "value", "base"):
             if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
                 raise ValueError(f"{name} of the trees must be finite numbers")
         sizes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
-        if set(sizes) != {(nodes,)} or len(self._children) != 2 or not nodes or not 0 < self._depth <= _DEEPEST:
+        if set(sizes) != {(nodes,)} or len(self._children) != 2 or not nodes or not 0 < self._depth <= _MAX_DEPTH:
             raise ValueError(f"trees of {sizes} nodes and a depth of {self._depth}")
         if self._roots.ndim != 2 or self._base.shape != (len(self._roots),):
             raise ValueError(f"roots have shape {self._roots.shape}, base {self._base.shape}")
@@ -246,17 +253,17 @@ class TreeNetwork:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
             rows = rows / 255.0
-        out = np.ones((len(rows), self.dimension))
-        for start in range(0, len(rows), _ROWS):
-            part = rows[start : start + _ROWS]
+        output = np.ones((len(rows), self.dimension))
+        for start in range(0, len(rows), _BATCH_ROWS):
+            part = rows[start : start + _BATCH_ROWS]
             row = np.arange(len(part))[:, None]
             node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
             for _ in range(self._depth):
                 right = part[row, self._feature[node]] > self._threshold[node]
                 node = self._children[right.astype(np.int64), node]
             sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
-            out[start : start + _ROWS, :-1] = self._base + sums
-        return out
+            output[start : start + _BATCH_ROWS, :-1] = self._base + sums
+        return output
 
 
 def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
@@ -269,7 +276,7 @@ def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
 
 
 class OnnxNetwork:
-    """An encoder without a numpy form, such as a pretrained backbone or a custom module, run by onnxruntime."""
+    """An encoder that onnxruntime runs, such as a pretrained backbone or a custom module."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         from daband._input_encoders import OnnxProgram
@@ -277,9 +284,9 @@ class OnnxNetwork:
         self.settings, self.arrays = settings, arrays
         self._shape = tuple(int(size) for size in settings["context_shape"])
         self._program = OnnxProgram(bytes(arrays["program"]), single=bool(settings["single"]))
-        taken = [shape[1:] for _, shape in self._program.inputs]
-        if taken != [list(self._shape)]:  # before anything of a size that only the header states is made
-            raise ValueError(f"the header has contexts of shape {self._shape}, the program takes {taken}")
+        input_shapes = [shape[1:] for _, shape in self._program.inputs]
+        if input_shapes != [list(self._shape)]:  # checked before arrays of this size are allocated
+            raise ValueError(f"the header has contexts of shape {self._shape}, the program takes {input_shapes}")
         self.dimension = self(np.zeros((1, *self._shape))).shape[1]
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
@@ -287,14 +294,14 @@ class OnnxNetwork:
             raise ValueError(f"the encoder takes {self._shape}, contexts have shape {shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        rows = contexts / _BYTE if contexts.dtype == np.uint8 else contexts.astype(np.float32)
-        latent: FloatArray = self._program(rows).astype(np.float64)
-        latent /= np.maximum(np.linalg.norm(latent, axis=1, keepdims=True), 1e-12)
-        return latent
+        rows = contexts / _MAX_BYTE if contexts.dtype == np.uint8 else contexts.astype(np.float32)
+        features: FloatArray = self._program(rows).astype(np.float64)
+        features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+        return features
 
 
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
-    """Return the network that a file describes by the ``settings`` of its header and its named ``arrays``."""
+    """Return the network from the ``settings`` in a file's header and its named ``arrays``."""
     kinds: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork, "onnx": OnnxNetwork
     }  # fmt: skip
@@ -302,6 +309,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) ->
 
 
 def _check_float32(name: str, *arrays: AnyArray) -> None:
+    """Raise ``ValueError`` if an array is not of finite float32 numbers."""
     for array in arrays:
         if array.dtype != np.float32 or not np.isfinite(array).all():
             raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
@@ -309,12 +317,13 @@ def _check_float32(name: str, *arrays: AnyArray) -> None:
 
 @functools.cache
 def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return S (TILE, n), G (n, side) and B (n, n): TILE rows of x (n,) convolved with a kernel g are S (G g * B x)."""
+    """Return S (TILE, n), G (n, side), B (n, n) such that TILE outputs of a convolution of x by g are S (G g * B x)."""
     n = side + _TILE - 1
     if not 1 <= side <= len(_POINTS) - _TILE + 2:
         raise ValueError(f"a convolution has kernels of {side} x {side}")
 
     def powers(degree: int) -> FloatArray:
+        """Return the powers of the points below ``degree``; the last row is for the point at infinity."""
         return np.vstack([_POINTS[: n - 1, None] ** np.arange(degree), np.eye(degree)[-1]])
 
     return np.ascontiguousarray(powers(_TILE).T), powers(side), np.ascontiguousarray(np.linalg.inv(powers(n)).T)
@@ -322,52 +331,52 @@ def _toom_cook(side: int) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @functools.lru_cache(maxsize=64)
 def _row_sums(side: int, height: int) -> tuple[Float32Array, Float32Array]:
-    """Return the sums of rows before the products, (n * tiles, height), and after them, (TILE, n)."""
-    after, _, of_tile = _toom_cook(side)
+    """Return the matrices applied to rows before the products, (n * tiles, height), and after them, (TILE, n)."""
+    after, _, input_transform = _toom_cook(side)
     tiles = -(-(height - side + 1) // _TILE)
-    before = np.zeros((len(of_tile), tiles, tiles * _TILE + side - 1), np.float32)
+    before = np.zeros((len(input_transform), tiles, tiles * _TILE + side - 1), np.float32)
     for tile in range(tiles):
-        before[:, tile, tile * _TILE : tile * _TILE + len(of_tile)] = of_tile
+        before[:, tile, tile * _TILE : tile * _TILE + len(input_transform)] = input_transform
     return np.ascontiguousarray(before[:, :, :height]).reshape(-1, height), after.astype(np.float32)
 
 
-def _at_points(weight: Float32Array) -> Float32Array:
-    """Return a kernel (K, C, side, side) at all points, (n, side * C, K): a row of a patch is (column, channel)."""
+def _evaluate_kernel(weight: Float32Array) -> Float32Array:
+    """Return a kernel (K, C, side, side) evaluated at all points, (n, side * C, K)."""
     kernels, _, side, _ = weight.shape
     kernel = np.tensordot(_toom_cook(side)[1], weight.transpose(2, 3, 1, 0).astype(np.float64), axes=1)
     return np.ascontiguousarray(kernel.reshape(len(kernel), -1, kernels), np.float32)
 
 
 def _pooled_convolution(maps: Float32Array, kernel: Float32Array) -> Float32Array:
-    """Convolve maps (H, W, C) with a kernel at points and keep the largest of every 2x2: (H', W', K)."""
+    """Return the 2x2 max-pooled convolution (H', W', K) of maps (H, W, C) with a kernel from ``_evaluate_kernel``."""
     height, width, channels = maps.shape
     (points, length, kernels), side = kernel.shape, len(kernel) - _TILE + 1
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
-    out = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
-    at_once = max(1, _PATCHES // (2 * _TILE * columns))
-    for start in range(0, len(out), at_once):
-        pooled = out[start : start + at_once]
+    output = np.empty((-(-rows // 2), 2, columns, kernels), np.float32)
+    strips_per_step = max(1, _MAX_PATCHES // (2 * _TILE * columns))
+    for start in range(0, len(output), strips_per_step):
+        pooled = output[start : start + strips_per_step]
         tiles = len(pooled)
         part = maps[_TILE * start : _TILE * (start + tiles) + side - 1].reshape(-1, width * channels)
         before, after = _row_sums(side, len(part))
         strips: Float32Array = before @ part
-        # A row of a patch is contiguous in memory: pixels of a row, with their channels, are next to each other.
+        # A row of a patch is contiguous in memory, because the channels of a pixel and the pixels of a row are.
         shape, down = (points, tiles, 2 * columns, length), 4 * width * channels
         patches: Float32Array = np.ndarray(shape, np.float32, strips, 0, (tiles * down, down, 4 * channels, 4))
         products = patches.reshape(points, -1, length) @ kernel
-        four = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, kernels)
-        larger = np.maximum(four[:, 0], four[:, 1])
+        convolved = (after @ products.reshape(points, -1)).reshape(2, 2, tiles, columns, 2, kernels)
+        larger = np.maximum(convolved[:, 0], convolved[:, 1])
         np.maximum(larger[:, :, :, 0], larger[:, :, :, 1], out=pooled.swapaxes(0, 1))
-    return out.reshape(-1, columns, kernels)[:rows]
+    return output.reshape(-1, columns, kernels)[:rows]
 
 
 def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
-    """Average maps (H, W, K) to (h, w, K), with the cells of torch's adaptive average pooling."""
+    """Return maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling does."""
     for axis, size in enumerate(shape):
         length = maps.shape[axis]
-        share = np.zeros((size, length), np.float32)
-        for at in range(size):
-            first, behind = at * length // size, -(-(at + 1) * length // size)
-            share[at, first:behind] = 1.0 / (behind - first)
-        maps = np.moveaxis(np.tensordot(share, maps, axes=(1, axis)), 0, axis)
+        weights = np.zeros((size, length), np.float32)
+        for index in range(size):
+            first, stop = index * length // size, -(-(index + 1) * length // size)
+            weights[index, first:stop] = 1.0 / (stop - first)
+        maps = np.moveaxis(np.tensordot(weights, maps, axes=(1, axis)), 0, axis)
     return np.ascontiguousarray(maps)

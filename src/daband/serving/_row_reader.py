@@ -1,4 +1,4 @@
-"""Read the rows for ``decide``: a mapping, a pandas or polars row or frame, an array, image files, or a batch."""
+"""Read the rows that ``decide`` takes: mappings, pandas or polars rows or frames, arrays, and image files."""
 
 from __future__ import annotations
 
@@ -17,51 +17,62 @@ from daband._table_transform import FAR, RowWarning, TableRows
 from daband.errors import InvalidInput
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
-_BYTES = (bytes, bytearray, memoryview)
-_FAR_SQUARE = FAR * FAR
-_LARGEST_PIXEL = 2.0
-#: Largest ratio of the resized side to the context's side: larger images would only fill memory.
-_MOST_TIMES = 16
-#: For at most 64 numbers, ``math.hypot`` takes less time than ``np.errstate``.
-_SHORT, _LARGE = 64, 1e100
-#: Numbers of one array that are named in warnings; the rest are counted.
-_MOST_NAMED = 8
+_BYTE_TYPES = (bytes, bytearray, memoryview)
+_FAR_SQUARED = FAR * FAR
+#: Floating-point pixels above this number are assumed to be in 0..255 instead of 0..1.
+_MAX_PIXEL = 2.0
+#: Maximum ratio of the side of the resized image to the side of the crop; more would only use memory.
+_MAX_REDUCTION = 16
+#: Largest number of features for which ``math.hypot`` takes less time than ``np.errstate``.
+_MAX_FAST_NUMBERS = 64
+#: Distances below this number can be squared without an overflow.
+_MAX_FAST_DISTANCE = 1e100
+#: Maximum number of features of a row with a warning each; the others are counted in one more warning.
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
 class ImageRule:
-    """Turns an image file into a context: both sides are resized to ``resize``, then the centre ``crop`` is taken.
+    """The layout of image contexts, and the resizing and cropping of image files."""
 
-    Without ``resize`` an image must have the size of a context. ``layout`` is the order of a context's axes:
-    "channels_first", "channels_last" or "grey".
-    """
-
+    #: Order of the axes of a context: "channels_first", "channels_last" or "grey".
     layout: str
+    #: Side in pixels to which both sides of an image are resized; None if images must have the size of a context.
     resize: int | None = None
+    #: Side in pixels of the centre crop after resizing.
     crop: int | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in ("channels_first", "channels_last", "grey"):
-            raise ValueError(f"images lie {self.layout!r}")
+            raise ValueError(f"the layout of images is {self.layout!r}")
         if (self.resize is None) != (self.crop is None):
-            raise ValueError("images are resized and cropped, or neither")
+            raise ValueError("resize and crop must be given together")
         resize, crop = self.resize or 1, self.crop or 1
-        if not 1 <= crop <= resize <= _MOST_TIMES * crop:
-            raise ValueError(f"images are resized to {self.resize} and cropped to {self.crop}")
+        if not 1 <= crop <= resize <= _MAX_REDUCTION * crop:
+            raise ValueError(f"images cannot be resized to {self.resize} and cropped to {self.crop}")
 
 
 class ReadRows(NamedTuple):
-    """Contexts (n, *shape) and the warnings of each; ``single`` is True if one row was given, not a batch of one."""
+    """The contexts of one row or of a batch, with warnings."""
 
+    #: Contexts, (n, *shape).
     contexts: AnyArray
+    #: Warnings of each row.
     warnings: list[tuple[RowWarning, ...]]
+    #: True if one row was given, instead of a batch.
     single: bool
 
 
 class RowReader:
-    """Reads rows for contexts of one shape; (K, *shape) with one context per arm.
+    """Converts rows to contexts, checks them, and warns about values that are unusual in training.
 
-    ``ranges`` are centre and standard deviation of each number of a context in training; None if they are not known.
+    Args:
+        shape: shape of the input of one decision: a context, or one context per arm.
+        table: reads mappings; None if the policy has no table.
+        images: reads image files; None if contexts are not images.
+        ranges: mean and standard deviation of each feature in training, (d,) each; None if they are not known.
+        feature_names: names of the features, (d,) or empty.
+        largest_norm: largest norm of a context that is accepted.
     """
 
     def __init__(
@@ -77,13 +88,13 @@ class RowReader:
         self.shape = shape
         self.table = table
         self.images = images
-        #: The input of the only column, "image" or "text", if a row may be given without its name.
-        self._alone = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
+        #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
+        self._only_input = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
         self._names = tuple(feature_names)
         self._max_norm = max_norm
         self.ranges = ranges
         self._inverse: FloatArray | None = None
-        self._short: tuple[FloatArray, FloatArray] | None = None
+        self._fast_ranges: tuple[FloatArray, FloatArray] | None = None
         if ranges is not None:
             centre, scale = ranges
             if centre.shape != scale.shape or centre.ndim != 1 or np.prod(shape) % len(centre) or not (scale > 0).all():
@@ -91,71 +102,76 @@ class RowReader:
             self._inverse = 1.0 / scale
             with np.errstate(over="ignore"):
                 furthest = float(((max_norm + np.abs(centre)) * self._inverse).max())
-            if len(centre) == math.prod(shape) <= _SHORT and furthest < _LARGE:
-                self._short = centre, self._inverse
+            if len(centre) == math.prod(shape) <= _MAX_FAST_NUMBERS and furthest < _MAX_FAST_DISTANCE:
+                self._fast_ranges = centre, self._inverse
 
     def read(self, row: Any) -> ReadRows:
-        """Read one row or several, depending on the type."""
+        """Return the contexts and warnings of one row or of a batch, depending on the type of ``row``."""
         if type(row) is np.ndarray:
-            return self._array(row)
+            return self._read_array(row)
         if type(row) is dict and self.table is not None:  # the usual case
             context, warnings = self.table.read(row)
             if not warnings:
                 return ReadRows(context[None], [warnings], True)
         if isinstance(row, Mapping):
-            return _single(*self._mapping(row))
+            return _as_single(*self._read_mapping(row))
         if self._is_file(row):
-            return _single(*self._image(row))
+            return _as_single(*self._read_image(row))
         package = type(row).__module__.partition(".")[0]
         if package == "PIL":
             raise InvalidInput(
-                "the row is an image of Pillow; give its file's bytes or path, which are read as in training"
+                "row is a Pillow image; pass the bytes or the path of its file, so that it is read as in training"
             )
         if package in ("pandas", "polars"):
-            return self._frame(row, package)
+            return self._read_frame(row, package)
         if isinstance(row, list | tuple) and len(row):
             if isinstance(row[0], Mapping):
-                return _each(self._mapping, row)
+                return _read_batch(self._read_mapping, row)
             if self._is_file(row[0]):
-                return _each(self._image, row)
+                return _read_batch(self._read_image, row)
         if isinstance(row, str):
-            raise InvalidInput(f"a row is a mapping, an array or an image file's bytes, got the text {row[:40]!r}")
-        return self._array(as_numpy(row, "row"))
+            raise InvalidInput(f"row must be a mapping, an array or image bytes, got the text {row[:40]!r}")
+        return self._read_array(as_numpy(row, "row"))
 
     def _is_file(self, row: Any) -> bool:
-        return isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and bool(self.images or self._alone))
+        """Return True if the row is the bytes or path of a file, or a text for an encoder."""
+        is_text = isinstance(row, str) and bool(self.images or self._only_input)
+        return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
 
-    def _mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+    def _read_mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+        """Return the context and the warnings of a mapping from column to value."""
         if self.table is None:
             raise InvalidInput(
-                f"a row of columns was given, but the policy was exported without a table; give an array of shape "
-                f"{self.shape}, or export it again with pair=pair"
+                f"row is a mapping, but the policy was exported without a table; pass an array of shape {self.shape}, "
+                f"or export it again with pair=pair"
             )
         if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
-            raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
+            raise InvalidInput(f"the rows of a batch must all be mappings, got {type(row).__name__}")
         context, warnings = self.table.read(row)
         if warnings:
             with np.errstate(over="ignore", invalid="ignore"):
                 self._check_size(context)
         return context, warnings
 
-    def _frame(self, frame: Any, package: str) -> ReadRows:
+    def _read_frame(self, frame: Any, package: str) -> ReadRows:
+        """Return the contexts and warnings of a pandas row, or of a pandas or polars frame."""
         if package == "pandas" and type(frame).__name__ == "Series":
-            return _single(*self._mapping(frame.to_dict()))
+            return _as_single(*self._read_mapping(frame.to_dict()))
         if type(frame).__name__ != "DataFrame":
-            raise InvalidInput(f"a row of {package} is a DataFrame or a row of one, got {type(frame).__name__}")
+            raise InvalidInput(f"row must be a {package} DataFrame or a row of one, got {type(frame).__name__}")
         rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
         if not rows:
             raise InvalidInput("the frame has no rows")
-        return _each(self._mapping, rows)
+        return _read_batch(self._read_mapping, rows)
 
-    def _array(self, array: AnyArray) -> ReadRows:
+    def _read_array(self, array: AnyArray) -> ReadRows:
+        """Return the contexts and warnings of an array with one row or a batch."""
         single = array.shape == self.shape
         if not single and array.shape[1:] != self.shape:
-            raise InvalidInput(self._other_shape(array.shape))
+            raise InvalidInput(self._describe_shape(array.shape))
         rows = array[None] if single else array
         if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
-            return ReadRows(rows, [self._checked(array)], True)
+            return ReadRows(rows, [self._find_warnings(array)], True)
         if not len(rows):
             raise InvalidInput("the batch has no rows")
         if rows.dtype == np.uint8:
@@ -163,59 +179,61 @@ class RowReader:
         if rows.dtype not in (_FLOAT64, _FLOAT32):
             rows = as_numpy(rows, "row").astype(np.float64)
         if single:
-            return ReadRows(rows, [self._checked(rows[0])], True)
-        return _each(lambda one: (one, self._checked(one)), rows)._replace(contexts=rows)
+            return ReadRows(rows, [self._find_warnings(rows[0])], True)
+        return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(contexts=rows)
 
-    def _other_shape(self, shape: tuple[int, ...]) -> str:
+    def _describe_shape(self, shape: tuple[int, ...]) -> str:
+        """Return the message about an array of a wrong shape."""
         if 0 in shape:
             return "the batch has no rows"
-        several = ", ".join(["n", *map(str, self.shape)])
-        text = f"a row must have shape {self.shape}, several ({several}); got {shape}"
+        batch_shape = ", ".join(["n", *map(str, self.shape)])
+        text = f"row must have shape {self.shape}, or ({batch_shape}) for a batch, got {shape}"
         if self.table is not None:
-            return f"{text}. Or give a mapping with the columns {', '.join(self.table.names)}"
-        last = shape[-len(self.shape) :]
-        if last != self.shape and sorted(last) == sorted(self.shape):
-            return f"{text}: the same sizes in another order, so transpose it"
+            return f"{text}. Or pass a mapping with the columns {', '.join(self.table.names)}"
+        last_sizes = shape[-len(self.shape) :]
+        if last_sizes != self.shape and sorted(last_sizes) == sorted(self.shape):
+            return f"{text}: the sizes are in another order; transpose it"
         return text
 
-    def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
+    def _find_warnings(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """Return the warnings for one context of floating-point numbers."""
         flat: AnyArray = context if context.ndim == 1 else context.reshape(-1)
-        if self._short is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
-            apart = flat - self._short[0]
-            apart *= self._short[1]
+        if self._fast_ranges is not None and math.hypot(*flat.tolist()) <= self._max_norm:  # so that nothing overflows
+            distance = flat - self._fast_ranges[0]
+            distance *= self._fast_ranges[1]
             # Usually the sum of squares over all numbers is below the limit for one number.
-            if apart.dot(apart) <= _FAR_SQUARE:
+            if distance.dot(distance) <= _FAR_SQUARED:
                 return ()
         with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
             self._check_size(flat)
-            bright = self._too_bright(flat)
-            if bright:
-                return bright
+            brightness = self._brightness_warning(flat)
+            if brightness:
+                return brightness
             if self.ranges is None or self._inverse is None:
                 return ()
             if len(flat) != len(self._inverse):  # one context per arm
                 flat = flat.reshape(-1, len(self._inverse))
             outside = np.abs(flat - self.ranges[0]) * self._inverse > FAR
-        return self._far(flat, outside) if outside.any() else ()
+        return self._far_warnings(flat, outside) if outside.any() else ()
 
-    def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
-        """Return a warning if numbers of an image are 0..255 but not bytes, and training used bytes."""
+    def _brightness_warning(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1."""
         if self.images is None:
             return ()
         largest = float(flat.max())
-        if not _LARGEST_PIXEL < largest < np.inf:
+        if not _MAX_PIXEL < largest < np.inf:
             return ()
-        text = f"a pixel is {largest:g}, but floating-point pixels lie in [0, 1]; give bytes (uint8), or divide by 255"
+        text = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
         return (RowWarning("far_outside", "image", text),)
 
     def _check_size(self, flat: AnyArray) -> None:
         """Raise an error for numbers (d,) that are not finite, or whose norm is larger than the policy accepts."""
         if float(flat.dot(flat)) <= self._max_norm * self._max_norm:
             return
-        wrong = np.flatnonzero(~np.isfinite(flat))
-        if len(wrong):
-            raise InvalidInput(f"{self._name(int(wrong[0]))} of the row is {flat[wrong[0]]}; numbers must be finite")
+        invalid = np.flatnonzero(~np.isfinite(flat))
+        if len(invalid):
+            name = self._feature_name(int(invalid[0]))
+            raise InvalidInput(f"{name} of the row is {flat[invalid[0]]}; numbers must be finite")
         largest = float(np.abs(flat).max())
         norm = largest * float(np.linalg.norm(flat.astype(np.float64) / largest)) if largest else 0.0
         if norm > self._max_norm:
@@ -223,41 +241,44 @@ class RowReader:
                 f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
             )
 
-    def _far(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:
+    def _far_warnings(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:
+        """Return warnings about features that are far from their mean in training; ``outside`` marks them."""
         assert self.ranges is not None
         centre, scale = self.ranges
         warnings = []
-        for index in np.argwhere(outside)[:_MOST_NAMED]:
-            at, value = int(index[-1]), float(flat[tuple(index)])
-            name, apart = self._name(at), abs(value - centre[at]) / scale[at]
-            text = f"{name} is {value:g}, {apart:.3g} deviations from the mean of training, {centre[at]:g}"
+        for cell in np.argwhere(outside)[:_MAX_NAMED]:
+            index, value = int(cell[-1]), float(flat[tuple(cell)])
+            name, distance = self._feature_name(index), abs(value - centre[index]) / scale[index]
+            text = f"{name} is {value:g}, {distance:.3g} standard deviations from the training mean, {centre[index]:g}"
             warnings.append(RowWarning("far_outside", name, text))
-        more = int(outside.sum()) - len(warnings)
-        if more > 0:
-            warnings.append(RowWarning("far_outside", "", f"{more} more numbers are far outside what training saw"))
+        unnamed = int(outside.sum()) - len(warnings)
+        if unnamed > 0:
+            warnings.append(RowWarning("far_outside", "", f"{unnamed} more numbers are far from their training mean"))
         return tuple(warnings)
 
-    def _name(self, at: int) -> str:
-        return repr(self._names[at]) if at < len(self._names) else f"number {at}"
+    def _feature_name(self, index: int) -> str:
+        """Return the name of a feature for messages."""
+        return repr(self._names[index]) if index < len(self._names) else f"number {index}"
 
-    def _image(self, given: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
-        if self._alone and self.table is not None:
-            return self._mapping({self.table.names[0]: given})
+    def _read_image(self, file: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+        """Return the context and the warnings of an image file, or of a text for an encoder."""
+        if self._only_input and self.table is not None:
+            return self._read_mapping({self.table.names[0]: file})
         rule = self.images
         if rule is None:
             raise InvalidInput(
-                f"an image file was given, but the policy takes contexts of shape {self.shape}, which are no images"
+                f"row is an image file, but the policy takes contexts of shape {self.shape}, which are not images"
             )
-        content = image_bytes(given)
-        with image_errors(str(given)[-80:] if isinstance(given, str | os.PathLike) else "the row"):
+        content = image_bytes(file)
+        with image_errors(str(file)[-80:] if isinstance(file, str | os.PathLike) else "the row"):
             from PIL import Image
 
-            with Image.open(io.BytesIO(content)) as opened:
-                width, height = opened.size
+            with Image.open(io.BytesIO(content)) as image:
+                width, height = image.size
                 is_grey = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}[
                     rule.layout
                 ] == 1
-                grey = np.array(to_eight_bits(opened).convert("L")) if rule.resize is None and is_grey else None
+                grey = np.array(to_eight_bits(image).convert("L")) if rule.resize is None and is_grey else None
             pixels = decode(io.BytesIO(content), rule.resize, rule.crop) if grey is None else grey[:, :, None]
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
@@ -266,8 +287,8 @@ class RowReader:
             context = context[0]
         if context.shape != self.shape:
             raise InvalidInput(
-                f"the image has {width} x {height} pixels, which gives a context of shape {context.shape}; the policy "
-                f"was trained on {self.shape}"
+                f"the image has {width} x {height} pixels, which is a context of shape {context.shape}; the policy "
+                f"takes {self.shape}"
             )
         if rule.resize is not None and min(width, height) < rule.resize:
             text = f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x {rule.resize}"
@@ -275,12 +296,13 @@ class RowReader:
         return context, ()
 
 
-def _single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
+def _as_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
+    """Return one context as ``ReadRows``."""
     return ReadRows(context[None], [warnings], True)
 
 
-def _each(read: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
-    """Read several rows one by one. An error names the row."""
+def _read_batch(read: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
+    """Return the contexts and warnings of a batch, read row by row. Errors contain the number of the row."""
     pairs = []
     for number, row in enumerate(rows):
         try:

@@ -36,16 +36,16 @@ _ANSWERS, _PLAN, _ARRAYS = "answers.jsonl", "plan.json", "plan.npz"
 
 
 class Survey:
-    """Questions about target contexts with the answers so far.
+    """Questions about target contexts, and the answers so far.
 
     Args:
         questions: the questions.
-        indices: index in the target of each context, (L,).
-        budget: number of answers wanted.
-        folder: keeps questions and answers; None keeps them in memory.
-        settings: JSON that a folder must have been started with.
+        indices: index in the target domain of each context that the questions are about, (L,).
+        budget: number of answers to ask for.
+        folder: folder of questions and answers; None keeps them in memory.
+        settings: settings that JSON can hold. An existing folder with other settings is an error.
         arm_names: names of arms for the CSV, (K,) or empty.
-        row_names: columns (N,) by which people identify the target contexts.
+        row_names: columns (N,), such as ids, by which people recognise the target contexts.
     """
 
     def __init__(
@@ -61,12 +61,13 @@ class Survey:
     ) -> None:
         self.questions, self.indices, self.budget = questions, indices, budget
         self.folder = None if folder is None else make_folder(folder)
-        #: Questions in their order, as (context, arm).
+        #: Questions in their order, as (context index, arm).
         self.asked = questions.first(budget)
+        #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
         self._settings, self._arm_names, self._row_names = dict(settings or {}), arm_names, row_names or {}
         if self.folder is not None:
-            self._open(self.folder)
+            self._open_folder(self.folder)
 
     @classmethod
     def read(cls, folder: Path) -> Survey:
@@ -95,13 +96,13 @@ class Survey:
         return self._settings
 
     @property
-    def open(self) -> list[tuple[int, int]]:
+    def unanswered(self) -> list[tuple[int, int]]:
         """Questions without an answer."""
         return [question for question in self.asked if question not in self.answers]
 
     @property
     def questions_file(self) -> Path | None:
-        """The CSV of questions; None without a folder."""
+        """Path of the CSV of questions; None without a folder."""
         return None if self.folder is None else self.folder / QUESTIONS
 
     def evidence(self) -> Evidence:
@@ -109,12 +110,12 @@ class Survey:
         return self.questions.evidence(self.answers)
 
     def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
-        """Ask the open questions one by one, until ``stop`` returns True."""
-        for context, arm in self.open:
+        """Ask the unanswered questions one by one, until ``stop`` returns True."""
+        for context, arm in self.unanswered:
             if stop is not None and self.answers and stop():
                 return
-            given = target.as_given(self.indices[[context]])
-            reward = as_numpy(ask(given, np.array([arm])), "the result of ask")
+            contexts = target.read_raw(self.indices[[context]])
+            reward = as_numpy(ask(contexts, np.array([arm])), "the result of ask")
             if reward.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
             self.add({(context, arm): float(reward.reshape(()))})
@@ -141,22 +142,23 @@ class Survey:
         self.answers.update(answers)
 
     def add_csv(self, path: str | Path, *, replace: bool = False) -> None:
-        """Store the answers of a CSV file; a wrong row is an error, and then nothing is stored."""
-        given = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked])
+        """Store the answers of a CSV file. An invalid row is an error, and then nothing is stored."""
+        rewards = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked])
         new = {}
-        for identity, reward in given.items():
-            question = self.asked[identity]
+        for question_id, reward in rewards.items():
+            question = self.asked[question_id]
             before = self.answers.get(question)
             if before is not None and before != reward and not replace:
                 raise InvalidInput(
-                    f"{path}: id {identity} was answered with {before:g} before, and now with {reward:g}; if the first "
-                    "was a mistake, replace=True (--replace) takes the second"
+                    f"{path}: id {question_id} was answered with {before:g} before, and now with {reward:g}; set "
+                    "replace=True (--replace) to use the new answer"
                 )
             if before != reward:
                 new[question] = reward
         self.add(new)
 
-    def _open(self, folder: Path) -> None:
+    def _open_folder(self, folder: Path) -> None:
+        """Continue the survey in the folder, or write its questions there."""
         plan = {
             "settings": as_json(self._settings), "scale": self.questions.scale, "seed": self.questions.seed,
             "arm_names": list(self._arm_names),
@@ -164,13 +166,13 @@ class Survey:
         written = _PLAN if (folder / _PLAN).is_file() else None
         before = read_json(folder / _PLAN) if written else {}
         if before and (different := difference(before.get("settings"), plan["settings"])):
-            raise InvalidInput(f"{folder} has other settings ({different}); choose another directory")
+            raise InvalidInput(f"{folder} was started with other settings ({different}); choose another directory")
         if before and not self._same_questions(read_npz(folder / _ARRAYS)):
             raise InvalidInput(
                 f"{folder} holds questions about another policy, other candidates or another target; choose another "
                 "directory"
             )
-        self._restore(folder / _ANSWERS)
+        self._restore_answers(folder / _ANSWERS)
         if before and before.get("budget") == self.budget:
             return
         arrays = {"arms": self.questions.arms, "predicted": self.questions.predicted, "indices": self.indices}
@@ -182,31 +184,33 @@ class Survey:
         write_text(folder / _PLAN, text + "\n")  # last: a folder with a plan is complete
 
     def _same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
-        mine = self.questions.arms, self.indices
-        return all(np.array_equal(own, arrays[name]) for own, name in zip(mine, ("arms", "indices"), strict=True))
+        """Return True if the stored arrays are this survey's."""
+        expected = {"arms": self.questions.arms, "indices": self.indices}
+        return all(np.array_equal(values, arrays[name]) for name, values in expected.items())
 
-    def _restore(self, path: Path) -> None:
+    def _restore_answers(self, path: Path) -> None:
+        """Read the answers that were stored before, and remove an incomplete last line."""
         if not path.exists():
             return
         try:
             text = path.read_bytes()
             complete = text[: text.rfind(b"\n") + 1]
-            if len(complete) < len(text):  # killed while it wrote: the answer was never acknowledged
+            if len(complete) < len(text):  # the process was killed while it wrote; the answer was never acknowledged
                 with open(path, "r+b") as file:
                     file.truncate(len(complete))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        index_of = {int(index): context for context, index in enumerate(self.indices)}
+        context_at = {int(index): context for context, index in enumerate(self.indices)}
         for number, line in enumerate(complete.splitlines(), 1):
             try:
                 answer = json.loads(line)
                 reward = float(answer["reward"])
-                self.answers[index_of[answer["context"]], int(answer["arm"])] = reward
+                self.answers[context_at[answer["context"]], int(answer["arm"])] = reward
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {number}, is not an answer; restore the file from a copy") from None
 
     def _write_csv(self, path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the questions with a column for rewards to fill in; rewards that were filled in are kept."""
+        """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
         if path.exists():
             self.add_csv(path)
         numbers = [int(self.indices[context]) for context, _ in self.asked]
@@ -226,7 +230,7 @@ class Survey:
 
 
 def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
-    """Return a column (N,) from values by index, None for indices without a question."""
+    """Return a column (N,) from values by index, with None for indices without a question."""
     column: list[Any] = [None] * (int(indices.max()) + 1)
     for index, value in values.items():
         column[int(index)] = value
@@ -234,18 +238,19 @@ def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
 
 
 def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Return rewards by id from a CSV with the columns ``id`` and ``reward``; an empty reward means no answer yet.
+    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. An empty reward is no answer.
 
     Args:
-        path: the file. The columns ``arm`` and ``context``, if there are any, are compared with the questions.
-        asked: index in the target and arm of each question, by its id.
+        path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
+        asked: index in the target domain and arm of each question; the id is the index in this list.
     """
     path = checked_path(path, "answers")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            european = file.readline().count(";") > 1  # as spreadsheets save it in much of Europe, with decimal commas
+            # Spreadsheets in much of Europe save semicolons and decimal commas.
+            decimal_comma = file.readline().count(";") > 1
             file.seek(0)
-            reader = csv.DictReader(file, delimiter=";" if european else ",")
+            reader = csv.DictReader(file, delimiter=";" if decimal_comma else ",")
             names = list(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
@@ -261,36 +266,37 @@ def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int
     seen: dict[int, int] = {}
     for line, row in rows:
         where = f"{path}, line {line}"
-        identity = _integer(row["id"], f"{where}: id")
-        if not 0 <= identity < len(asked):
-            raise InvalidInput(f"{where}: id {identity} was not asked; answer the ids of {QUESTIONS}")
-        if identity in seen:
-            raise InvalidInput(f"{where}: id {identity} is answered in line {seen[identity]} already; keep one of them")
-        seen[identity] = line
-        for name, expected in zip(("context", "arm"), asked[identity], strict=True):
+        question_id = _integer(row["id"], f"{where}: id")
+        if not 0 <= question_id < len(asked):
+            raise InvalidInput(f"{where}: id {question_id} was not asked; answer the ids of {QUESTIONS}")
+        if question_id in seen:
+            raise InvalidInput(f"{where}: id {question_id} is answered in line {seen[question_id]} already")
+        seen[question_id] = line
+        for name, expected in zip(("context", "arm"), asked[question_id], strict=True):
             if row.get(name) and _integer(row[name], f"{where}: {name}") != expected:
-                raise InvalidInput(f"{where}: id {identity} is a question about {name} {expected}, not {row[name]}")
+                raise InvalidInput(f"{where}: id {question_id} is a question about {name} {expected}, not {row[name]}")
         text = (row["reward"] or "").strip()
         if not text:
             continue
         try:
-            reward = _european_number(text) if european else float(text)
+            reward = _decimal_comma_number(text) if decimal_comma else float(text)
         except ValueError:
-            raise InvalidInput(f"{where}: the reward {text!r} of id {identity} is not a number") from None
+            raise InvalidInput(f"{where}: the reward {text!r} of id {question_id} is not a number") from None
         if not math.isfinite(reward):
-            raise InvalidInput(f"{where}: the reward of id {identity} is {text}; leave it empty if it is unknown")
-        answers[identity] = reward
+            raise InvalidInput(f"{where}: the reward of id {question_id} is {text}; leave it empty if it is unknown")
+        answers[question_id] = reward
     return answers
 
 
-def _european_number(text: str) -> float:
-    """Return 3.854,17 as a number. Raise a ``ValueError`` for 1.200, which may be a decimal or a thousand."""
+def _decimal_comma_number(text: str) -> float:
+    """Return 3854.17 for "3.854,17". Raise a ``ValueError`` for "1.200", which may be 1.2 or 1200."""
     if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
         raise ValueError(text)
     return float(text.replace(".", "").replace(",", ".") if "," in text else text)
 
 
 def _integer(text: str | None, where: str) -> int:
+    """Return the integer in a cell; ``where`` names the cell in the error."""
     try:
         return int(str(text).strip())
     except ValueError:

@@ -1,4 +1,4 @@
-"""``assess``: estimate how much better than the incumbent a policy is in the target, without a reward from there."""
+"""``assess``: estimate the advantage of a policy over the incumbent in the target, without target rewards."""
 
 from __future__ import annotations
 
@@ -26,32 +26,34 @@ from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
-from daband.trust._reference import kind_of, reference_class
+from daband.trust._reference import data_kind, reference_class
 
+#: Smallest allowed value of the argument ``contexts``.
 _MIN_CONTEXTS = 20
-#: Held-out rounds of a log that are used, at most: their rewards are noisy.
-_LOGGED_ROUNDS = 20_000
-#: Contexts of each domain from which the fraction outside the source's support is estimated.
-_SUPPORT = 300
-#: Fraction of target contexts outside the source's support that forbids a deployment without rewards.
-_FAR_OUTSIDE = 0.5
-#: Distances are measured to this nearest source context.
+#: Maximum number of held-out rounds of a log. Logged rewards are noisy, so more rounds are used than of a source with
+#: the reward of every arm.
+_MAX_LOGGED_ROUNDS = 20_000
+#: Maximum number of contexts of each domain from which the fraction outside the source's support is estimated.
+_SUPPORT_CONTEXTS = 300
+#: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
+_MAX_OUTSIDE = 0.5
+#: The distance to the source is the distance to this many-th nearest source context.
 _NEIGHBOUR = 5
-#: A context farther away than this fraction of source contexts is outside the support.
-_QUANTILE = 0.99
-#: A policy that chooses one arm for this fraction of target contexts, and not in the source, collapsed.
+#: A target context is outside the support if it is farther from the source than this fraction of source contexts.
+_SUPPORT_QUANTILE = 0.99
+#: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in the source.
 _TOP_FRACTION = 0.95
-#: A policy also collapsed if its predictions vary less than this fraction of their variation in the source.
-_LOST_DEVIATION = 0.1
-#: A policy also collapsed if it no longer uses this fraction of its arms.
-_UNUSED = 0.5
-#: Fraction of target contexts that may go to arms without rewards if nothing proves that their features predict.
-_NEW_ARMS = 0.05
-#: Parts of the rounds and of the arms that are left out in turn.
+#: A policy collapsed if the standard deviation of its predictions is below this fraction of the one in the source.
+_MIN_VARIATION = 0.1
+#: A policy collapsed if it no longer uses this fraction of its arms.
+_MAX_UNUSED = 0.5
+#: Largest fraction of target contexts with a choice of arms without rewards, unless such choices are proven to gain.
+_MAX_NEW_ARMS = 0.05
+#: Number of folds of rounds, and of arms, that are left out in turn.
 _FOLDS = 5
-#: Longer contexts are projected to this many numbers.
-_DIMENSION = 48
-#: Contexts of each domain, at most.
+#: Contexts of more numbers are projected at random to this many.
+_MAX_NUMBERS = 48
+#: Maximum number of contexts of each domain in diagnostics.
 MAX_CONTEXTS = 500
 
 
@@ -67,10 +69,10 @@ def assess(
     unit: str = "",
     seed: int = 0,
 ) -> Assessment:
-    """Estimate how much better than the incumbent a policy is in the target, without target rewards.
+    """Estimate the advantage of a policy over the incumbent in the target, without target rewards.
 
     The advantage over the incumbent is measured on held-out source rounds. The fraction of it that is usually left in
-    the target is known from shifts between other real domains. The policy does not change.
+    the target is known from other pairs of real domains. The policy does not change.
 
     Args:
         policy: the policy.
@@ -78,14 +80,14 @@ def assess(
             estimated by doubly robust scores, as in ``evaluate_log``.
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an array with
-            today's choice for each target context, or another policy. Default: the source's best arm, which a
-            ``LogPolicy`` takes from the log that it learned. The source advantage of a column or array is measured
-            against the logged arms; without a log, against the best arm.
+            today's arm for each target context (N,), or another policy. Default: the source's best arm, which a
+            ``LogPolicy`` takes from the log that it learned. If the incumbent is a column or an array, the source
+            advantage is measured over the logged arms, or over the best arm if the source is not a log.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: largest number of contexts of each domain; for a log, 20,000 rounds are used.
+        contexts: maximum number of contexts of each domain. Of a log, at least 20,000 rounds are used if it has them.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
-        seed: fixes which contexts are used if there are more.
+        seed: determines which contexts are used if a domain has more.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -104,33 +106,34 @@ def assess(
     unlabelled = checked_target(target, policy)
     check_source(source, policy)
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
-    shown = TargetContexts.read(unlabelled, contexts, seed=seed)
-    today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
+    sample = TargetContexts.read(unlabelled, contexts, seed=seed)
+    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)
-    if today is None:
+    if incumbent is None:
         best = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm(policy.catalogue)
-        today = constant_arm(best, names)
-    target_arms, target_means = decide(policy, shown.contexts, "target", rule)
+        incumbent = constant_arm(best, names)
+    target_arms, target_means = decide(policy, sample.contexts, "target", rule)
     return build_assessment(
         policy,
         rounds,
-        shown,
+        sample,
         Choices(arms, means, target_arms, target_means),
-        today,
+        incumbent,
         arm_names=names,
         unit=unit,
     )
 
 
 def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
-    """Return the gain over the best arm of choices by arm features, with arms that the regression has no reward of.
+    """Return the gain over the best arm if arms without rewards are chosen by their features.
 
-    Each regression leaves out a fifth of the arms and a fifth of the rounds; it is evaluated on these rounds, where it
-    may choose all arms with rewards. None if the policy does not use arm features, or there are fewer than 5 arms.
+    It is estimated by cross-fitting: each regression is fitted without a fifth of the rounds and of the arms, and
+    evaluated on these rounds, for which it may choose any arm with rewards. Return None if the policy does not use arm
+    features, or if there are fewer than 5 arms.
     """
     joint = policy.joint_member if isinstance(policy, Mixture) else policy
     head, catalogue = getattr(joint, "_head", None), policy.catalogue
-    draw, n = np.random.default_rng(0), len(rounds.contexts)
+    rng, n = np.random.default_rng(0), len(rounds.contexts)
     if (
         joint is None
         or not isinstance(head, JointHead)
@@ -139,18 +142,19 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     ):
         return None
 
-    def seen(contexts: AnyArray, domain: str) -> list[AnyArray]:
+    def transform(contexts: AnyArray, domain: str) -> list[AnyArray]:
+        """Return the contexts after the policy's transforms, in a list of one array."""
         contexts = transformed_contexts(policy, contexts, domain)
         return [contexts if joint is policy else transformed_contexts(joint, contexts, domain)]
 
-    (features,) = in_domains(seen, rounds.contexts, rounds.origin)
-    if rounds.logged is None:  # as if a random arm of the source had been logged
-        arms = draw.choice(np.flatnonzero(catalogue.offered[0]), n)
+    (features,) = in_domains(transform, rounds.contexts, rounds.origin)
+    if rounds.logged is None:  # simulate a log of uniformly drawn source arms
+        arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n)
         rewards, weights = rounds.rewards(arms), np.ones(n)
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
         weights = log_weights(policy, rounds.logged.propensities)
-    folds = draw.permutation(n) % _FOLDS, draw.permutation(policy.n_arms) % _FOLDS
+    folds = rng.permutation(n) % _FOLDS, rng.permutation(policy.n_arms) % _FOLDS
     predicted = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
     rewarded = np.bincount(arms, minlength=policy.n_arms) > 0
     chosen = np.where(rewarded, predicted, -np.inf).argmax(axis=1)
@@ -160,20 +164,21 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
 
 @dataclass(frozen=True)
 class SourceRounds:
-    """Held-out source rounds."""
+    """Held-out source rounds with an (estimated) reward of every arm."""
 
+    #: Contexts, (N, *C).
     contexts: AnyArray
-    #: Reward of every arm, (N, K): doubly robust scores for a log.
+    #: Reward of every arm, (N, K); for a log, doubly robust scores.
     table: FloatArray
-    #: Name of the source of each context, (N,); None with one source.
+    #: Name of the source domain of each context, (N,); None if there is only one.
     origin: AnyArray | None
     #: Logged arms and rewards; None if the source is not a log.
     logged: LoggedRounds | None
 
     @classmethod
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
-        """Read at most ``n`` rounds, or 20,000 of a log."""
-        n = min(max(n, _LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
+        """Read at most ``n`` rounds; of a log, at most the larger of ``n`` and 20,000."""
+        n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
         origin = origins(source, positions_of(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
@@ -182,7 +187,7 @@ class SourceRounds:
         return cls(contexts, score_rounds(rounds, source.n_arms, shared=shared, seed=seed), origin, rounds)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
-        """Return a policy's choices (N,) and predicted rewards (N, K)."""
+        """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
         arms, means = in_domains(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
@@ -191,18 +196,18 @@ class SourceRounds:
         return arms, means
 
     def rewards(self, arms: IntArray) -> FloatArray:
-        """Return the reward of each choice, (N,), estimated if the source is a log."""
+        """Return the reward of an arm per round, (N,) to (N,); it is estimated if the source is a log."""
         return self.table[np.arange(len(arms)), arms]
 
     def best_arm(self, catalogue: Catalogue | None = None) -> int:
-        """Return the arm with the largest mean reward if it is always chosen, of those that both domains have."""
+        """Return the arm with the largest mean reward, among the arms that both domains have."""
         both = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
         if not both.any():
-            raise InvalidInput("the domains have no arm in common, so name today's decisions: incumbent=...")
+            raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
         return int(np.where(both, self.table.mean(axis=0), -np.inf).argmax())
 
     def incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
-        """Return an estimated reward of the incumbent in each round, (N,)."""
+        """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
             return self.table[:, self.best_arm()] if self.logged is None else self.logged.rewards
         (arms,) = in_domains(lambda rows, name: [incumbent.arms(rows, name)], self.contexts, self.origin)
@@ -211,9 +216,11 @@ class SourceRounds:
 
 @dataclass(frozen=True)
 class TargetContexts:
-    """Target contexts and their indices in the domain."""
+    """A sample of target contexts."""
 
+    #: Contexts, (L, *C).
     contexts: AnyArray
+    #: Index of each context in the domain, (L,).
     indices: IntArray
 
     @classmethod
@@ -225,18 +232,22 @@ class TargetContexts:
 
 @dataclass(frozen=True)
 class Choices:
-    """A policy's choices and predicted rewards on source rounds and on target contexts."""
+    """A policy's arms and predicted rewards on source rounds and on target contexts."""
 
+    #: Arms on source rounds, (N,).
     source_arms: IntArray
+    #: Predicted rewards on source rounds, (N, K).
     source_means: FloatArray
+    #: Arms on target contexts, (L,).
     target_arms: IntArray
+    #: Predicted rewards on target contexts, (L, K).
     target_means: FloatArray
 
 
 def build_assessment(
     policy: Policy,
     rounds: SourceRounds,
-    shown: TargetContexts,
+    sample: TargetContexts,
     choices: Choices,
     incumbent: Incumbent,
     *,
@@ -244,33 +255,36 @@ def build_assessment(
     unit: str,
     new_arms_proven: bool | None = None,
 ) -> Assessment:
-    """Return the assessment of a policy by its choices in both domains.
+    """Return the assessment of a policy, given its choices in both domains.
 
-    Without ``new_arms_proven``, ``prove_new_arms`` finds out whether the policy's choices of new arms are.
+    ``new_arms_proven`` is True if choosing arms without rewards by their features is proven to gain; None tests it by
+    ``prove_new_arms``.
     """
     rewards = rounds.rewards(choices.source_arms)
     gains = rewards - rounds.incumbent_rewards(incumbent)
     n = len(gains)
     scale = reward_scale(rounds, choices)
-    # Few similar rounds prove little, so the variance includes one more round of the usual size.
+    # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
     error = math.sqrt((float(gains.var()) * n + scale**2) / (n + 1) / max(n - 1, 1))
-    forecast = reference_class().of_kind(kind_of(policy.context_shape)).forecast(float(gains.mean()), error, scale)
-    today = incumbent.target_arms(shown.contexts, shown.indices)
-    differs = float((choices.target_arms != today).mean())
-    told_apart, outside = _diagnose(policy, rounds, shown)
+    forecast = reference_class().of_kind(data_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
+    todays_arms = incumbent.target_arms(sample.contexts, sample.indices)
+    disagreement = float((choices.target_arms != todays_arms).mean())
+    accuracy, outside = _diagnose(policy, rounds, sample)
     doubts = collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
-    if outside > _FAR_OUTSIDE:
+    if outside > _MAX_OUTSIDE:
         doubts.append(f"{outside:.0%} of target contexts are far from every source context")
     target_arms, new_arms = arm_fractions(choices.target_arms, policy.n_arms), _new_arms(policy)
     chosen = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
-    if chosen > _NEW_ARMS and new_arms_proven is None:
+    if chosen > _MAX_NEW_ARMS and new_arms_proven is None:
         evidence = prove_new_arms(policy, rounds)
         new_arms_proven = evidence is not None and evidence.personalises
-    if chosen > _NEW_ARMS and not new_arms_proven:
-        doubts.append(f"arms without any reward are chosen for {chosen:.0%} of target contexts, which nothing proves")
+    if chosen > _MAX_NEW_ARMS and not new_arms_proven:
+        doubts.append(
+            f"arms without any reward are chosen for {chosen:.0%} of target contexts, without proof of a gain"
+        )
     assessment = Assessment(
-        advantage=forecast.advantage if differs else 0.0,
-        low=forecast.low if differs else 0.0,
+        advantage=forecast.advantage if disagreement else 0.0,
+        low=forecast.low if disagreement else 0.0,
         high=None,
         verdict="",
         incumbent=incumbent.name,
@@ -280,33 +294,34 @@ def build_assessment(
         source_error=error,
         source_value=float(rewards.mean()),
         source_rounds=n,
-        target_contexts=len(shown.contexts),
-        differs=differs,
-        kind=kind_of(policy.context_shape),
+        target_contexts=len(sample.contexts),
+        disagreement=disagreement,
+        kind=data_kind(policy.context_shape),
         shifts=forecast.shifts,
-        half_kept=forecast.half_kept,
-        tenth_kept=forecast.tenth_kept,
-        lost=forecast.lost,
-        told_apart=told_apart,
+        median_kept=forecast.median_kept,
+        tenth_percentile_kept=forecast.tenth_percentile_kept,
+        lost_fraction=forecast.lost_fraction,
+        classifier_accuracy=accuracy,
         outside_support=outside,
         doubts=doubts,
         source_arms=arm_fractions(choices.source_arms, policy.n_arms),
         target_arms=target_arms,
-        needed=rewards_needed(forecast.advantage, scale, differs, len(shown.contexts)),
+        rewards_needed=rewards_needed(forecast.advantage, scale, disagreement, len(sample.contexts)),
         unit=unit,
         arm_names=list(arm_names),
         new_arms=new_arms,
     )
-    return assessment.judged()
+    return assessment.with_verdict()
 
 
 def _new_arms(policy: Policy) -> dict[str, float]:
-    """Return the target arms that the policy has no reward of, with their distance to arms with rewards."""
+    """Return the target arms without rewards, with the distance of their features to arms with rewards."""
     catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
     new = np.flatnonzero(catalogue.offered[1] & (counts == 0))
-    return dict(zip([catalogue.names[at] for at in new], catalogue.distances(counts > 0)[new].tolist(), strict=True))
+    distances = catalogue.distances(counts > 0)
+    return {catalogue.names[index]: float(distances[index]) for index in new}
 
 
 def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
@@ -315,21 +330,22 @@ def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
 
 
 def reward_scale(rounds: SourceRounds, choices: Choices) -> float:
-    """Return the standard deviation of source rewards: all of a log, else those of the policy's choices."""
+    """Return the standard deviation of all logged rewards; without a log, of the rewards of the policy's choices."""
     rewards = rounds.rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
     return float(rewards.std())
 
 
-def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tuple[float, float]:
+def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> tuple[float, float]:
     """Return the accuracy of a domain classifier, and the fraction of target contexts outside the source's support.
 
-    Contexts are compared as the policy sees them: a network's features, or numbers in each domain's own units if the
-    user states that units differ.
+    Contexts are compared after the policy's preprocessing: as features of its network, or standardised per domain if
+    the user states that units differ.
     """
     encode = getattr(policy, "encode", None)
     own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
 
-    def seen(contexts: AnyArray, domain: str) -> list[AnyArray]:
+    def flat_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
+        """Return the preprocessed contexts as vectors, in a list of one array."""
         if encode is not None:
             contexts = encode(contexts, domain)
         elif own_units:
@@ -338,39 +354,39 @@ def _diagnose(policy: Policy, rounds: SourceRounds, shown: TargetContexts) -> tu
 
     n = MAX_CONTEXTS
     origin = None if rounds.origin is None else rounds.origin[:n]
-    source = projected(in_domains(seen, rounds.contexts[:n], origin)[0])
-    target = projected(seen(shown.contexts[:n], "target")[0])
-    return classifier_accuracy(source, target), outside_support(source[:_SUPPORT], target[:_SUPPORT])
+    source = project(in_domains(flat_features, rounds.contexts[:n], origin)[0])
+    target = project(flat_features(sample.contexts[:n], "target")[0])
+    return classifier_accuracy(source, target), outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
 
 
 def checked_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:
-    """Return the names of arms: the given ones, else the policy's, else none."""
+    """Return the given arm names, else the policy's, else an empty list."""
     names = [str(name) for name in (arm_names or policy.arm_names or ())]
     if names and len(names) != policy.n_arms:
-        raise InvalidInput(f"arm_names has {len(names)} names for {policy.n_arms} arms")
+        raise InvalidInput(f"arm_names must have a name for each of {policy.n_arms} arms, got {len(names)}")
     return names
 
 
 def checked_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
-    """Return target contexts. Raise an error for a domain with rewards."""
+    """Return the target as unlabelled contexts. Raise an error for a domain with rewards."""
     if isinstance(target, RewardDomain | LoggedDomain | EvaluationDomain):
         raise InvalidInput(
             f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}: its rewards must "
             "not be seen"
         )
     if target is None:
-        raise InvalidInput("target is None: give target contexts, pair.target or an array (N, *C)")
+        raise InvalidInput("target is None; it must be target contexts: pair.target or an array (N, *C)")
     if not isinstance(target, Contexts):
         target = ArrayContexts(target, per_arm=policy.arms == "shared", name="target")
     if tuple(target.context_shape) != tuple(policy.context_shape):
-        raise InvalidInput(f"target has contexts of shape {target.context_shape}, the policy of {policy.context_shape}")
+        raise InvalidInput(f"target must have contexts of shape {policy.context_shape}, got {target.context_shape}")
     if len(target) < 2:
-        raise InvalidInput(f"target has {len(target)} context(s); an estimate needs more")
+        raise InvalidInput(f"target has {len(target)} context(s); at least 2 are needed")
     return target
 
 
 def check_source(source: object, policy: Policy) -> None:
-    """Raise an error unless these are rounds for the policy's problem."""
+    """Raise an error unless the source has rounds with the policy's arms and context shape."""
     if not isinstance(source, EvaluationDomain | RewardDomain | LoggedDomain):
         missing = ": this pair has no held-out source rounds; build it with source_test=0.1" if source is None else ""
         raise InvalidInput(
@@ -378,23 +394,24 @@ def check_source(source: object, policy: Policy) -> None:
             f"{type(source).__name__}{missing}"
         )
     if source.n_arms != policy.n_arms:
-        raise InvalidInput(f"source has {source.n_arms} arms, the policy {policy.n_arms}")
+        raise InvalidInput(f"source must have {policy.n_arms} arms, as the policy has, got {source.n_arms}")
     if tuple(source.context_shape) != tuple(policy.context_shape):
-        raise InvalidInput(f"source has contexts of shape {source.context_shape}, the policy of {policy.context_shape}")
+        raise InvalidInput(f"source must have contexts of shape {policy.context_shape}, got {source.context_shape}")
     if len(source) < 2:
         raise InvalidInput(f"source has {len(source)} held-out round(s); hold out at least 100")
 
 
-# Diagnostics of the target that need no reward: distance between domains, support, signs of a collapse.
+# Diagnostics that need no target reward: difference of the domains, support of the source, collapse of the policy.
 
 
 def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
-    """Return the accuracy of a classifier of domains, for features (N, d) and (L, d); 0.5 is guessing.
+    """Return the accuracy of a classifier that separates source features (N, d) from target features (L, d).
 
     A ridge classifier on the features and their squares is fitted on one half of the rows and tested on the other, in
-    both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample tests", ICLR 2017).
+    both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample tests", ICLR 2017). An accuracy of 0.5 is
+    guessing.
     """
-    from sklearn.linear_model import RidgeClassifier  # takes half a second, too long for `daband --help`
+    from sklearn.linear_model import RidgeClassifier  # importing takes half a second, too long for `daband --help`
     from sklearn.model_selection import cross_val_score
     from sklearn.preprocessing import StandardScaler
 
@@ -407,34 +424,34 @@ def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
     return float(cross_val_score(RidgeClassifier(0.1 * n), features, labels, cv=[folds, folds[::-1]]).mean())
 
 
-def projected(contexts: AnyArray) -> FloatArray:
+def project(contexts: AnyArray) -> FloatArray:
     """Return at most 500 contexts as vectors of at most 48 numbers, by a random projection if they are longer."""
     flat = np.asarray(contexts[:MAX_CONTEXTS]).reshape(min(MAX_CONTEXTS, len(contexts)), -1).astype(np.float64)
-    if flat.shape[1] <= _DIMENSION:
+    if flat.shape[1] <= _MAX_NUMBERS:
         return flat
-    draw = np.random.default_rng(0).standard_normal((flat.shape[1], _DIMENSION)) / math.sqrt(flat.shape[1])
+    draw = np.random.default_rng(0).standard_normal((flat.shape[1], _MAX_NUMBERS)) / math.sqrt(flat.shape[1])
     return flat @ draw
 
 
 def outside_support(source: FloatArray, target: FloatArray) -> float:
-    """Return the fraction of target features (L, d) farther from the source (N, d) than 99% of source features are.
+    """Return the fraction of target features (L, d) that are farther from the source (N, d) than 99% of the source is.
 
-    The distance is to the fifth nearest of one half of the source; the other half shows which distances are usual.
-    The 1% that is outside by construction is subtracted.
+    Distances are measured to the fifth nearest row in one half of the source. The other half shows which distances are
+    usual. The 1% that is outside by construction is subtracted.
     """
     half = len(source) // 2
     if half <= _NEIGHBOUR or not len(target):
         return 0.0
     deviation = source.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, max(float(deviation.max()), 1e-9))
-    reference, usual = source[:half] / scale, source[half:] / scale
-    limit = np.quantile(_distance(usual, reference), _QUANTILE)
-    beyond = float((_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
-    return max(0.0, (beyond - (1.0 - _QUANTILE)) / _QUANTILE)
+    reference, held_out = source[:half] / scale, source[half:] / scale
+    limit = np.quantile(_neighbour_distance(held_out, reference), _SUPPORT_QUANTILE)
+    beyond = float((_neighbour_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
+    return max(0.0, (beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
 
 
-def _distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
-    """Return the distance to the fifth nearest reference, (N,)."""
+def _neighbour_distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
+    """Return the distance of each row to its fifth nearest reference row, (N,)."""
     from sklearn.neighbors import NearestNeighbors
 
     distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR).fit(reference).kneighbors(rows)[0]
@@ -459,10 +476,10 @@ def collapse_signs(
     if target[top] >= _TOP_FRACTION and source.max() < _TOP_FRACTION:
         signs.append(f"{target[top]:.0%} of target contexts go to arm {top}, in the source {source[top]:.0%}")
     used = source > 0.5 / n_arms
-    lost = used & (target < 0.02 * source)
-    if used.sum() > 2 and lost.sum() >= _UNUSED * used.sum():
-        signs.append(f"{int(lost.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
+    unused = used & (target < 0.02 * source)
+    if used.sum() > 2 and unused.sum() >= _MAX_UNUSED * used.sum():
+        signs.append(f"{int(unused.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
     before, after = (float(means.std(axis=0).mean()) for means in (source_means, target_means))
-    if before > 0 and after < _LOST_DEVIATION * before:
+    if before > 0 and after < _MIN_VARIATION * before:
         signs.append(f"predictions vary {after / before:.0%} as much between target contexts as in the source")
     return signs

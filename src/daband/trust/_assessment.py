@@ -13,25 +13,32 @@ from daband._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 
+#: The verdicts.
 DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
 #: Standard normal quantile of a one-sided 90% limit.
 _NORMAL_90 = 1.2816
 #: Standard normal quantile of a two-sided 95% interval.
 _NORMAL_95 = 1.96
+#: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless they are clear.
 _MIN_REWARDS = 50
+#: Largest number of target rewards to collect.
 _MAX_REWARDS = 1000
-#: Half the length of an interval from n rewards, times the root of n, in standard deviations of the reward, if the
-#: policy and the incumbent differ on all contexts; measured by ``benchmarks/questions.py``.
+#: Half-length of an interval from n rewards, times the square root of n, in standard deviations of the reward, if the
+#: policy and the incumbent differ on all contexts. Measured by ``benchmarks/questions.py``.
 _ERROR_PER_REWARD = 4.0
+#: Characters per printed line.
 _PAGE_WIDTH = 100
-_NAMED = 5  # arms that a sentence names
+#: Maximum number of arms that a sentence names.
+_MAX_NAMED_ARMS = 5
 
 
 @dataclass(frozen=True)
 class Assessment:
     """The estimated advantage of a policy over the incumbent in the target, and the verdict.
 
-    Without target rewards the advantage is estimated by the reference class, with target rewards from the answers.
+    Without target rewards, the advantage is estimated from the source and a reference class: the fraction of a source
+    advantage that was left in the target in other pairs of real domains. With target rewards, it is estimated from
+    these.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -61,38 +68,43 @@ class Assessment:
     source_error: float
     #: Mean reward of the policy on held-out source rounds.
     source_value: float
+    #: Number of held-out source rounds.
     source_rounds: int
+    #: Number of target contexts that were used.
     target_contexts: int
     #: Fraction of target contexts on which the policy and the incumbent choose different arms.
-    differs: float
-    #: Kind of data that the reference class was taken from: "tables", "features" or "images".
+    disagreement: float
+    #: Kind of data in the reference class: "tables", "features" or "images".
     kind: str
     #: Number of shifts between real domains in the reference class.
     shifts: int
-    #: Fraction of the source advantage that half of these shifts kept at least.
-    half_kept: float
-    #: Fraction of the source advantage that all but a tenth of these shifts kept at least.
-    tenth_kept: float
+    #: Median over these shifts of the fraction of the source advantage that was left in the target.
+    median_kept: float
+    #: Tenth percentile of that fraction.
+    tenth_percentile_kept: float
     #: Fraction of these shifts in which nothing of the advantage was left.
-    lost: float
+    lost_fraction: float
     #: Accuracy of a classifier that separates source contexts from target contexts; 0.5 is guessing.
-    told_apart: float
+    classifier_accuracy: float
     #: Fraction of target contexts that are far from every source context.
     outside_support: float
-    #: Signs in the target that forbid a deployment without rewards, a phrase each.
+    #: Phrases that describe why the policy should not be deployed without target rewards.
     doubts: list[str]
     #: Fraction of source contexts for which the policy chooses each arm, (K,).
     source_arms: list[float]
     #: Fraction of target contexts for which the policy chooses each arm, (K,).
     target_arms: list[float]
     #: Number of target rewards to collect if the verdict is "collect rewards".
-    needed: int = 0
-    #: Mean reward of the policy in the target by target rewards; None without them.
+    rewards_needed: int = 0
+    #: Mean reward of the policy in the target, estimated from target rewards; None without them.
     value: float | None = None
+    #: Lower limit of ``value``.
     value_low: float | None = None
+    #: Upper limit of ``value``.
     value_high: float | None = None
     #: Unit of the rewards, such as "euros".
     unit: str = ""
+    #: Names of the arms, (K,) or empty.
     arm_names: list[str] = field(default_factory=list)
     #: Target arms without any reward, with the distance of their features to the nearest arm with rewards, in units of
     #: the usual distance between neighbours. Empty without a catalogue.
@@ -101,66 +113,68 @@ class Assessment:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        than = f"{self._unit}over {self.incumbent}"
+        over = f"{self._unit}over {self.incumbent}"
         if self.rewards:
-            limits = f"[{short(self.low)}, {short(self.high)}]"
-            also = (
-                "; too few to change the verdict by the source"
-                if self.verdict == DEPLOY and self.cautious <= 0.0
-                else ""
-            )
+            limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
+            few = self.verdict == DEPLOY and self.low_90 <= 0.0
+            remark = "; too few to change the verdict" if few else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
-            return f"{rewards}: {short(self.advantage, sign=True)} {limits} {than}{also}: {self._action}."
-        expected = f"{short(self.advantage, sign=True)} {than} is expected in the target"
-        return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {short(self.low, sign=True)}."
+            return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {over}{remark}: {self._action}."
+        expected = f"{as_text(self.advantage, sign=True)} {over} is expected in the target"
+        return f"{self._action[0].upper()}{self._action[1:]}: {expected}, at least {as_text(self.low, sign=True)}."
 
     @property
     def reference(self) -> str:
         """The reference class in one sentence."""
         return (
-            f"In {self.shifts} shifts between real domains like this, half kept {self.half_kept:.0%} of their "
-            f"advantage, one in ten less than {max(self.tenth_kept, 0.0):.0%}; in {self.lost:.0%} nothing was left."
+            f"In {self.shifts} shifts between real domains like this, half kept {self.median_kept:.0%} of their "
+            f"advantage or more; one in ten kept less than {max(self.tenth_percentile_kept, 0.0):.0%}, and "
+            f"{self.lost_fraction:.0%} lost all of it."
         )
 
     @property
     def reasons(self) -> list[str]:
         """The reasons for the verdict, one sentence each."""
         unit = self._unit.rstrip()
-        source = f"{short(self.source_advantage, sign=True)} {unit}".rstrip()
+        source = f"{as_text(self.source_advantage, sign=True)} {unit}".rstrip()
         reasons = [
             f"On {self.source_rounds:,} held-out source rounds the policy gains {source} over {self.incumbent} "
-            f"(standard error {short(self.source_error)}); its mean reward is {short(self.source_value)}.",
+            f"(standard error {as_text(self.source_error)}); its mean reward is {as_text(self.source_value)}.",
             self.reference,
-            f"The policy differs from the incumbent on {self.differs:.0%} of {self.target_contexts:,} target contexts.",
+            f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
         ]
-        if self.differs > 0 and self.source_advantage > 0:
-            lost = short(self.source_advantage / self.differs)
+        if self.disagreement > 0 and self.source_advantage > 0:
+            loss = as_text(self.source_advantage / self.disagreement)
             reasons[-1] += (
-                f" The incumbent is better only if the whole advantage vanishes: {lost} {unit}".rstrip()
+                f" The incumbent is better only if the whole advantage vanishes: {loss} {unit}".rstrip()
                 + " for each of these contexts."
             )
         if self.new_arms:
-            far = max(self.new_arms, key=self.new_arms.__getitem__)
+            farthest = max(self.new_arms, key=self.new_arms.__getitem__)
+            names = [*self.new_arms][:_MAX_NAMED_ARMS]
             chosen = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
             reasons.append(
-                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join([*self.new_arms][:_NAMED])}"
-                f"{', ...' if len(self.new_arms) > _NAMED else ''}), chosen for {chosen:.0%} of target contexts. "
-                f"{far} is farthest from arms with rewards: {self.new_arms[far]:.1f} times as far as usual neighbours."
+                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(names)}"
+                f"{', ...' if len(self.new_arms) > len(names) else ''}); they are chosen for {chosen:.0%} of target "
+                f"contexts. {farthest} is farthest from arms with rewards: {self.new_arms[farthest]:.1f} times the "
+                "usual distance of neighbours."
             )
         if self.value is not None:
-            limits = f"[{short(self.value_low)}, {short(self.value_high)}]"
-            reasons.append(f"By target rewards, its mean reward in the target is {short(self.value)} {limits}.")
+            limits = f"[{as_text(self.value_low)}, {as_text(self.value_high)}]"
+            reasons.append(f"Target rewards give a mean reward of {as_text(self.value)} {limits}.")
         reasons.append(
-            f"A classifier tells the domains apart for {self.told_apart:.0%} of contexts (50% is guessing); "
+            f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts (50% is guessing); "
             f"{self.outside_support:.0%} of target contexts are far from every source context."
         )
         reasons += [f"Doubt: {doubt}." for doubt in self.doubts]
         if self.verdict == COLLECT:
-            reasons.append(f"About {self.needed} target rewards should decide: daband.audit or daband.choose(ask=...).")
+            reasons.append(
+                f"Collect about {self.rewards_needed} target rewards: daband.audit or daband.choose(ask=...)."
+            )
         return reasons
 
     @property
-    def cautious(self) -> float:
+    def low_90(self) -> float:
         """One-sided 90% lower limit of the advantage."""
         if self.high is None:
             return self.low
@@ -184,34 +198,37 @@ class Assessment:
             value_high=value.high,
             rewards=self.rewards + rewards,
         )
-        return changed.judged() if math.isfinite(advantage.high - advantage.low) else self
+        return changed.with_verdict() if math.isfinite(advantage.high - advantage.low) else self
 
-    def judged(self) -> Assessment:
+    def with_verdict(self) -> Assessment:
         """Return the assessment with the verdict that follows from its other fields.
 
-        A policy is deployed if the one-sided 90% lower limit of its advantage is above 0. Target rewards replace the
-        reference class and its doubts, because they show if the target is unlike the source. Fewer than 50 rewards that
-        agree with the source but are not clear do not change the verdict.
+        The verdict is "deploy" if the one-sided 90% lower limit of the advantage is above 0. Without target rewards,
+        there must also be no ``doubts``. It is "keep the incumbent" if the advantage is not positive, and otherwise
+        "collect rewards". If the interval from fewer than 50 target rewards includes
+        0, a positive estimate does not change the verdict, and a negative one changes it to "collect rewards".
         """
-        few = 0 < self.rewards < _MIN_REWARDS
+        few_rewards = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
-            return replace(self, verdict=COLLECT if few and self.high is not None and self.high > 0.0 else KEEP)
-        if self.cautious > 0.0 and (self.rewards or not self.doubts):
+            return replace(self, verdict=COLLECT if few_rewards and self.high is not None and self.high > 0.0 else KEEP)
+        if self.low_90 > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
-        return self if few and self.verdict else replace(self, verdict=COLLECT)
+        return self if few_rewards and self.verdict else replace(self, verdict=COLLECT)
 
     @property
     def _unit(self) -> str:
+        """The unit with a space, or an empty text."""
         return f"{self.unit} " if self.unit else ""
 
     @property
     def _action(self) -> str:
+        """The verdict as a phrase, with the incumbent or the number of rewards."""
         if self.verdict == KEEP:
             return f"keep {self.incumbent}" if self.incumbent_arm is None else "keep the incumbent"
-        return f"collect {self.needed} rewards" if self.verdict == COLLECT else self.verdict
+        return f"collect {self.rewards_needed} rewards" if self.verdict == COLLECT else self.verdict
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them."""
+        """Return all fields as a dictionary that JSON can hold."""
         return asdict(self)
 
     def save(self, path: str | Path) -> None:
@@ -220,7 +237,7 @@ class Assessment:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Assessment:
-        """Return the assessment that ``as_dict`` was called on."""
+        """Return the assessment from the result of ``as_dict``."""
         try:
             return cls(**fields)
         except TypeError as error:
@@ -241,21 +258,21 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def rewards_needed(advantage: float, scale: float, differs: float, contexts: int) -> int:
-    """Return the number of target rewards that should show an advantage: 50 to 1,000, at most one per context.
+def rewards_needed(advantage: float, scale: float, disagreement: float, contexts: int) -> int:
+    """Return the number of target rewards that should suffice for a verdict: 50 to 1,000, at most one per context.
 
     Args:
         advantage: expected advantage.
         scale: standard deviation of rewards.
-        differs: fraction of contexts on which policy and incumbent differ.
+        disagreement: fraction of contexts for which the policy and the incumbent choose different arms.
         contexts: number of target contexts.
     """
-    needed = (_ERROR_PER_REWARD * scale) ** 2 * differs / max(advantage**2, 1e-12 * scale**2, 1e-300)
-    return min(max(_MIN_REWARDS, 10 * math.ceil(min(needed, _MAX_REWARDS) / 10)), _MAX_REWARDS, contexts)
+    wanted = (_ERROR_PER_REWARD * scale) ** 2 * disagreement / max(advantage**2, 1e-12 * scale**2, 1e-300)
+    return min(max(_MIN_REWARDS, 10 * math.ceil(min(wanted, _MAX_REWARDS) / 10)), _MAX_REWARDS, contexts)
 
 
-def short(value: float | None, *, sign: bool = False) -> str:
-    """Return a number with three decimals if it is near 1, with fewer if it is large."""
+def as_text(value: float | None, *, sign: bool = False) -> str:
+    """Return a number as text, with three decimals below 1 and three digits above; ``sign`` adds a plus sign."""
     if value is None or not math.isfinite(value):
         return f"{value}"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1 else 3

@@ -1,4 +1,4 @@
-"""``audit``: measure with a few target rewards how much better than the incumbent a policy is."""
+"""``audit``: measure the advantage of a policy over the incumbent with a few target rewards."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import TargetContexts, checked_arm_names, checked_target
-from daband.trust._assessment import COLLECT, DEPLOY, KEEP, short
+from daband.trust._assessment import COLLECT, DEPLOY, KEEP, as_text
 from daband.trust._incumbent import as_incumbent, constant_arm, decide
 from daband.trust._questions import Evidence, Interval, Questions
 
-#: Target contexts that questions are drawn from, at most.
+#: Maximum number of target contexts that questions are drawn from.
 _MAX_CONTEXTS = 20_000
-_RESULT = "audit.json"
-_WHAT = "an audit, whose questions are fixed before the first reward,"
+#: File of the result in the audit's folder.
+_RESULT_FILE = "audit.json"
+#: Name of the folder's contents in errors.
+_DESCRIPTION = "an audit, whose questions are fixed before the first reward,"
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The measured advantage of a policy over the incumbent, in the unit of the rewards.
+    """The advantage of a policy over the incumbent, estimated from target rewards, in the unit of the rewards.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
     >>> audit = daband.audit(policy, target=[[0.0], [1.0]] * 10, budget=5, incumbent=1, directory="audit")
@@ -41,43 +43,49 @@ class Audit:
 
     #: Estimated advantage over the incumbent in the target.
     advantage: float
-    #: Limits of the advantage.
+    #: Lower limit of the advantage.
     low: float
+    #: Upper limit of the advantage.
     high: float
     #: Estimated mean reward of the policy in the target.
     value: float
-    #: Limits of the mean reward.
+    #: Lower limit of the mean reward.
     value_low: float
+    #: Upper limit of the mean reward.
     value_high: float
     #: Name of the incumbent, such as "always coupon".
     incumbent: str
     #: Level of the two-sided interval, which holds after any number of answers of the budget.
     confidence: float
+    #: Number of rewards that may be asked for.
     budget: int
+    #: Number of rewards so far.
     answered: int
     #: Number of target contexts that the questions were drawn from.
     contexts: int
+    #: Unit of the rewards, such as "euros".
     unit: str = ""
-    #: The CSV of questions if the audit has a directory.
+    #: Path of the CSV of questions; None without a directory.
     questions: Path | None = None
 
     @property
     def finished(self) -> bool:
-        """True if all questions are answered, or the advantage is clear."""
+        """True if all questions are answered, or the interval excludes 0."""
         return self.answered >= self.budget or (self.answered > 0 and self.verdict != COLLECT)
 
     @property
     def verdict(self) -> str:
-        """The verdict by the interval only: "deploy", "collect rewards" or "keep the incumbent"."""
+        """The verdict that follows from the interval: "deploy", "collect rewards" or "keep the incumbent"."""
         return DEPLOY if self.low > 0.0 else KEEP if self.high < 0.0 else COLLECT
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
         unit = f"{self.unit} " if self.unit else ""
-        limits = f"[{short(self.low)}, {short(self.high)}]"
+        limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
         rewards = "1 target reward" if self.answered == 1 else f"{self.answered:,} target rewards"
-        text = f"{rewards}: {short(self.advantage, sign=True)} {limits} {unit}over {self.incumbent}: {self.verdict}."
+        advantage = as_text(self.advantage, sign=True)
+        text = f"{rewards}: {advantage} {limits} {unit}over {self.incumbent}: {self.verdict}."
         return text if self.answered else f"0 of {self.budget} questions are answered."
 
     @property
@@ -94,7 +102,7 @@ class Audit:
         return self.sentence
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them; an infinite limit becomes None."""
+        """Return all fields as a dictionary that JSON can hold. An infinite limit becomes None."""
         fields = asdict(self) | {"questions": None if self.questions is None else str(self.questions)}
         fields |= {"verdict": self.verdict}
         return {
@@ -125,18 +133,18 @@ def audit(
 
     Args:
         policy: the policy.
-        target: contexts, e.g. ``pair.target``, or an array (N, *C).
+        target: target contexts, e.g. ``pair.target``, or an array (N, *C).
         budget: number of rewards that may be asked for.
         ask: called with one context (1, *C) and one arm (1,), returns the reward (1,). The arm is the policy's or the
             incumbent's. Without ``ask`` the questions are written to ``directory/questions.csv``, and
             ``answer_audit`` reads the answers.
         incumbent: today's decisions, as in ``daband.assess``. Default: the arm with the largest mean prediction.
-        directory: keeps questions and answers. Each answer is on disk before the next question is asked. If an audit
-            was killed, the same call asks only the open questions.
+        directory: folder of questions and answers. Each answer is on disk before the next question is asked. After a
+            crash, the same call asks only the questions without an answer.
         until_clear: True to stop as soon as the interval excludes 0.
         confidence: level of the two-sided interval.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        seed: fixes the questions.
+        seed: determines the questions.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentence, e.g. "euros".
 
@@ -149,28 +157,29 @@ def audit(
     >>> audit.answered, audit.advantage <= 0
     (20, True)
     """
-    _check(policy, ask, directory, confidence, rule)
+    _check_arguments(policy, ask, directory, confidence, rule)
     check_int("budget", budget, minimum=1)
     contexts = checked_target(target, policy)
     if budget > len(contexts):
-        raise InvalidInput(f"budget is {budget}, but the target has {len(contexts)} contexts; ask for at most these")
+        raise InvalidInput(f"budget must be at most {len(contexts)}, the number of target contexts, got {budget}")
     names = checked_arm_names(arm_names, policy)
-    today = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
-    shown = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
-    arms, means = decide(policy, shown.contexts, "target", rule)
-    today = constant_arm(int(means.mean(axis=0).argmax()), names) if today is None else today
-    settings = {"incumbent": today.name, "confidence": confidence, "rule": rule, "unit": unit}
+    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
+    sample = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
+    arms, means = decide(policy, sample.contexts, "target", rule)
+    incumbent = constant_arm(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
+    settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     questions = Questions(
-        np.stack([arms, today.target_arms(shown.contexts, shown.indices)]),
+        np.stack([arms, incumbent.target_arms(sample.contexts, sample.indices)]),
         np.asarray(means, np.float64),
         scale=_reward_deviation(policy),
         seed=seed,
     )
 
     def survey(folder: Path | None) -> Survey:
+        """Return the survey in a folder, or in memory."""
         return Survey(
             questions,
-            shown.indices,
+            sample.indices,
             budget=budget,
             folder=folder,
             settings=settings,
@@ -180,39 +189,41 @@ def audit(
 
     if directory is None:
         assert ask is not None
-        return _asked(survey(None), ask, contexts, until_clear)
-    with Folder(directory, what=_WHAT) as folder:
-        return _asked(survey(folder.path), ask, contexts, until_clear)
+        return _ask_open_questions(survey(None), ask, contexts, until_clear)
+    with Folder(directory, what=_DESCRIPTION) as folder:
+        return _ask_open_questions(survey(folder.path), ask, contexts, until_clear)
 
 
-def _asked(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
+def _ask_open_questions(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
+    """Ask the questions without an answer if there is ``ask``, and return the audit."""
     if ask is not None:
-        survey.ask(ask, target, (lambda: _result(survey).verdict != COLLECT) if until_clear else None)
-    return _conclude(survey)
+        survey.ask(ask, target, (lambda: _build_audit(survey).verdict != COLLECT) if until_clear else None)
+    return _save_result(survey)
 
 
 def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = False) -> Audit:
     """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return the audit.
 
-    A wrong row is an error, and then nothing is added. Rewards may be added in several steps, in the order of ids.
+    Answers may be added in several calls, in the order of ids. An invalid row is an error, and then nothing is added.
 
     Args:
         directory: the audit's folder.
         answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty column filled in.
-        replace: True to let an answer replace an earlier one that differs.
+        replace: True to overwrite earlier answers that differ; by default they are an error.
     """
-    with Folder(_existing(directory), what=_WHAT) as folder:
+    with Folder(_check_folder(directory), what=_DESCRIPTION) as folder:
         survey = Survey.read(folder.path)
         survey.add_csv(answers, replace=replace)
-        return _conclude(survey)
+        return _save_result(survey)
 
 
 def read_audit(directory: str | Path) -> Audit:
-    """Return the state of the audit in a folder."""
-    return _result(Survey.read(_existing(directory)))
+    """Return the audit in a folder with the answers so far."""
+    return _build_audit(Survey.read(_check_folder(directory)))
 
 
-def _result(survey: Survey) -> Audit:
+def _build_audit(survey: Survey) -> Audit:
+    """Return the audit that follows from the answers so far."""
     settings = survey.settings
     evidence: Evidence = survey.evidence()
     confidence = settings["confidence"]
@@ -235,26 +246,28 @@ def _result(survey: Survey) -> Audit:
     )
 
 
-def _conclude(survey: Survey) -> Audit:
-    result = _result(survey)
+def _save_result(survey: Survey) -> Audit:
+    """Return the audit, and write it to the folder if there is one."""
+    result = _build_audit(survey)
     if survey.folder is not None and result.answered:
-        write_json(survey.folder / _RESULT, result.as_dict())
+        write_json(survey.folder / _RESULT_FILE, result.as_dict())
     return result
 
 
-def _existing(directory: str | Path) -> Path:
+def _check_folder(directory: str | Path) -> Path:
+    """Return the folder. Raise an error if it does not exist."""
     if not Path(directory).is_dir():
         raise InvalidInput(f"there is no folder {directory}; start an audit with daband.audit(..., directory=...)")
     return Path(directory)
 
 
 def _reward_deviation(policy: Policy) -> float:
-    """Return the standard deviation of the rewards that the policy learned; 1 if it is not known."""
+    """Return the standard deviation of the rewards that the policy has learned, or 1 if it has learned none."""
     count, _, squares, *_ = policy.reward_moments.state()
     return math.sqrt(squares / count) if count > 0 and squares > 0 else 1.0
 
 
-def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
+def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
     if ask is not None and not callable(ask):

@@ -37,30 +37,35 @@ from daband.trust._assessment import Assessment
 from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
 from daband.trust._questions import Evidence, Questions
 
+#: Methods whose name ends so are fitted on principal components.
 _PCA_SUFFIX = "-p"
+#: Default number of principal components.
 _COMPONENTS = 64
-#: Vectors of at least this many numbers are projected on this many principal components; trees are not candidates.
-_WIDE = 512
+#: Vectors of at least this many numbers are projected on this many principal components, and trees are not candidates.
+_MIN_WIDE = 512
 _IMAGE_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A policy to be trained: ``method`` as on the command line, ``settings`` as keyword arguments of its policy."""
+    """A method with its settings, to be trained and compared with others."""
 
+    #: Name in tables.
     name: str
+    #: Name of the method, as on the command line.
     method: str
+    #: Keyword arguments of the policy.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Principal components that a method with a name ending in "-p" uses.
+    #: Number of principal components if the name of the method ends in "-p".
     components: int = _COMPONENTS
-    #: True if this candidate is the one to choose when there are no target rewards.
+    #: True if this candidate is chosen when there are no target rewards.
     preferred: bool = False
 
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
-        """Return the policy for a pair."""
+        """Return the untrained policy for a pair."""
         kind = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
@@ -76,7 +81,7 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = False) -> Sequence[Candidate]:
-    """Return the default candidates, the simplest first. They differ in the method and in the assumed shift.
+    """Return the default candidates, the simplest first. They differ in their method and in the shift that they assume.
 
     - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user did
       not state the shift, there are also LinUCB and the mixture with each domain's own statistics, and DABand with
@@ -86,16 +91,17 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
       mixture; it takes seconds.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
-    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if the log proves that this gains.
-      With a catalogue also LinUCB and the mixture. If target arms have no reward in the log, the mixture is preferred
-      to ``LogPolicy`` if the log proves that choosing by arm features gains with a fifth of the arms left out.
+    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains significantly in the
+      log. With a catalogue also LinUCB and the mixture. If target arms have no reward in the log, the mixture is
+      preferred to ``LogPolicy`` if choosing by arm features gains significantly in the log with a fifth of the arms
+      left out.
 
     With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
     """
     if quick:
         every = default_candidates(pair, recipe="small")
-        default = next(one for one in every if one.preferred)
-        others = [one for one in every if one is not default]
+        default = next(candidate for candidate in every if candidate.preferred)
+        others = [candidate for candidate in every if candidate is not default]
         return [*others[:2], default]
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
@@ -118,14 +124,14 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))
-    wide = math.prod(pair.context_shape) >= _WIDE
+    wide = math.prod(pair.context_shape) >= _MIN_WIDE
     if wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-        candidates.append(Candidate("self-training", "self-training-p", components=_WIDE, preferred=True))
+        candidates.append(Candidate("self-training", "self-training-p", components=_MIN_WIDE, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if wide:
-        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _WIDE, preferred=True)]
+        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _MIN_WIDE, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
@@ -140,9 +146,12 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
 
 
 #: Maximum number of contexts of each domain on which candidates are compared.
-_CONTEXTS = 2000
+_MAX_CONTEXTS = 2000
+#: Smallest number of target contexts, and of held-out source rounds.
 _MIN_CONTEXTS = 2
-_CANDIDATES = "candidates"
+#: Folder of the candidates' runs.
+_RUNS_FOLDER = "candidates"
+#: Called after every episode of the training.
 Progress = Callable[[CandidateProgress], None]
 
 
@@ -177,7 +186,7 @@ class Choice:
     questions: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields except the policy and its assessment, as JSON can hold them."""
+        """Return all fields except the policy and its assessment, as a dictionary that JSON can hold."""
         return {
             "candidate": self.candidate, "rule": self.rule, "table": self.table, "rewards": self.rewards,
             "questions": None if self.questions is None else str(self.questions),
@@ -210,8 +219,8 @@ def choose(
 
     **Without target rewards** the data cannot show which candidate's assumption holds, so the ``preferred`` candidate
     is chosen. ``assessment`` estimates its advantage over the incumbent. For a log the preferred candidate is
-    ``LogPolicy``. It always chooses the best arm, unless the log proves that choosing by context yields more;
-    ``choice.rule`` reports this gain in the unit of the rewards.
+    ``LogPolicy``. It chooses by context if this has significantly higher rewards in the log, and otherwise always the
+    best arm; ``choice.rule`` reports the gain in the unit of the rewards.
 
     **With target rewards** (``budget``) every reward is used to evaluate all candidates and the incumbent. The
     candidate with the largest expected advantage is chosen, and learns from the same rewards.
@@ -225,7 +234,8 @@ def choose(
         budget: number of target rewards that may be used; 0 chooses without any.
         until_clear: True to stop asking as soon as the interval of the chosen policy's advantage over the incumbent
             excludes 0.
-        directory: the folder of runs, questions and answers: the same call then neither trains nor asks again.
+        directory: folder of runs, questions and answers. A repeated call reads them instead of training or asking
+            again.
         explore: exploration rule of the candidates, and so of the exported policy.
         epsilon: exploration probability of the candidates.
         seed: seed of the policies and of the questions.
@@ -250,120 +260,123 @@ def choose(
         raise InvalidInput("quick=True selects default candidates, so it cannot be combined with candidates=")
     if quick and isinstance(pair, Pair):
         candidates = default_candidates(pair, quick=True)
-    options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
-    today = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
-    options = [_with_exploration(option, explore, epsilon) for option in options]
-    shown, episodes, episode_length = training_budget(pair, episodes, episode_length)
+    candidates = _checked_candidates(pair, ask, budget, directory, candidates, seed, episode_length)
+    incumbent = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
+    candidates = [_with_exploration(candidate, explore, epsilon) for candidate in candidates]
+    training_pair, episodes, episode_length = training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
     members = train_candidates(
-        shown,
-        options,
+        training_pair,
+        candidates,
         seeds=[seed],
         episodes=episodes,
         episode_length=episode_length,
         device=device,
-        directory=None if folder is None else folder / _CANDIDATES,
+        directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
         first_answer=partial(_first_answer, pair, seed),
     )
-    compared = _Comparison.of(pair, [policies[0] for policies in members], options, today, seed)
-    survey, chosen = None, compared.preferred
+    comparison = _Comparison.compare(pair, [policies[0] for policies in members], candidates, incumbent, seed)
+    survey, chosen = None, comparison.preferred
     if budget:
-        survey = compared.survey(budget, folder, seed)
+        survey = comparison.survey(budget, folder, seed)
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
         if ask is not None:
-            survey.ask(ask, pair.target, (lambda: compared.clear(survey)) if until_clear else None)
+            survey.ask(ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None)
     evidence = None if survey is None else survey.evidence()
-    rule = f"without target rewards, {'the default' if options[chosen].preferred else 'the best in the source'}"
+    rule = f"without target rewards, {'the default' if candidates[chosen].preferred else 'the best in the source'}"
     if evidence is not None and evidence.answered:
-        chosen = compared.best(evidence)
+        chosen = comparison.best(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
-    policy = compared.policies[chosen]
+    policy = comparison.policies[chosen]
     if not (evidence and evidence.answered):
-        rule = _log_rule(policy, compared.new_arms if chosen == compared.preferred else None, pair, unit) or rule
-    assessment = compared.assessment(chosen, unit)
+        rule = _log_rule(policy, comparison.new_arms if chosen == comparison.preferred else None, pair, unit) or rule
+    assessment = comparison.assessment(chosen, unit)
     if survey is not None and evidence is not None and evidence.answered:
-        advantage = evidence.intervals(len(options), budget=budget)[chosen]
+        advantage = evidence.intervals(len(candidates), budget=budget)[chosen]
         value = evidence.intervals(None, budget=budget)[chosen]
         assessment = assessment.with_rewards(advantage, value, evidence.answered)
-        _learn(policy, compared.shown.contexts, survey.answers)
+        _learn_answers(policy, comparison.sample.contexts, survey.answers)
     policy.deploy("target")
-    waiting = survey is not None and ask is None and bool(survey.open)
+    unanswered_questions = survey is not None and ask is None and bool(survey.unanswered)
     return Choice(
         policy=policy,
         assessment=assessment,
-        table=compared.table(options, evidence, chosen, budget),
-        candidate=options[chosen].name,
+        table=comparison.table(candidates, evidence, chosen, budget),
+        candidate=candidates[chosen].name,
         rule=rule,
         rewards=0 if evidence is None else evidence.answered,
-        questions=survey.questions_file if survey is not None and waiting else None,
+        questions=survey.questions_file if survey is not None and unanswered_questions else None,
     )
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Trained candidates with their choices in both domains, and the incumbent."""
+    """Trained candidates with their choices in both domains, and the incumbent that they are compared with."""
 
     pair: Pair
     policies: Sequence[Policy]
     rounds: SourceRounds
-    shown: TargetContexts
+    sample: TargetContexts
     choices: Sequence[Choices]
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred: int
-    #: A log's evidence for choosing arms without rewards by their features; None if the target has no such arm.
+    #: Estimated gain of choosing arms without rewards by their features; None if the target has no such arm.
     new_arms: LogEvidence | None = None
 
     @classmethod
-    def of(
+    def compare(
         cls,
         pair: Pair,
         trained: Sequence[Policy],
-        options: Sequence[Candidate],
+        candidates: Sequence[Candidate],
         incumbent: Incumbent | None,
         seed: int,
     ) -> _Comparison:
+        """Return the comparison of trained policies, one per candidate."""
         assert pair.source_test is not None
-        rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
-        shown = TargetContexts.read(pair.target, _CONTEXTS, seed=seed)
-        judged = [rounds.decide(one) for one in trained]
-        for log_policy in {id(one): one for one in trained if isinstance(one, LogPolicy)}.values():
+        rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
+        sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
+        source_choices = [rounds.decide(policy) for policy in trained]
+        for log_policy in {id(policy): policy for policy in trained if isinstance(policy, LogPolicy)}.values():
             _learn_held_out(log_policy, pair.source_test, seed)
-        for index, one in enumerate(trained):
-            if isinstance(one, LogPolicy) and not one.evidence.personalises:
-                judged[index] = rounds.decide(one)  # its best arm may differ after the held-out rounds
+        for index, policy in enumerate(trained):
+            if isinstance(policy, LogPolicy) and not policy.evidence.personalises:
+                source_choices[index] = rounds.decide(policy)  # its best arm may differ after the held-out rounds
         choices = [
-            Choices(*own, *decide(one, shown.contexts, "target")) for own, one in zip(judged, trained, strict=True)
+            Choices(*choice, *decide(policy, sample.contexts, "target"))
+            for choice, policy in zip(source_choices, trained, strict=True)
         ]
-        if incumbent is None:  # the arm that training found best, else the best one on held-out rounds
-            constant = [own for own, option in zip(choices, options, strict=True) if _is_constant(option)]
+        if incumbent is None:  # the arm of the trained constant candidate, or the best arm on held-out rounds
+            constant = [choices[index] for index, candidate in enumerate(candidates) if _is_constant(candidate)]
             arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm()
             if pair.catalogue is not None:
                 arm = rounds.best_arm(pair.catalogue)
             incumbent = constant_arm(arm, pair.class_names)
-        values = [float(rounds.rewards(own.source_arms).mean()) for own in choices]
-        uses = [index for index, option in enumerate(options) if option.uses_contexts] or range(len(options))
-        preferred = next((index for index, option in enumerate(options) if option.preferred), None)
+        values = [float(rounds.rewards(choice.source_arms).mean()) for choice in choices]
+        indices = range(len(candidates))
+        preferred = next((index for index in indices if candidates[index].preferred), None)
         if preferred is None:
-            preferred = max(uses, key=values.__getitem__)
+            contextual = [index for index in indices if candidates[index].uses_contexts]
+            preferred = max(contextual or indices, key=values.__getitem__)
         preferred, evidence = _prefer_features(pair, trained, preferred, seed)
-        return cls(pair, trained, rounds, shown, choices, incumbent, preferred, evidence)
+        return cls(pair, trained, rounds, sample, choices, incumbent, preferred, evidence)
 
     def survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
-        """Return questions that distinguish the candidates and the incumbent."""
-        today = self.incumbent.target_arms(self.shown.contexts, self.shown.indices)
+        """Return the questions that compare the candidates and the incumbent."""
+        todays_arms = self.incumbent.target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
-            np.stack([*(own.target_arms for own in self.choices), today]),
-            np.mean([own.target_means for own in self.choices], axis=0, dtype=np.float64),
-            scale=max(reward_scale(self.rounds, own) for own in self.choices),
+            np.stack([*(choice.target_arms for choice in self.choices), todays_arms]),
+            np.mean([choice.target_means for choice in self.choices], axis=0, dtype=np.float64),
+            scale=max(reward_scale(self.rounds, choice) for choice in self.choices),
             seed=seed,
         )
         return Survey(
             questions,
-            self.shown.indices,
-            budget=min(budget, questions.total),
+            self.sample.indices,
+            budget=min(budget, questions.n_questions),
             folder=folder,
             settings={"incumbent": self.incumbent.name},
             arm_names=self.pair.class_names,
@@ -371,11 +384,11 @@ class _Comparison:
         )
 
     def best(self, evidence: Evidence) -> int:
-        """Return the candidate to choose with target rewards."""
-        values = [self.rounds.rewards(own.source_arms).mean() for own in self.choices]
+        """Return the index of the candidate to choose with target rewards."""
+        values = [self.rounds.rewards(choice.source_arms).mean() for choice in self.choices]
         return evidence.choose(self.preferred, np.array(values))
 
-    def clear(self, survey: Survey) -> bool:
+    def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
         evidence = survey.evidence()
         interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best(evidence)]
@@ -386,7 +399,7 @@ class _Comparison:
         return build_assessment(
             self.policies[chosen],
             self.rounds,
-            self.shown,
+            self.sample,
             self.choices[chosen],
             self.incumbent,
             arm_names=self.pair.class_names,
@@ -395,26 +408,26 @@ class _Comparison:
         )
 
     def table(
-        self, options: Sequence[Candidate], evidence: Evidence | None, chosen: int, budget: int
+        self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen: int, budget: int
     ) -> list[dict[str, Any]]:
         """Return a record per candidate."""
         answered = evidence is not None and evidence.answered > 0
-        intervals = evidence.intervals(len(options), budget=budget) if evidence is not None and answered else []
+        intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and answered else []
         rows = []
-        for index, (candidate, own) in enumerate(zip(options, self.choices, strict=True)):
-            rewards = self.rounds.rewards(own.source_arms)
-            today = self.rounds.incumbent_rewards(self.incumbent)
+        for index, (candidate, choice) in enumerate(zip(candidates, self.choices, strict=True)):
+            rewards = self.rounds.rewards(choice.source_arms)
+            todays_rewards = self.rounds.incumbent_rewards(self.incumbent)
             rows.append(
                 {
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
-                    "source_advantage": float((rewards - today).mean()),
+                    "source_advantage": float((rewards - todays_rewards).mean()),
                     "source_value": float(rewards.mean()),
                     "advantage": intervals[index].value if answered else None,
                     "low": intervals[index].low if answered else None,
                     "high": intervals[index].high if answered else None,
-                    "target_fractions": arm_fractions(own.target_arms, self.pair.n_arms),
+                    "target_fractions": arm_fractions(choice.target_arms, self.pair.n_arms),
                     "chosen": index == chosen,
                 }
             )
@@ -422,14 +435,14 @@ class _Comparison:
 
 
 def _first_answer(pair: Pair, seed: int, name: str, policy: Policy) -> str:
-    """Return a sentence with the source result of a trained candidate; empty if it always chooses one arm."""
+    """Return a sentence with the mean source reward of a trained candidate, or "" if it always chooses one arm."""
     assert pair.source_test is not None
-    rounds = SourceRounds.read(pair.source_test, _CONTEXTS, seed=seed)
+    rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
     mean, best = rounds.rewards(arms).mean(), rounds.rewards(np.full(len(arms), rounds.best_arm())).mean()
-    return f"first answer: {name} has {mean:.3g} as mean reward in the source, the best arm {best:.3g}; others follow"
+    return f"first result: the mean source reward of {name} is {mean:.3g}, of the best arm {best:.3g}"
 
 
 def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
@@ -446,14 +459,15 @@ def _prefer_features(
 ) -> tuple[int, LogEvidence | None]:
     """Return the candidate to choose if target arms have no reward in a log, and the evidence for it.
 
-    Instead of a ``LogPolicy``, which never chooses such arms, this is the last candidate that uses arm features. The
-    log has to prove that it gains, unless the log has no target arm at all.
+    This is the last candidate that uses arm features, instead of a ``LogPolicy``, which never chooses such arms. It
+    must gain significantly in the log, unless the log has no target arm at all.
     """
     log_policy, catalogue = trained[preferred], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
         return preferred, None
     rewarded = catalogue.offered[1] & (log_policy.counts > 0)
-    rounds = None if (rewarded == catalogue.offered[1]).all() else SourceRounds.read(pair.source, _CONTEXTS, seed=seed)
+    all_rewarded = (rewarded == catalogue.offered[1]).all()
+    rounds = None if all_rewarded else SourceRounds.read(pair.source, _MAX_CONTEXTS, seed=seed)
     for index in reversed(range(len(trained))):
         evidence = None if rounds is None else prove_new_arms(trained[index], rounds)
         if evidence is not None:
@@ -461,12 +475,13 @@ def _prefer_features(
     return preferred, None
 
 
-def _is_constant(option: Candidate) -> bool:
-    return not option.uses_contexts and option.method != "random"
+def _is_constant(candidate: Candidate) -> bool:
+    """Return True if the candidate always chooses one arm."""
+    return not candidate.uses_contexts and candidate.method != "random"
 
 
 def _log_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
-    """Return a log's evidence for the chosen policy; empty if there is none."""
+    """Return a sentence with the evidence of a log for the chosen policy, or "" if there is none."""
     by_context = isinstance(policy, LogPolicy) and policy.by_context
     rule = _log_sentence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
     if new_arms is None:
@@ -480,27 +495,27 @@ def _log_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: st
 
 
 def _gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+    """Return a gain with its error, in the unit of the rewards."""
     digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
     gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
     return f"{gain} over {constant_arm(evidence.arm, arm_names).name}"
 
 
 def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
-    """Return the evidence for choosing by context, in the unit of the rewards."""
-    always = constant_arm(evidence.arm, arm_names).name
+    """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
+    constant_policy = constant_arm(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
-        return f"the log has too few rounds to choose by context: {always} is chosen"
+        return f"the log has too few rounds to choose by context: {constant_policy} is chosen"
     if evidence.error == 0.0:
-        return f"choosing by context differs nowhere from {always}: {always} is chosen"
-    chosen = "arms are chosen by context" if evidence.personalises else f"{always} is chosen"
+        return f"choosing by context always gives the same arm: {constant_policy} is chosen"
+    chosen = "arms are chosen by context" if evidence.personalises else f"{constant_policy} is chosen"
     return f"personalising gains {_gain(evidence, arm_names, unit)}: {chosen}"
 
 
-def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
-    """Let the chosen policy learn the target rewards.
+def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
+    """Update the chosen policy with the target rewards.
 
-    They count as ordinary rounds among thousands, so a few of them cannot do much harm; a network takes no gradient
-    steps.
+    They are a few rounds among thousands, so they cannot do much harm. A network takes no gradient steps.
     """
     rows = np.array([context for context, _ in answers])
     policy.update(
@@ -512,9 +527,10 @@ def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int],
     )
 
 
-def _checked(
+def _checked_candidates(
     pair: Any, ask: Any, budget: Any, directory: Any, candidates: Any, seed: Any, episode_length: Any
 ) -> list[Candidate]:
+    """Return the candidates. Raise an error for invalid arguments of ``choose``."""
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.source_test is None:
@@ -540,15 +556,15 @@ def _checked(
         raise InvalidInput("ask without a budget: set budget to the number of target rewards that may be used")
     if budget and ask is None and directory is None:
         raise InvalidInput("a budget needs answers: give ask=, or a directory= for questions.csv")
-    options = list(default_candidates(pair) if candidates is None else candidates)
-    if not options or not all(isinstance(one, Candidate) for one in options):
-        raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
-    return options
+    candidates = list(default_candidates(pair) if candidates is None else candidates)
+    if not candidates or not all(isinstance(candidate, Candidate) for candidate in candidates):
+        raise InvalidInput("candidates must be a list of at least one daband.trust.Candidate")
+    return candidates
 
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
-    """Return the candidate with this exploration, if its policy explores."""
+    """Return the candidate with these exploration settings, as far as its policy has them."""
     settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
-    given = {"explore": explore, "epsilon": epsilon}
-    settings = {name: value for name, value in given.items() if value is not None and name in settable}
+    exploration = {"explore": explore, "epsilon": epsilon}
+    settings = {name: value for name, value in exploration.items() if value is not None and name in settable}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate

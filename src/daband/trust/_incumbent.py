@@ -13,28 +13,30 @@ from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
+#: Contexts per call of ``Policy.decide``.
 _BATCH = 1024
 
 
 @dataclass(frozen=True)
 class Incumbent:
-    """One arm for every context, a choice for each target context, or a policy."""
+    """Today's decisions: one arm for every context, a stored choice per target context, or a policy."""
 
     #: Name for messages, such as "always coupon".
     name: str
+    #: The arm that is always chosen; None if there are several.
     arm: int | None = None
-    #: Today's choice for each target context, (N,).
+    #: Today's arm for each target context, (N,).
     choices: IntArray | None = None
     policy: Policy | None = None
 
     def target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
-        """Return the choices for the target contexts at these indices, (n,)."""
+        """Return the arms for the target contexts (n, *C) at these indices (n,) of the domain, (n,)."""
         if self.choices is not None:
             return self.choices[indices]
         return self.arms(contexts, "target")
 
     def arms(self, contexts: AnyArray, domain: str) -> IntArray:
-        """Return the choices for contexts of a domain, (n,)."""
+        """Return the arms for contexts (n, *C) of a domain, (n,)."""
         if self.policy is not None:
             return decide(self.policy, contexts, domain)[0]
         assert self.arm is not None
@@ -42,7 +44,7 @@ class Incumbent:
 
 
 def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy") -> tuple[IntArray, AnyArray]:
-    """Return the arm (n,) and the predicted rewards (n, K) for each context; the policy does not change."""
+    """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C). The policy does not change."""
     parts = [
         policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
         for start in range(0, len(contexts), _BATCH)
@@ -51,59 +53,62 @@ def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy"
 
 
 def constant_arm(arm: int, arm_names: Sequence[str]) -> Incumbent:
-    """Return the incumbent that always chooses an arm."""
+    """Return the incumbent that always chooses this arm."""
     return Incumbent(f"always {arm_names[arm] if arm_names else f'arm {arm}'}", arm=int(arm))
 
 
-def as_incumbent(given: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts) -> Incumbent | None:
-    """Return the incumbent that a user describes; None if it is the source's best arm.
+def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts) -> Incumbent | None:
+    """Return the incumbent that a user describes, or None if the user does not name any.
 
     Args:
-        given: an arm's name or index, a column of the target's table, today's choice for each target context (N,), or
+        incumbent: an arm's name or index, a column of the target's table, today's arm for each target context (N,), or
             a policy.
         n_arms: number of arms.
         arm_names: names of arms, (K,) or empty.
         target: target contexts.
     """
-    if given is None or isinstance(given, Incumbent):
-        return given
-    if isinstance(given, Policy):
-        if given.n_arms != n_arms or given.context_shape != target.context_shape:
+    if incumbent is None or isinstance(incumbent, Incumbent):
+        return incumbent
+    if isinstance(incumbent, Policy):
+        if incumbent.n_arms != n_arms or incumbent.context_shape != target.context_shape:
             raise InvalidInput(
-                f"incumbent is a policy for {given.n_arms} arms and contexts of shape {given.context_shape}; here are "
-                f"{n_arms} and {target.context_shape}"
+                f"incumbent is a policy for {incumbent.n_arms} arms and contexts {incumbent.context_shape}; the target "
+                f"has {n_arms} arms and contexts {target.context_shape}"
             )
-        return Incumbent(f"the policy {given.name}", policy=given)
-    if isinstance(given, str | int | np.integer) and not isinstance(given, bool):
-        if not isinstance(given, str) or given in arm_names:
-            return constant_arm(_arm_index(given, n_arms, arm_names), arm_names)
+        return Incumbent(f"the policy {incumbent.name}", policy=incumbent)
+    if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
+        if not isinstance(incumbent, str) or incumbent in arm_names:
+            return constant_arm(_arm_index(incumbent, n_arms, arm_names), arm_names)
         columns = target.row_names if target.table is None else target.table
-        known = list(target.row_names) if target.table is None else target.table.columns
-        if given not in known:
+        column_names = list(target.row_names) if target.table is None else target.table.columns
+        if incumbent not in column_names:
             arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             raise InvalidInput(
-                f"incumbent={given!r} is neither an arm ({arms}) nor a column of the target "
-                f"({', '.join(known) or 'it has no table'}); a column that is not a context is kept if it is an id"
+                f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
+                f"({', '.join(column_names) or 'it has no table'}); id columns are kept too"
             )
-        return _todays_choices(list(columns[given]), f"the choices in column {given}", n_arms, arm_names, target)
-    if isinstance(given, Sequence | np.ndarray) or hasattr(given, "__array__"):
-        values = given if isinstance(given, Sequence) else as_numpy(given, "incumbent").tolist()
+        name = f"the choices in column {incumbent}"
+        return _todays_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+    if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
+        values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
         return _todays_choices(values, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
         "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
-        f"{type(given).__name__}"
+        f"{type(incumbent).__name__}"
     )
 
 
 def _todays_choices(
     values: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
 ) -> Incumbent:
+    """Return the incumbent with a stored choice per target context."""
     if len(values) != len(target):
         raise InvalidInput(f"incumbent has {len(values)} choices for {len(target)} target contexts")
     return Incumbent(name, choices=np.array([_arm_index(value, n_arms, arm_names) for value in values], np.int64))
 
 
 def _arm_index(value: Any, n_arms: int, arm_names: Sequence[str]) -> int:
+    """Return the index of an arm that is given by its name or index."""
     if str(value) in arm_names:
         return list(arm_names).index(str(value))
     number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)

@@ -2,14 +2,15 @@
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
 rounds, its standard error, and the advantage that was left in the target. A new policy is compared with all rows of
-its kind. Its expected advantage in the target is ``_KEPT`` times its source advantage; the error is divided by
+its kind. Its expected advantage in the target is ``_KEPT_FRACTION`` times its source advantage; the error is divided by
 
-    sqrt((_KEPT * standard error)^2 + (_VARIES * advantage)^2 + (_ABSOLUTE * standard deviation of rewards)^2).
+    sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_DEVIATION * advantage)^2
+         + (_ZERO_DEVIATION * standard deviation of rewards)^2).
 
-The lower limit follows from the 0.1 quantile of the class's errors, scaled in this way. This is
-conformal prediction with data sets as the exchangeable units: for a data set like these, the limit is true in 90 of 100
-cases for any values of the three constants. They only determine how tight the limit is.
-``benchmarks/reference_class.py`` makes the file, and measures the limits by leaving each data set out.
+The lower limit follows from the 0.1 quantile of the errors in the reference class, scaled in this way. This is
+conformal prediction with data sets as the exchangeable units. For a data set like these, the limit is true in 90 of 100
+cases, whatever the three constants are. The constants only determine how tight the limit is.
+``benchmarks/reference_class.py`` writes the file, and measures the coverage of the limits by leaving out each data set.
 """
 
 from __future__ import annotations
@@ -26,45 +27,47 @@ import numpy as np
 
 from daband._arrays import BoolArray, FloatArray
 
+#: Kinds of data that have a reference class.
 KINDS = ("tables", "features", "images")
 #: Expected fraction of a source advantage that is left in the target.
-_KEPT = 0.85
+_KEPT_FRACTION = 0.85
 #: Standard deviation of that fraction.
-_VARIES = 0.6
+_KEPT_DEVIATION = 0.6
 #: Standard deviation of an advantage that is 0 in the source, in standard deviations of the reward.
-_ABSOLUTE = 0.03
+_ZERO_DEVIATION = 0.03
 #: Probability that the advantage is below the lower limit.
-_LEVEL = 0.1
-#: Fractions are counted for advantages above this many standard deviations of the reward: others are noise.
-_CLEAR = 0.1
-#: Vectors of more numbers are features, such as the output of a network or counts of words.
+_LOW_LEVEL = 0.1
+#: Smallest source advantage, in standard deviations of the reward, of which a kept fraction is computed.
+_MIN_ADVANTAGE = 0.1
+#: Largest number of columns of a table. Longer vectors are features, such as the output of a network or word counts.
 _MAX_TABLE_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The target advantage that the reference class suggests, in the unit of the rewards."""
+    """The target advantage expected from the reference class, in the unit of the rewards."""
 
-    #: Median.
+    #: Median of the target advantage.
     advantage: float
-    #: Lower limit, true in 90 of 100 cases.
+    #: Lower limit of the target advantage, true in 90 of 100 cases.
     low: float
     #: Number of data sets in the class.
     shifts: int
-    #: Fraction of the source advantage that half of the class kept at least.
-    half_kept: float
-    #: Fraction that all but a tenth of the class kept at least.
-    tenth_kept: float
-    #: Fraction of the class in which nothing was left.
-    lost: float
+    #: Median over the class of the fraction of the source advantage that was left in the target.
+    median_kept: float
+    #: Tenth percentile of that fraction.
+    tenth_percentile_kept: float
+    #: Fraction of the class in which nothing of the source advantage was left.
+    lost_fraction: float
 
 
 @dataclass(frozen=True)
 class ReferenceClass:
-    """Shifts between real domains: one row each, advantages in any unit."""
+    """Shifts between real domains with the advantage of a policy in both: one row per shift, in any unit."""
 
-    #: Name of the data set of each row, (n,); all rows of one data set together count as one.
+    #: Name of the data set of each row, (n,). All rows of a data set together have weight 1.
     sets: Sequence[str]
+    #: Kind of data of each row, one of ``KINDS``, (n,).
     kinds: Sequence[str]
     #: Advantage on held-out source rounds, (n,).
     source: FloatArray
@@ -77,58 +80,59 @@ class ReferenceClass:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> ReferenceClass:
-        """Return the class of rows with ``set``, ``kind``, ``source``, ``error``, ``scale`` and ``target``."""
+        """Return the class of rows with the keys ``set``, ``kind``, ``source``, ``error``, ``scale`` and ``target``."""
         numbers = {name: np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")}
         return cls([row["set"] for row in rows], [row["kind"] for row in rows], **numbers)
 
-    def where(self, kept: BoolArray) -> ReferenceClass:
-        """Return the class of some rows."""
-        rows = np.flatnonzero(kept).tolist()
+    def select(self, mask: BoolArray) -> ReferenceClass:
+        """Return the reference class of the rows for which the mask (n,) is True."""
+        rows = np.flatnonzero(mask).tolist()
         names = [self.sets[row] for row in rows], [self.kinds[row] for row in rows]
         return ReferenceClass(*names, *(values[rows] for values in (self.source, self.error, self.scale, self.target)))
 
     def of_kind(self, kind: str) -> ReferenceClass:
-        """Return the rows of a kind."""
-        return self.where(np.array([one == kind for one in self.kinds]))
+        """Return the reference class of the rows of one kind."""
+        return self.select(np.array([row_kind == kind for row_kind in self.kinds]))
 
     def forecast(self, advantage: float, error: float, scale: float) -> Forecast:
-        """Return the expected target advantage.
+        """Return the target advantage to expect of a policy.
 
         Args:
             advantage: advantage on held-out source rounds.
-            error: its standard error.
+            error: standard error of ``advantage``.
             scale: standard deviation of source rewards.
         """
         _, rows, counts = np.unique(self.sets, return_inverse=True, return_counts=True)
         weights = 1.0 / counts[rows]
         n = len(counts)
-        scores = (self.target - _KEPT * self.source) / _spread(self.source, self.error, self.scale)
-        spread = float(_spread(advantage, error, scale))
-        low = _quantile(scores, weights, _LEVEL * (n + 1) / n, below=True)  # n + 1 includes the new data set
+        scores = (self.target - _KEPT_FRACTION * self.source) / _error_deviation(self.source, self.error, self.scale)
+        deviation = float(_error_deviation(advantage, error, scale))
+        low = _quantile(scores, weights, _LOW_LEVEL * (n + 1) / n, below=True)  # n + 1 includes the new data set
         middle = _quantile(scores, weights, 0.5)
-        clear = self.source > _CLEAR * self.scale
+        clear = self.source > _MIN_ADVANTAGE * self.scale
         kept = self.target[clear] / self.source[clear]
-        half, tenth = (_quantile(kept, weights[clear], share) for share in (0.5, 0.1))
-        expected = _KEPT * advantage
+        half, tenth = (_quantile(kept, weights[clear], level) for level in (0.5, 0.1))
+        expected = _KEPT_FRACTION * advantage
         return Forecast(
-            advantage=expected + spread * middle,
-            low=expected + spread * low,
+            advantage=expected + deviation * middle,
+            low=expected + deviation * low,
             shifts=n,
-            half_kept=half,
-            tenth_kept=tenth,
-            lost=float(weights[clear] @ (kept <= 0.0) / max(weights[clear].sum(), 1e-12)),
+            median_kept=half,
+            tenth_percentile_kept=tenth,
+            lost_fraction=float(weights[clear] @ (kept <= 0.0) / max(weights[clear].sum(), 1e-12)),
         )
 
 
-def _spread(advantage: FloatArray | float, error: FloatArray | float, scale: FloatArray | float) -> FloatArray:
-    parts = np.square(_KEPT * np.asarray(error)) + np.square(_VARIES * np.asarray(advantage))
-    return np.sqrt(parts + np.square(_ABSOLUTE * np.asarray(scale)) + 1e-300)
+def _error_deviation(advantage: FloatArray | float, error: FloatArray | float, scale: FloatArray | float) -> FloatArray:
+    """Return the standard deviation of the error of expected target advantages."""
+    variance = np.square(_KEPT_FRACTION * np.asarray(error)) + np.square(_KEPT_DEVIATION * np.asarray(advantage))
+    return np.sqrt(variance + np.square(_ZERO_DEVIATION * np.asarray(scale)) + 1e-300)
 
 
 def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: bool = False) -> float:
-    """Return the smallest value at which this fraction of the weight is reached.
+    """Return the weighted quantile: the smallest value at which the cumulative weight reaches a fraction ``level``.
 
-    With ``below`` return the largest value at which at most this fraction is reached; minus infinity if there is none.
+    With ``below`` return the largest value at which it is at most ``level``, or minus infinity if there is none.
     """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
@@ -138,8 +142,8 @@ def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: b
     return float(values[order][min(int(np.searchsorted(reached, level * reached[-1] - 1e-9)), len(values) - 1)])
 
 
-def kind_of(context_shape: Sequence[int]) -> str:
-    """Return the kind of data that contexts of this shape are compared with."""
+def data_kind(context_shape: Sequence[int]) -> str:
+    """Return the kind of data, one of ``KINDS``, of contexts of this shape."""
     if len(context_shape) > 1:
         return "images"
     return "tables" if math.prod(context_shape) <= _MAX_TABLE_COLUMNS else "features"
@@ -147,7 +151,7 @@ def kind_of(context_shape: Sequence[int]) -> str:
 
 @cache
 def reference_class() -> ReferenceClass:
-    """Return the class that is part of the package."""
+    """Return the reference class that is part of the package."""
     text = resources.files("daband.trust").joinpath("reference.json").read_text(encoding="utf-8")
     record = json.loads(text)
     return ReferenceClass.from_rows([dict(zip(record["columns"], row, strict=True)) for row in record["rows"]])

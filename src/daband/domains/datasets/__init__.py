@@ -1,1 +1,1 @@
-"""The data sets that come with the library: each is a declaration that uses one builder, and is registered."""
+"""The data sets of the library, each declared in a module and registered as pairs."""

@@ -1,7 +1,7 @@
-"""Register pairs from the declaration of a data set. Options, checks and splits are shared here.
+"""Register pairs from declarations of data sets, with common options, checks and splits.
 
 A data set declares its description, its files and its reader. ``declare`` registers a pair for it, and one for each of
-its variants (an ordered pair of domains, one table of many).
+its variants (an ordered pair of domains, or one of many tables).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import About, Pair
-from daband.domains._registry import Resolve, Resource, need, register_pair
+from daband.domains._registry import Resolve, Resource, register_pair, require_data
 from daband.domains._splits import require_classes, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import DataError, InvalidInput
@@ -27,22 +27,22 @@ from daband.errors import DataError, InvalidInput
 
 @dataclass(frozen=True)
 class Parts:
-    """The data that was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
+    """The data of a pair: ``reader(**arguments)``, with the options that all pairs have, returns the pair."""
 
-    ``note`` is added to the pair's summary. ``class_names`` are readable arm names, if a table has numbers.
-    """
-
+    #: Data and other arguments of ``reader``.
     arguments: Mapping[str, Any]
+    #: The function that makes the pair.
     reader: Callable[..., Pair] = from_arrays
+    #: Text that is added to the pair's summary.
     note: str = ""
+    #: Names of the arms for people, if the data have numbers.
     class_names: tuple[str, ...] | None = None
 
 
+#: A function of the data set's options that reads its files.
 Read = Callable[..., Parts]
-
-
 #: Options of every declared pair.
-_COMMON = {
+_COMMON_OPTIONS = {
     option: parameter
     for option, parameter in inspect.signature(from_arrays).parameters.items()
     if option in ("passes", "target_passes", "source_test", "shift", "units")
@@ -53,24 +53,25 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
     """Register a data set of the catalogue as a pair, and each of its variants.
 
     Args:
-        family: the pair's name, and its table in ``catalogue.toml``, which has the texts, arms, variants and files.
+        family: the pair's name, and the name of its table in ``catalogue.toml``.
         read: a function of the data set's options, each with a default, that reads its files.
         resolve: see ``register_pair``.
     """
-    said = catalogue()[family]
-    about = About(**{name: said[name] for name in ("summary", "licence", "citation") if name in said})
-    summary, class_names, members = said.get("variant", about.summary), said.get("class_names"), _members(said)
-    name, choices, variants = family, said.get("choices", {}), {}
-    if option := said.get("variants_of"):
+    entry = catalogue()[family]
+    about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
+    summary, class_names, members = entry.get("variant", about.summary), entry.get("class_names"), _members(entry)
+    name, choices, variants = family, entry.get("choices", {}), {}
+    if option := entry.get("variants_of"):
         name, choices = f"{family}/{{{option}}}", {option: tuple(members)}
         variants = {member: {option: member} for member in members}
     elif members:
         name, choices = f"{family}/{{source}}-{{target}}", dict.fromkeys(("source", "target"), tuple(members))
-        pairs = permutations(said.get("ordered", members), 2)
-        variants = {f"{one}-{other}": {"source": one, "target": other} for one, other in pairs}
-    resources = _resources_of(family)
+        pairs = permutations(entry.get("ordered", members), 2)
+        variants = {f"{first}-{other}": {"source": first, "target": other} for first, other in pairs}
+    resources = _data_set_resources(family)
     read_options = dict(inspect.signature(read).parameters)
-    common = {option: parameter for option, parameter in _COMMON.items() if option not in said.get("without", ())}
+    without = entry.get("without", ())
+    common = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in without}
 
     def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
         def build(**given: Any) -> Pair:
@@ -78,12 +79,12 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
             options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
             _check_choices(family, options, choices)
             parts = read(**options)
-            called = name.format(**options)
-            arguments = {**parts.arguments, "name": called}
+            pair_name = name.format(**options)
+            arguments = {**parts.arguments, "name": pair_name}
             arguments |= {option: given.get(option, parameter.default) for option, parameter in common.items()}
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
-                _require_every_class(arguments, class_names, called)
+                _require_every_class(arguments, class_names, pair_name)
                 if parts.reader is from_arrays:
                     arguments["n_arms"] = len(class_names)
             pair = parts.reader(**arguments)
@@ -98,9 +99,9 @@ def declare(family: str, *, read: Read, resolve: Resolve | None = None) -> None:
 
     register_pair(family, about=about, resolve=resolve, resources=resources)(build_with({}))
     for variant, fixed in variants.items():
-        mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
-        of_variant = replace(about, summary=summary.format(**fixed))
-        register_pair(f"{family}/{variant}", about=of_variant, resolve=resolve, resources=mine)(build_with(fixed))
+        needed = tuple(file for file in resources if not file.domain or file.domain in fixed.values())
+        variant_about = replace(about, summary=summary.format(**fixed))
+        register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=needed)(build_with(fixed))
 
 
 @lru_cache(maxsize=1)
@@ -109,77 +110,82 @@ def catalogue() -> dict[str, dict[str, Any]]:
     return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def _members(said: Mapping[str, Any]) -> dict[str, str]:
-    """Return the domains, or the values of an option, that a table of the catalogue lists, with a text about each."""
-    members = said.get("members", {})
+def _members(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the members of a data set, domains or values of an option, with a description of each or ""."""
+    members = entry.get("members", {})
     return members if isinstance(members, dict) else dict.fromkeys(members, "")
 
 
-def _resources_of(family: str) -> list[Resource]:
-    said = catalogue()[family]
-    return [resource for entry in said.get("resources", ()) for resource in _resources(entry, _members(said))]
+def _data_set_resources(family: str) -> list[Resource]:
+    """Return all resources of a data set."""
+    table = catalogue()[family]
+    return [resource for entry in table.get("resources", ()) for resource in _expand_resource(entry, _members(table))]
 
 
-def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
-    """Return the resources of a catalogue entry: those of another table, one for each member, or one."""
+def _expand_resource(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
+    """Return the resources that an entry of the catalogue describes: one, one per member, or another table's."""
     fields = {**entry, "paths": tuple(entry.get("paths", ()))}
-    if like := fields.pop("like", ""):
+    if template := fields.pop("like", ""):
         del fields["paths"]
-        return [replace(one, **fields) for other in catalogue()[like]["resources"] for one in _resources(other, {})]
-    if fields.get("of") != "{of}":
+        entries = catalogue()[template]["resources"]
+        return [replace(resource, **fields) for other in entries for resource in _expand_resource(other, {})]
+    if fields.get("domain") != "{domain}":
         return [Resource(**fields)]
     return [
-        Resource(**{**fields, "what": fields["what"].format(of=of, text=text), "of": of,
-                    "paths": tuple(path.format(of=of) for path in fields["paths"])})
-        for of, text in texts.items()
+        Resource(**{**fields, "description": fields["description"].format(domain=domain, text=text), "domain": domain,
+                    "paths": tuple(path.format(domain=domain) for path in fields["paths"])})
+        for domain, text in texts.items()
     ]  # fmt: skip
 
 
-def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
-    """Return the file of a data set, or of one of its members; if the file is missing, the error names the pair."""
-    paths = next(resource.paths for resource in _resources_of(family) if resource.of == of)
-    return need(paths, pair=pair or family)
+def data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
+    """Return the path of the file of a data set or of one of its domains. Raise an error if it is missing."""
+    paths = next(resource.paths for resource in _data_set_resources(family) if resource.domain == domain)
+    return require_data(paths, pair=pair or family)
 
 
-def halved(
+def split_target(
     contexts: AnyArray, rewards: AnyArray, *, name: str, groups: Sequence[str] | None = None
 ) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
     """Return the target arguments of ``from_arrays``: half of each class for training, half for the evaluator.
 
-    ``rewards`` are labels (n,) or a table (n, K), whose best arms are the classes.
+    ``rewards`` are labels (n,), or rewards (n, K) whose best arms are the classes. Contexts of one group stay together.
     """
     best = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
-    seen, held = split_half(best, name=name, groups=groups)
+    training, test = split_half(best, name=name, groups=groups)
     return {
-        "target": contexts[seen],
-        "target_labelled": (contexts[seen], rewards[seen]),
-        "target_test": (contexts[held], rewards[held]),
+        "target": contexts[training],
+        "target_labelled": (contexts[training], rewards[training]),
+        "target_test": (contexts[test], rewards[test]),
     }
 
 
 def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
-    """Return arrays of an ``npz``; a damaged file or one without these keys is an error that names it."""
+    """Return arrays of an ``npz`` file. Raise an error if it is damaged or lacks a key."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
-            return [packed[key] for key in keys]
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return [arrays[key] for key in keys]
     except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
         raise DataError(
-            f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); put an undamaged copy there"
+            f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); replace it by an undamaged copy"
         ) from None
 
 
 def load_labelled(
     path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts (n, *shape) of type ``dtype``, or of any type, and labels (n,) under these keys of an ``npz``."""
+    """Return contexts (n, *shape) and labels (n,) from an ``npz`` file; ``dtype=None`` allows any type."""
     contexts, labels = load_packed(path, keys)
-    return _checked(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
+    return _check_arrays(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
 
 
 def load_halves(
     path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> list[tuple[AnyArray, IntArray]]:
-    """Return contexts and labels of both parts of an ``npz`` with ``x_train y_train x_test y_test``."""
+    """Return the training part and the test part of an ``npz`` file, each contexts (n, *shape) and labels (n,).
+
+    The arrays are ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+    """
     return [
         load_labelled(path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype)
         for part in ("train", "test")
@@ -187,7 +193,7 @@ def load_halves(
 
 
 def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int) -> tuple[FloatArray, IntArray]:
-    """Return features (n, d) and labels (n,) from 0, of a ``.mat`` file with variables ``fts`` and ``labels``."""
+    """Return the variables ``fts`` (n, d) and ``labels`` (n,) of a MATLAB file; labels start at 0."""
     from scipy.io import loadmat
 
     try:
@@ -196,13 +202,13 @@ def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int
     except Exception as error:  # loadmat raises many kinds for damaged files
         raise DataError(f"{path} is not a MATLAB file with the variables fts and labels ({error})") from None
     labels = labels.reshape(-1) - first_label
-    return _checked(path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64)
+    return _check_arrays(path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64)
 
 
-def _checked(
+def _check_arrays(
     path: Path, contexts: AnyArray, labels: AnyArray, *, shape: tuple[int, ...], n_classes: int, dtype: Any
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts and labels; raise an error that names the file if shape, type or number is wrong."""
+    """Return contexts and labels. Raise an error if a shape, type or label is wrong."""
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
         sizes, kind = ", ".join(map(str, shape)), "" if dtype is None else f" of {np.dtype(dtype)}"
         raise DataError(f"{path} should hold contexts (n, {sizes}){kind}, got {contexts.shape} of {contexts.dtype}")
@@ -215,17 +221,19 @@ def _checked(
 
 
 def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
+    """Raise an error if an option has a value that is not allowed."""
     for option, allowed in choices.items():
         if options[option] not in allowed:
-            what = "domains" if option in ("source", "target") else f"values of {option}"
-            raise InvalidInput(f"{family}'s {what} are {', '.join(allowed)}, got {options[option]!r}")
+            kind = "domains" if option in ("source", "target") else f"values of {option}"
+            raise InvalidInput(f"{family}'s {kind} are {', '.join(allowed)}, got {options[option]!r}")
     if "source" in choices and options["source"] == options.get("target"):
         raise InvalidInput(f"source and target are both {options['source']!r}")
 
 
 def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
+    """Raise an error if a class has no example in one of the domains."""
     for part in ("source", "target_labelled", "target_test"):
-        given = arguments.get(part)
-        labels: IntArray | None = given[1] if isinstance(given, tuple) else None
+        data = arguments.get(part)
+        labels: IntArray | None = data[1] if isinstance(data, tuple) else None
         if labels is not None and labels.ndim == 1:
             require_classes(labels, class_names, where=f"{name}'s {part}")

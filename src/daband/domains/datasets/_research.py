@@ -1,4 +1,4 @@
-"""Research data sets: published features, rendered objects and photographs, and tables."""
+"""Research data sets: published features, rendered and photographed objects, drawings, and tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
-from daband.domains._registry import find, need
+from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import Parts, catalogue, declare, file_of, halved, load_packed
+from daband.domains.datasets._builder import Parts, catalogue, data_file, declare, load_packed, split_target
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._images import ImageContexts, ImageList, pair_of_images, scan_classes
+from daband.domains.readers._images import ImageContexts, ImageList, build_image_pair, scan_classes
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError
@@ -30,11 +30,11 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         source: books, dvd, elec or kitchen, each with about 2,000 reviews.
         target: another of them; training sees half of its reviews, the other half is kept for the evaluator.
     """
-    of_source, of_target = (
-        builder.load_matlab(file_of("amazon", domain), n_features=400, n_classes=2, first_label=0)
+    source_data, target_data = (
+        builder.load_matlab(data_file("amazon", domain), n_features=400, n_classes=2, first_label=0)
         for domain in (source, target)
     )
-    return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
+    return Parts({"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")})
 
 
 declare("amazon", read=_read_amazon)
@@ -43,7 +43,8 @@ declare("amazon", read=_read_amazon)
 # Office-31 as pretrained features: 31 kinds of office objects, photographed for a shop, by a camera, by a webcam.
 
 
-_WIDTH = 1280
+#: Number of features of a photograph.
+_N_FEATURES = 1280
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
@@ -56,14 +57,15 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
         source: amazon (2,817 photographs), dslr (498) or webcam (795).
         target: another of them.
     """
-    (x, y), (x_more, y_more) = _halves(source)
-    seen, held = _halves(target)
-    of_source = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
-    return Parts({"source": of_source, "target": seen[0], "target_labelled": seen, "target_test": held})
+    (x, y), (x_more, y_more) = _office31_halves(source)
+    training, test = _office31_halves(target)
+    source_data = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
+    return Parts({"source": source_data, "target": training[0], "target_labelled": training, "target_test": test})
 
 
-def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
-    halves = builder.load_halves(file_of("office31_features", domain), shape=(_WIDTH,), n_classes=31, dtype=None)
+def _office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
+    """Return the contexts and labels of both halves of a domain."""
+    halves = builder.load_halves(data_file("office31_features", domain), shape=(_N_FEATURES,), n_classes=31, dtype=None)
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
@@ -76,21 +78,22 @@ declare("office31_features", read=_read_office31)
 def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> Parts:
     """Read one collection as source and another as target: contexts (800,) of unit norm, 10 arms.
 
-    Contexts are the square roots of the visual word frequencies of each image. They depend only on that image:
-    standardising each domain by its own statistics, as is usual, would already do a part of the adaptation.
+    Contexts are the square roots of the visual word frequencies of each image. They depend only on that image.
+    Standardising each domain by its own statistics, as is usual, would already be a part of the adaptation.
 
     Args:
         source: amazon, caltech10 (1,123 images), dslr (157) or webcam.
         target: another of them; training sees half of its images, the other half is kept for the evaluator.
     """
-    files = (file_of("office_caltech", domain) for domain in (source, target))
-    of_source, of_target = (
-        _root_shares(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
+    files = (data_file("office_caltech", domain) for domain in (source, target))
+    source_data, target_data = (
+        _root_frequencies(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in files
     )
-    return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
+    return Parts({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
 
 
-def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
+def _root_frequencies(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
+    """Return the square roots of relative frequencies, and the labels unchanged."""
     total = counts.sum(axis=1, keepdims=True)
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
@@ -110,19 +113,19 @@ def _read_visda17() -> Parts:
     Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's preprocessing; its random crop
     and flip are augmentation. Half of the target, the same in every run, is kept for the evaluator.
     """
-    root = file_of("visda17").parent
+    root = data_file("visda17").parent
     source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
     return _image_parts(source, target.take(train), target.take(test))
 
 
 def _image_parts(source: ImageList, target: ImageList, target_test: ImageList) -> Parts:
-    """Return the parts of lists of photographs, read when first needed, at 224 pixels per side."""
+    """Return the data of a pair of photographs with 224 pixels per side, read when first needed."""
     arguments = {
         "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
         "framing": (256, 224),
     }  # fmt: skip
-    return Parts(arguments, reader=pair_of_images)
+    return Parts(arguments, reader=build_image_pair)
 
 
 declare("visda17", read=_read_visda17)
@@ -140,24 +143,24 @@ def _read_s2rda49() -> Parts:
     these lists are missing, half of the photographs, the same in every run, is kept for the evaluator. Images are
     resized to 256x256, then cropped to the centre 224x224.
     """
-    root = file_of("s2rda49").parent
-    lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
+    root = data_file("s2rda49").parent
+    lists = [find_data([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
         train, test = (_read_split_list(path, root) for path in lists if path is not None)
         common = set(train.paths) & set(test.paths)
         if common:
             raise DataError(
-                f"{lists[0]} and {lists[1]} both list {min(common)}; training would see what evaluation holds"
+                f"{lists[0]} and {lists[1]} both list {min(common)}; training would see data of the evaluator"
             )
     else:
         real = scan_classes(root / "real", _S2RDA49_FOLDERS)
-        seen_rows, held_rows = split_half(real.labels, name="s2rda49")
-        train, test = real.take(seen_rows), real.take(held_rows)
+        training_rows, test_rows = split_half(real.labels, name="s2rda49")
+        train, test = real.take(training_rows), real.take(test_rows)
     return _image_parts(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), train, test)
 
 
 def _read_split_list(path: Path, root: Path) -> ImageList:
-    """Return the images of a list with a line ``real/airplane/NAME.jpg`` each, without those of the other 39 kinds."""
+    """Return the images of the ten classes in a list with lines such as ``real/airplane/NAME.jpg``."""
     names = []
     for line in path.read_text(encoding="utf-8").split():
         name = Path(line)
@@ -165,7 +168,7 @@ def _read_split_list(path: Path, root: Path) -> ImageList:
             raise DataError(f"{path} should have lines `real/FOLDER/NAME`, got {line!r}")
         if name.parts[1] in _S2RDA49_FOLDERS:
             if not (root / name).is_file():
-                raise DataError(f"{path} lists {name}, which is not there")
+                raise DataError(f"{path} lists {name}, which does not exist")
             names.append(name)
     if not names:
         raise DataError(f"{path} lists no image of its classes")
@@ -191,15 +194,16 @@ def _read_signs(*, side: int = 32) -> Parts:
         side: pixels per side.
     """
     rendered, photographed = (
-        scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
+        scan_classes(require_data([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS)
+        for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = halved(*_decode(photographed, side), name="signs", groups=tracks)
-    return Parts({"source": _decode(rendered, side), **parts})
+    parts = split_target(*_read_images(photographed, side), name="signs", groups=tracks)
+    return Parts({"source": _read_images(rendered, side), **parts})
 
 
-def _decode(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
-    # About 12 MB in all: decoded once and kept in memory, without the file names.
+def _read_images(images: ImageList, side: int) -> tuple[AnyArray, IntArray]:
+    """Return images (n, 3, side, side) and labels (n,). All images take about 12 MB, so they are kept in memory."""
     contexts = ImageContexts(images.paths, (side, side))
     return contexts.read(np.arange(len(contexts))), images.labels
 
@@ -211,45 +215,46 @@ declare("signs", read=_read_signs)
 
 
 _EMOJI_GROUPS: tuple[str, ...] = tuple(catalogue()["emoji"]["class_names"])
-#: Joined characters that change how one emoji is drawn: joiner, presentation, female, male, to the right, four hairs.
-_EMOJI_SIGNS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
-#: Man and woman are drawn almost as the neutral adult is, boy and girl as the child.
+#: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
+_EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
+#: Neutral forms of similar emoji: the adult for man and woman, the child for boy and girl.
 _EMOJI_PEOPLE = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
 
 
 def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> Parts:
     """Read one vendor's drawings as source and another's as target: contexts (3, side, side) of uint8, 9 arms.
 
-    The arm is the emoji's Unicode group. Skin tones are not read, and of identical pictures of a vendor only the first.
-    Forms of one emoji (man, woman and person running) stay on one side of the target's split.
+    The arm is the emoji's Unicode group. Skin tones are not read. If a vendor has identical images, only the first is
+    used. Forms of one emoji (man, woman and person running) are either all in training or all in the test.
 
     Args:
         source: google, twitter or facebook, each with about 1,900 emoji.
         target: another of them; training sees half of its emoji, the other half is kept for the evaluator.
         side: pixels per side; files have 64.
     """
-    (*of_source, _), (x, y, motifs) = (_emoji_of(vendor, side) for vendor in (source, target))
-    return Parts({"source": tuple(of_source), **halved(x, y, name=f"emoji/{source}-{target}", groups=motifs)})
+    (*source_data, _), (x, y, motifs) = (_read_vendor(vendor, side) for vendor in (source, target))
+    return Parts({"source": tuple(source_data), **split_target(x, y, name=f"emoji/{source}-{target}", groups=motifs)})
 
 
-def _emoji_of(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]:
-    """Return contexts, labels and the names of motifs, which forms of one emoji share."""
-    root = file_of("emoji", vendor)
+def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]:
+    """Return contexts, labels and motifs of a vendor's emoji; forms of one emoji have the same motif."""
+    root = data_file("emoji", vendor)
     try:
-        listed = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
-        kept = [one for one in listed if one["category"] in _EMOJI_GROUPS and one[f"has_img_{vendor}"]]
-        paths = tuple(root / "img" / vendor / "64" / one["image"] for one in kept)
-        codes = [one["unified"] for one in kept]
+        records = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
+        used = [emoji for emoji in records if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]]
+        paths = tuple(root / "img" / vendor / "64" / emoji["image"] for emoji in used)
+        codes = [emoji["unified"] for emoji in used]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})") from None
-    labels = np.array([_EMOJI_GROUPS.index(one["category"]) for one in kept], np.int64)
-    contexts, labels = _decode(ImageList(paths, labels), side)
+    labels = np.array([_EMOJI_GROUPS.index(emoji["category"]) for emoji in used], np.int64)
+    contexts, labels = _read_images(ImageList(paths, labels), side)
     rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
-    return contexts[rows], labels[rows], [_motif(codes[row]) for row in rows]
+    return contexts[rows], labels[rows], [_motif_name(codes[row]) for row in rows]
 
 
-def _motif(codes: str) -> str:
-    parts = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_SIGNS]
+def _motif_name(codes: str) -> str:
+    """Return the Unicode characters of an emoji without modifiers, in neutral form."""
+    parts = [_EMOJI_PEOPLE.get(code, code) for code in codes.split("-") if code not in _EMOJI_MODIFIERS]
     return "-".join(parts) or codes
 
 
@@ -258,28 +263,28 @@ declare("emoji", read=_read_emoji)
 
 # Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex, year, store).
 #
-# On most of them a source policy is as good in the target as one trained there: adaptation has nothing to
-# gain. On earnings-years, computers-trend and salary-country the meaning of the arms changed (prices, wages,
-# currencies).
+# On most of them a source policy is as good in the target as one trained there, so adaptation cannot gain anything. In
+# earnings-years, computers-trend and salary-country the meaning of the arms changed (prices, wages, currencies).
 
 
 def _read_natural(*, table: str = "wages-region") -> Parts:
-    """Read one table as a user's table: strings are categories, gaps are filled and flagged; the arms are quantiles.
+    """Read one table. Strings are categories, missing values are filled and flagged, and arms are quantiles.
 
     Training sees half of the target rows, the same in every run; the evaluator gets the others.
 
     Args:
         table: the name of the table.
     """
-    path = file_of("natural_tables", table, pair=f"natural_tables/{table}")
+    path = data_file("natural_tables", table, pair=f"natural_tables/{table}")
     frame = read_table(path)
     missing = [name for name in ("domain", "arm") if name not in frame.columns]
     if missing:
-        raise DataError(f"{path} has no column {missing[0]!r}; `daband data check natural_tables` says what it is")
+        raise DataError(f"{path} has no column {missing[0]!r}; `daband data check natural_tables` describes the file")
     return _parts_natural(frame)
 
 
 def _parts_natural(frame: pl.DataFrame) -> Parts:
+    """Return the data of a pair from a table with the columns ``domain`` and ``arm``."""
     context = tuple(name for name in frame.columns if name not in ("domain", "arm"))
     texts = tuple(name for name in context if frame[name].dtype == pl.String)
     columns = Columns(context=context, categorical=texts, label="arm")
@@ -293,11 +298,14 @@ declare("natural_tables", read=_read_natural)
 # Warfarin: which of three doses does a patient need? Trained on one population, applied to another.
 
 
-_FILE = "warfarin/warfarin.csv"
+_WARFARIN_FILE = "warfarin/warfarin.csv"
 _RACES: dict[str, str] = catalogue()["warfarin"]["members"]
-_ARMS = ("low", "medium", "high")
-_DOSE = "Therapeutic Dose of Warfarin"
-_LOW, _HIGH = 21.0, 49.0  # mg a week
+_DOSE_CLASSES = ("low", "medium", "high")
+_DOSE_COLUMN = "Therapeutic Dose of Warfarin"
+#: Smallest medium dose, in mg per week.
+_LOW_DOSE = 21.0
+#: Largest medium dose, in mg per week.
+_HIGH_DOSE = 49.0
 _NUMERIC, _YES_NO, _GENETIC = (tuple(names) for names in catalogue()["warfarin"]["columns"].values())
 _CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
 
@@ -315,25 +323,26 @@ def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool =
         target: another of them; training sees half of its patients, the other half is kept for the evaluator.
         tiny: make up 600 patients, whose doses mean nothing.
     """
-    prepared = _prepare(_made_up() if tiny else read_table(file_of("warfarin")))
+    prepared = _prepare_patients(_synthetic_patients() if tiny else read_table(data_file("warfarin")))
     domains = {race: prepared.filter(prepared["Race"] == _RACES[race]) for race in (source, target)}
     for race, rows in domains.items():
         if not len(rows):
-            raise DataError(f"{_FILE} has no patients of domain {race!r} (Race = {_RACES[race]!r}) with a known dose")
+            raise DataError(f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}")
     columns = Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class")
     # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the names.
     arguments = {"source": domains[source], "target": domains[target], "columns": columns}
-    return Parts(arguments, reader=from_table, class_names=_ARMS)
+    return Parts(arguments, reader=from_table, class_names=_DOSE_CLASSES)
 
 
-def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
-    wanted = ("Race", _DOSE, *_NUMERIC, *_CATEGORICAL)
-    missing = [name for name in wanted if name not in patients.columns]
+def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
+    """Return the patients with a known dose, with the columns that are used."""
+    required = ("Race", _DOSE_COLUMN, *_NUMERIC, *_CATEGORICAL)
+    missing = [name for name in required if name not in patients.columns]
     if missing:
-        raise DataError(f"{_FILE} has no column {missing[0]!r}; it is not the IWPC data set as PharmGKB gives it out")
-    dose = pl.col(_DOSE).cast(pl.Float64, strict=False)
+        raise DataError(f"{_WARFARIN_FILE} has no column {missing[0]!r}; it is not PharmGKB's IWPC data set")
+    dose = pl.col(_DOSE_COLUMN).cast(pl.Float64, strict=False)
     decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
-    arm = pl.when(dose < _LOW).then(0).when(dose <= _HIGH).then(1).otherwise(2)
+    arm = pl.when(dose < _LOW_DOSE).then(0).when(dose <= _HIGH_DOSE).then(1).otherwise(2)
     return patients.filter(dose.is_not_null()).select(
         pl.col("Race"),
         arm.alias("dose class"),
@@ -343,8 +352,8 @@ def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _made_up() -> pl.DataFrame:
-    """Return synthetic patients in the columns of the real file, with the same kind of gaps, for the tiny twin."""
+def _synthetic_patients() -> pl.DataFrame:
+    """Return synthetic patients with the columns of the real file and similar missing values."""
     generator = np.random.default_rng(3)
     n = 600
     race = np.repeat(list(_RACES.values()), n // 4)
@@ -358,7 +367,7 @@ def _made_up() -> pl.DataFrame:
     dose = 15.0 + 0.3 * (weight - 50.0) + np.where(genotype == "A/A", 0.0, 26.0) + generator.normal(0.0, 6.0, n)
     columns: dict[str, list[object]] = {
         "Race": list(race),
-        _DOSE: [None if generator.random() < 0.03 else float(value) for value in dose],
+        _DOSE_COLUMN: [None if generator.random() < 0.03 else float(value) for value in dose],
         "Age": list(generator.choice(decades, size=n)),
         "Height (cm)": [None if generator.random() < 0.2 else float(value) for value in generator.normal(168, 9, n)],
         "Weight (kg)": [float(value) for value in weight],
@@ -379,19 +388,20 @@ declare("warfarin", read=_read_warfarin)
 def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
     """Read instances of one kind as source and of the other as target; 31 arms, and every arm's reward is known.
 
-    The reward is 1 - log(1 + seconds) / log(1 + cutoff): 1 at once, 0 if the solver does not end in 1,200 seconds.
-    Features count clauses and variables over many magnitudes, so they become sign(x) log(1 + abs(x)). The features of
-    a probe that did not end are missing together: they become the median, and one column per such group flags them.
+    The reward is 1 - log(1 + seconds) / log(1 + cutoff), with a cutoff of 1,200 seconds. Features are counts of very
+    different magnitudes, so they are transformed to sign(x) log(1 + abs(x)). Some groups of features are missing
+    together. They are replaced by medians, with one more column per group that flags them.
 
     Args:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
         target: the other; training sees half of its instances, the other half is kept for the evaluator.
     """
-    return _parts_sat12(*(_domain(domain) for domain in (source, target)))
+    return _parts_sat12(*(_read_sat12_domain(domain) for domain in (source, target)))
 
 
-def _domain(domain: str) -> tuple[Any, ...]:
-    path = file_of("sat12", domain)
+def _read_sat12_domain(domain: str) -> tuple[Any, ...]:
+    """Return the features, run times, cutoff, feature names and arm names of a domain."""
+    path = data_file("sat12", domain)
     x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
     if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
         raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x.shape} and {seconds.shape}")
@@ -399,11 +409,12 @@ def _domain(domain: str) -> tuple[Any, ...]:
 
 
 def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
+    """Return the data of a pair from the results of ``_read_sat12_domain`` for source and target."""
     arms = [str(arm) for arm in domains[0][4]]
-    both = np.concatenate([x for x, *_ in domains]).astype(np.float64)
-    groups, first = np.unique(np.isnan(both), axis=1, return_index=True)
+    all_features = np.concatenate([x for x, *_ in domains]).astype(np.float64)
+    groups, first = np.unique(np.isnan(all_features), axis=1, return_index=True)
     flags = [int(column) for group, column in zip(groups.T, first, strict=True) if group.any()]
-    median = np.nanmedian(both, axis=0)
+    median = np.nanmedian(all_features, axis=0)
     frames = []
     for x, seconds, cutoff, features, _ in domains:
         filled = np.where(np.isnan(x), median, x)
@@ -412,8 +423,8 @@ def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
     context = tuple(name for name in frames[0].columns if name not in arms)
-    meaning = Columns(context=context, rewards=tuple(arms))
-    return Parts({"source": frames[0], "target": frames[1], "columns": meaning}, reader=from_table)
+    roles = Columns(context=context, rewards=tuple(arms))
+    return Parts({"source": frames[0], "target": frames[1], "columns": roles}, reader=from_table)
 
 
 declare("sat12", read=_read_sat12)

@@ -1,11 +1,11 @@
-"""A pair with known expected rewards, so that regret is exact, and with an adjustable shift.
+"""A synthetic pair with known expected rewards, so that regret is exact, and with an adjustable shift.
 
 A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend only on ``u``, in both domains.
-The domains differ in how ``u`` is observed: the source shows it unchanged; the target shows it rotated, scaled and
-moved, and with other frequencies of the best arms. So a policy trained on the source alone is wrong on the target,
-while the clusters of the contexts keep their meaning: adaptation is possible.
+The context is ``u`` itself in the source. In the target, ``u`` is rotated, scaled and translated, and the best arms
+have other frequencies. So a policy trained only on the source is wrong in the target. Adaptation is possible, because
+the clusters of contexts keep their meaning.
 
-Prototypes are orthogonal and ``u`` leans towards one and away from none, so ``u . prototype`` is in [0, 1]. With
+Prototypes are orthogonal, and ``u`` has a negative product with none of them, so ``u . prototype`` is in [0, 1]. With
 ``rewards="linear"`` that product is the expected reward: on the source, contexts have unit norm and the reward is
 exactly ``context . theta`` with a ``theta`` of unit norm, the assumptions under which LinUCB's bound is proved.
 """
@@ -22,10 +22,11 @@ from daband.domains._registry import register_pair
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
 from daband.errors import InvalidInput
 
-_SPREAD = 0.6  # norm of the noise around a prototype; a prototype has norm 1
+#: Norm of the noise around a prototype, which has norm 1.
+_NOISE_NORM = 0.6
 
 
-@register_pair("synthetic", about=About(summary="known rewards, a shift one can dial, exact regret"))
+@register_pair("synthetic", about=About(summary="known rewards, an adjustable shift, exact regret"))
 def synthetic(
     *,
     tiny: bool = False,
@@ -45,22 +46,21 @@ def synthetic(
     """Build a pair with known expected rewards.
 
     Args:
-        tiny: a twin of 160 contexts, 3 arms and 8 dimensions; the other options keep their meaning.
+        tiny: True for 160 contexts, 3 arms and 8 dimensions.
         rewards: "linear" (the expected reward is linear in the context) or "labels" (one arm has reward 1, others 0, no
             noise).
         arms: "disjoint": one context (d,) per round; "shared": one context per arm, (K, d).
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
-        n_contexts: the number of contexts of the source, and of the target for training; the tests have a fifth.
-        rotation: degrees by which the target turns the hidden vector in each of d // 2 fixed random planes.
-        translation: the length of a fixed random vector that the target adds to it.
-        scale: the factor by which the target multiplies it.
-        frequency: makes the best arms unequally frequent in the target: the rarest is exp(-frequency) times as
-            frequent as the commonest.
-        shift: the shift that a policy may assume; "style" by default, because each domain shows ``u`` differently.
+        n_contexts: the number of training contexts of the source, and of the target; tests have a fifth of it.
+        rotation: degrees by which hidden vectors are rotated in the target, in each of d // 2 fixed random planes.
+        translation: the length of a fixed random vector that is added in the target.
+        scale: the factor by which hidden vectors are multiplied in the target.
+        frequency: the rarest best arm is exp(-frequency) times as frequent as the most frequent one in the target.
+        shift: the shift that a policy may assume.
         noise: the fraction of rewards that are drawn as 0 or 1 with the expected reward as probability. The others are
             equal to the expected reward, which is the same for every fraction. Not used with "labels".
-        data_seed: fixes all random draws.
+        data_seed: seed of all random draws.
     """
     if tiny:
         n_arms, dimension, n_contexts = 3, 8, 160
@@ -76,29 +76,31 @@ def synthetic(
         raise InvalidInput(f"scale must be positive, got {scale}")
     if not 0.0 <= finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
-    # Each part has its own generator, so that changing one option does not change the draws of the others.
+    # Each part has its own random generator, so that an option of one part does not change the draws of others.
     keys = ("world", "source", "target", "test", "source_test")
-    draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
-    world = _World(draw["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
-    even = np.full(n_arms, 1.0 / n_arms)
-    uneven = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
-    uneven /= uneven.sum()
+    rngs = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
+    world = _World(rngs["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
+    equal = np.full(n_arms, 1.0 / n_arms)
+    unequal = np.exp(-frequency * np.linspace(0.0, 1.0, n_arms))
+    unequal /= unequal.sum()
 
     per_arm = arms == "shared"
-    hidden, expected = world.rounds(draw["source"], n_contexts, even)
-    paid = _realise(draw["source"], expected, 0.0 if rewards == "labels" else noise)
-    source = ArraySource(hidden, paid, n_arms=n_arms, expected=expected, per_arm=per_arm)
+    hidden, expected = world.rounds(rngs["source"], n_contexts, equal)
+    realised = _draw_rewards(rngs["source"], expected, 0.0 if rewards == "labels" else noise)
+    source = ArraySource(hidden, realised, n_arms=n_arms, expected=expected, per_arm=per_arm)
 
-    hidden, expected = world.rounds(draw["target"], n_contexts, uneven)
+    hidden, expected = world.rounds(rngs["target"], n_contexts, unequal)
     contexts = world.view(hidden, rotation, translation, scale)
-    paid = _realise(draw["target"], expected, 0.0 if rewards == "labels" else noise)
+    realised = _draw_rewards(rngs["target"], expected, 0.0 if rewards == "labels" else noise)
     target = ArrayContexts(contexts, per_arm=per_arm)
-    later = ArraySource(contexts, paid, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled")
+    labelled = ArraySource(
+        contexts, realised, n_arms=n_arms, expected=expected, per_arm=per_arm, name="target_labelled"
+    )
 
-    hidden, expected = world.rounds(draw["test"], max(n_contexts // 5, 50), uneven)
+    hidden, expected = world.rounds(rngs["test"], max(n_contexts // 5, 50), unequal)
     test = ArrayEvaluation(world.view(hidden, rotation, translation, scale), expected, n_arms=n_arms, per_arm=per_arm)
-    held = ArrayEvaluation(
-        *world.rounds(draw["source_test"], max(n_contexts // 5, 50), even),
+    source_test = ArrayEvaluation(
+        *world.rounds(rngs["source_test"], max(n_contexts // 5, 50), equal),
         n_arms=n_arms,
         per_arm=per_arm,
         name="source_test",
@@ -109,10 +111,10 @@ def synthetic(
         n_arms=n_arms,
         class_names=tuple(f"arm {arm}" for arm in range(n_arms)),
         source=source,
-        source_test=held,
+        source_test=source_test,
         target=target,
         target_test=test,
-        target_labelled=later,
+        target_labelled=labelled,
         arms=arms,
         feedback="one_hot" if rewards == "labels" else "bandit",
         about=About(summary=f"{rewards} rewards, rotated by {rotation:g} degrees and moved by {translation:g}"),
@@ -121,53 +123,55 @@ def synthetic(
 
 
 class _World:
-    """The data common to both domains: the prototypes, their rewards, and the fixed directions of the shift."""
+    """The parameters common to both domains: the prototypes, and the directions of the shift."""
 
-    def __init__(
-        self, generator: np.random.Generator, *, rewards: str, shared: bool, n_arms: int, dimension: int
-    ) -> None:
+    def __init__(self, rng: np.random.Generator, *, rewards: str, shared: bool, n_arms: int, dimension: int) -> None:
         self.rewards = rewards
         self.shared = shared
-        self.prototypes = np.ascontiguousarray(np.linalg.qr(generator.standard_normal((dimension, n_arms)))[0].T)
-        self.basis = np.linalg.qr(generator.standard_normal((dimension, dimension)))[0]
-        self.direction = _unit(generator.standard_normal(dimension))
+        self.prototypes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((dimension, n_arms)))[0].T)
+        self.basis = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+        self.direction = _normalise(rng.standard_normal(dimension))
 
-    def rounds(self, generator: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def rounds(self, rng: np.random.Generator, n: int, frequencies: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return hidden vectors, (n, d) or (n, K, d), and expected rewards, (n, K)."""
         n_arms, dimension = self.prototypes.shape
-        best = generator.choice(n_arms, size=n, p=frequencies)
+        best = rng.choice(n_arms, size=n, p=frequencies)
         # Shared arms: the best arm shows prototype 0, which is rewarded; the others show the other prototypes.
         kinds = (np.arange(n_arms)[None, :] - best[:, None]) % n_arms if self.shared else best
-        around = self.prototypes[kinds]
-        noise = generator.standard_normal(around.shape) * (_SPREAD / np.sqrt(dimension))
-        leaning = noise @ self.prototypes.T
-        noise -= np.minimum(leaning, 0.0) @ self.prototypes  # away from no prototype, so that no reward is negative
-        hidden = _unit(around + noise)
-        return hidden, self._expected(hidden, best)
+        centres = self.prototypes[kinds]
+        noise = rng.standard_normal(centres.shape) * (_NOISE_NORM / np.sqrt(dimension))
+        projection = noise @ self.prototypes.T
+        # No negative product with a prototype, so that no reward is negative.
+        noise -= np.minimum(projection, 0.0) @ self.prototypes
+        hidden = _normalise(centres + noise)
+        return hidden, self._expected_rewards(hidden, best)
 
-    def _expected(self, hidden: FloatArray, best: IntArray) -> FloatArray:
+    def _expected_rewards(self, hidden: FloatArray, best: IntArray) -> FloatArray:
+        """Return the expected rewards of rounds, (n, K)."""
         if self.rewards == "labels":
             return np.eye(len(self.prototypes))[best]
         products = hidden @ (self.prototypes[0] if self.shared else self.prototypes.T)
         return np.clip(products, 0.0, 1.0)  # rounding may leave -1e-17
 
     def view(self, hidden: FloatArray, rotation: float, translation: float, scale: float) -> FloatArray:
-        """Return hidden vectors as the target shows them: rotated, scaled, moved."""
+        """Return the target contexts: hidden vectors, rotated, scaled and translated."""
         angle = np.deg2rad(rotation)
-        turn = np.eye(self.basis.shape[0])
-        for first in range(0, len(turn) - 1, 2):
-            turn[first : first + 2, first : first + 2] = [
+        planes = np.eye(self.basis.shape[0])
+        for first in range(0, len(planes) - 1, 2):
+            planes[first : first + 2, first : first + 2] = [
                 [np.cos(angle), -np.sin(angle)],
                 [np.sin(angle), np.cos(angle)],
             ]
-        rotated = hidden @ (self.basis @ turn @ self.basis.T).T
+        rotated = hidden @ (self.basis @ planes @ self.basis.T).T
         return scale * rotated + translation * self.direction
 
 
-def _unit(vectors: FloatArray) -> FloatArray:
+def _normalise(vectors: FloatArray) -> FloatArray:
+    """Return vectors of norm 1."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def _realise(generator: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:
-    coin = (generator.random(expected.shape) < expected).astype(np.float64)
-    return np.where(generator.random(expected.shape) < noise, coin, expected)
+def _draw_rewards(rng: np.random.Generator, expected: FloatArray, noise: float) -> FloatArray:
+    """Return rewards: a fraction ``noise`` of them is drawn as 0 or 1, the others are the expected rewards."""
+    binary = (rng.random(expected.shape) < expected).astype(np.float64)
+    return np.where(rng.random(expected.shape) < noise, binary, expected)

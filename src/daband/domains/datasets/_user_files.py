@@ -1,7 +1,7 @@
-"""A user's files as a pair: two tables (CSV, Parquet, ...) or two folders of images, by their paths.
+"""The pair ``files``: a user's tables (CSV, Parquet, ...) or folders of images, by their paths.
 
-Its options can be in a TOML file, so that every command that takes a preset takes files. ``daband choose --source
-old.csv --target new.csv ...`` writes such a file.
+Its options can be written in a TOML file, which commands accept in place of a preset. ``daband choose --source old.csv
+--target new.csv ...`` writes such a file.
 """
 
 from __future__ import annotations
@@ -27,77 +27,83 @@ from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
-#: Pixels per side of a user's images: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU.
-PICTURE_SIDE = 32
-_READ_WHOLE = 1 << 28  # bytes; for a larger file, the digest covers size and time instead of the content
+#: Default side of a user's images in pixels. With 64, a candidate of ``choose`` takes more than ten minutes on a CPU.
+IMAGE_SIDE = 32
+#: The digest of a larger file is computed from its size and time instead of its content.
+_MAX_HASHED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class FilesRead:
-    """Two tables and the roles of their columns. A column ``ROW`` has row numbers of the file."""
+class UserTables:
+    """Two tables and the roles of their columns."""
 
+    #: Source rows. If rows were dropped, the column ``ROW`` has the row numbers in the file.
     source: pl.DataFrame
+    #: Target rows.
     target: pl.DataFrame
+    #: Columns by role.
     columns: Columns
+    #: Role of every column, with the reason.
     types: list[ColumnType]
 
 
-def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
+def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
-    Source rows without a reward or label, which may come later, are ignored; the column's reason reports it.
+    ``domain`` is a column of the table at ``source``; the target then has the rows whose value is in ``target``. Source
+    rows without a reward or label are ignored, and the reason of the column's role reports their number.
     """
-    old = read_table(_existing(source, "source"))
+    old = read_table(_existing_path(source, "source"))
     if domain:
         if domain not in old.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
-        of_target = np.array([str(value) in _targets(target) for value in old[domain].to_list()])
+        is_target = np.array([str(value) in _target_values(target) for value in old[domain].to_list()])
         numbered = old.with_row_index(ROW)
-        new, old = numbered.filter(of_target), numbered.filter(~of_target)
+        new, old = numbered.filter(is_target), numbered.filter(~is_target)
         if not len(old) or not len(new):
-            raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
+            raise InvalidInput(
+                f"column {domain!r} must have the value {target!r} for the target, and another value for the source"
+            )
         roles = replace(roles, domain=domain)
     else:
-        new = old if target == source else read_table(_existing(target, "target"))
+        new = old if target == source else read_table(_existing_path(target, "target"))
     for path, frame in ((source, old), (target, new)):
         if not len(frame):
             raise DataError(f"{path} has no rows")
     columns, types = infer_columns(old, new, roles)
-    answer = str(columns.reward or columns.label)
-    missing = old[answer].null_count()
+    outcome = str(columns.reward or columns.label)
+    missing = old[outcome].null_count()
     if missing:
-        old = (old if domain else old.with_row_index(ROW)).filter(pl.col(answer).is_not_null())
-        why = f"as you say; {missing:,} rows have none yet and are ignored"
-        types = [replace(column, why=why, notable=True) if column.name == answer else column for column in types]
-    return FilesRead(old, new, columns, types)
+        old = (old if domain else old.with_row_index(ROW)).filter(pl.col(outcome).is_not_null())
+        reason = f"as stated; {missing:,} rows have none yet and are ignored"
+        types = [replace(column, reason=reason, notable=True) if column.name == outcome else column for column in types]
+    return UserTables(old, new, columns, types)
 
 
-def _targets(target: str) -> list[str]:
+def _target_values(target: str) -> list[str]:
+    """Return the values in a text with commas."""
     return [name.strip() for name in target.split(",")]
 
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with absolute paths and a file digest, so that runs on different data are never mixed."""
+    """Return the options with absolute paths and a digest of the files, so that runs on other data are detected."""
     if "source" not in options or "target" not in options:
         return options
-    sides = ("source",) if options.get("domain") else ("source", "target")
-    paths = {side: _existing(options[side], side).resolve() for side in sides}
-    tables = [_existing(path, "arms").resolve() for path in _arm_paths(options.get("arms"))]
+    roles = ("source",) if options.get("domain") else ("source", "target")
+    paths = {role: _existing_path(options[role], role).resolve() for role in roles}
+    tables = [_existing_path(path, "arms").resolve() for path in _arm_paths(options.get("arms"))]
     resolved = {side: str(path) for side, path in paths.items()}
     if tables:
         resolved["arms"] = [str(path) for path in tables]  # type: ignore[assignment]
-    return {**options, **resolved, "digest": _digest(*paths.values(), *tables)}
+    return {**options, **resolved, "digest": _hash_files(*paths.values(), *tables)}
 
 
 @register_pair(
     "files",
-    about=About(
-        summary="your own tables or folders of pictures, by their paths", licence="the user's own", citation=""
-    ),
+    about=About(summary="your tables or folders of images, by their paths", licence="the user's own", citation=""),
     resolve=_resolve_paths,
 )
-def _files(
+def _load_files(
     *,
     source: str = "",
     target: str = "",
@@ -115,7 +121,7 @@ def _files(
     text: Sequence[str] = (),
     encoder: str = "",
     arms: Sequence[str] = (),
-    side: int = PICTURE_SIDE,
+    side: int = IMAGE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
     source_test: float | None = 0.1,
@@ -127,13 +133,12 @@ def _files(
     """Build a pair from two files, or two folders of images with a sub-folder per class.
 
     Args:
-        tiny: use 300 + 300 synthetic rows instead.
         source: the path of a table, or of a folder.
-        target: the same for the target. If it has the label column, half of its rows are for the evaluator.
+        target: the path of the target table or folder. If it has labels, half of the rows are for the evaluator.
         domain: a column of the table ``source`` that names the domain of a row; ``target`` is then the value, or the
             values separated by commas, that are targets, and every other value is a separate source.
-        label: the column that names the right arm. For a log, use the next three instead.
-        arm: the column that names the chosen arm.
+        label: the column with the right arm. For a log, use ``arm`` and ``reward`` instead.
+        arm: the column with the chosen arm.
         reward: the column with the reward of the chosen arm.
         propensity: the column with the probability of the chosen arm; if the log has none, it is estimated.
         offered: the column with the arms that could be chosen, separated by |; by default all arms.
@@ -142,46 +147,46 @@ def _files(
         number: columns to read as numbers.
         date: columns to read as dates.
         drop: columns to ignore.
-        text: columns of texts, which ``encoder`` reads.
+        text: columns with texts for ``encoder``.
         encoder: for images and texts, a frozen encoder whose features are the contexts, as in ``from_images``.
         arms: the path of a table of arms with features; two paths if source and target have different arms.
         side: for images, pixels per side; training time is proportional to the number of pixels.
         shift: the assumed differences between the domains; see ``daband._shift``.
-        units: the columns in other units in the target.
+        units: the columns that are in other units in the target.
         source_test: the fraction of the source that training does not use.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
-        transform: reads the columns instead of a transform that is fitted here, for example a policy's transform.
-        digest: the digest of the files when the settings were resolved; other files are rejected.
+        transform: a fitted transform of contexts, for example a policy's; by default one is fitted.
+        digest: the expected digest of the files; other files are rejected.
     """
     common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
-    paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
-    if digest and digest != _digest(*paths, *(_existing(path, "arms") for path in _arm_paths(arms))):
+    paths = [_existing_path(source, "source"), *([] if domain else [_existing_path(target, "target")])]
+    if digest and digest != _hash_files(*paths, *(_existing_path(path, "arms") for path in _arm_paths(arms))):
         raise DataError(
-            f"{source} or {target} has changed since these settings were made; start anew with the new files"
+            f"{source} or {target} has changed since these settings were written; start again with the new files"
         )
     if all(path.is_dir() for path in paths):
         if domain:
-            raise InvalidInput("--domain names a column of a table, and the source is a folder")
+            raise InvalidInput("domain is a column of a table, but source is a folder")
         if label or arm:
-            raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
-        read_as: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
+            raise InvalidInput("label and arm cannot be given for folders of images, whose sub-folders are the classes")
+        image_options: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
         if transform is not None and isinstance(transform.columns[0], EncodedColumn):
-            read_as = {"encoder": transform.columns[0].encoder}
-        pair = from_images(source=paths[0], target=paths[1], **read_as, shift=shift, name="files", **common)
+            image_options = {"encoder": transform.columns[0].encoder}
+        pair = from_images(source=paths[0], target=paths[1], **image_options, shift=shift, name="files", **common)
     else:
         roles = ColumnRoles(
             label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
         )
         read = read_files(source, target, roles, domain=domain)
-        if not digest:  # the command line, which resolves its settings, has shown them
-            notes = [f"{one.name}: {one.why}" for one in read.types if one.notable]
+        if not digest:  # the command line, which sets the digest, has printed them
+            notes = [f"{column.name}: {column.reason}" for column in read.types if column.notable]
             for line in notes + column_notices(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(str(line), stacklevel=4)
-        columns = read.columns if transform is None else _columns_of(transform, read.columns)
+        columns = read.columns if transform is None else _columns_for_transform(transform, read.columns)
         tables: dict[str, Any] = {"source": read.source, "target": read.target}
         if domain:
-            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _targets(target)}
+            tables = {"source": pl.concat(tables.values()), "domain": domain, "targets": _target_values(target)}
         pair = from_table(
             **tables,
             columns=columns,
@@ -197,7 +202,7 @@ def _files(
 
 
 def _arm_paths(arms: Any) -> list[str]:
-    """Return the paths of the tables of arms: none, one, or one for each domain."""
+    """Return the paths of the tables of arms: none, one, or one per domain."""
     paths = [arms] if isinstance(arms, str | Path) else list(arms or ())
     if len(paths) > 2:
         raise InvalidInput(f"arms must be one table, or one for the source and one for the target, got {len(paths)}")
@@ -205,13 +210,13 @@ def _arm_paths(arms: Any) -> list[str]:
 
 
 def arm_tables(arms: Any) -> Any:
-    """Return the tables at the paths of ``arms`` as ``from_table`` takes them; None if there are none."""
-    tables = [read_table(_existing(path, "arms")) for path in _arm_paths(arms)]
+    """Return the argument ``arms`` of ``from_table`` for these paths; None if there are none."""
+    tables = [read_table(_existing_path(path, "arms")) for path in _arm_paths(arms)]
     return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
 
 
-def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
-    """Return the same roles, with the contexts that a fitted transform reads."""
+def _columns_for_transform(transform: TableTransform, columns: Columns) -> Columns:
+    """Return the roles with the context columns of a fitted transform."""
     kinds = {column.name: type(column) for column in transform.columns}
     return replace(
         columns,
@@ -221,26 +226,28 @@ def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
     )
 
 
-def _existing(path: str, what: str) -> Path:
+def _existing_path(path: str, argument: str) -> Path:
+    """Return a path; ``argument`` names it in the error if it does not exist."""
     if hasattr(path, "columns"):
         raise InvalidInput(
-            f"{what} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
+            f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
         )
-    existing = checked_path(path, what).expanduser()
+    existing = checked_path(path, argument).expanduser()
     if not existing.exists():
-        raise DataError(f"{what}: {path} is not there")
+        raise DataError(f"{argument}: {path} does not exist")
     return existing
 
 
-def _digest(*paths: Path) -> str:
-    marks = hashlib.sha256()
+def _hash_files(*paths: Path) -> str:
+    """Return a digest of files; for folders, of names and sizes."""
+    hashed = hashlib.sha256()
     for path in paths:
-        files = [path] if path.is_file() else sorted(below for below in path.rglob("*") if below.is_file())
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
             size = file.stat().st_size
-            marks.update(f"{file.name} {size} ".encode())
-            if path.is_file() and size <= _READ_WHOLE:
-                marks.update(file.read_bytes())
+            hashed.update(f"{file.name} {size} ".encode())
+            if path.is_file() and size <= _MAX_HASHED_BYTES:
+                hashed.update(file.read_bytes())
             elif path.is_file():
-                marks.update(str(file.stat().st_mtime_ns).encode())
-    return marks.hexdigest()[:16]
+                hashed.update(str(file.stat().st_mtime_ns).encode())
+    return hashed.hexdigest()[:16]

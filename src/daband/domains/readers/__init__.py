@@ -1,1 +1,1 @@
-"""Readers for user data: arrays, tables, image folders, logs, torch data sets, simulators."""
+"""Readers for user data: arrays, tables, logs, image folders, texts and simulators."""

@@ -13,13 +13,13 @@ from daband._arguments import check_int, checked_class_names, one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains._mixtures import takes_several
-from daband.domains._splits import EvaluatedRewards, hold_out
+from daband.domains._mixtures import allow_several_domains
+from daband.domains._splits import RewardEvaluation, hold_out
 from daband.errors import InvalidInput
 
 
 class ArrayContexts(Contexts):
-    """Contexts (n, *C), or (n, K, *C) with ``per_arm=True``."""
+    """Contexts in an array (n, *C), or (n, K, *C) with ``per_arm=True``."""
 
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
         array = _checked_contexts(contexts, name, per_arm)
@@ -36,10 +36,16 @@ class ArrayContexts(Contexts):
 
 
 class ArraySource(ArrayContexts, RewardDomain):
-    """Contexts with the reward of every arm: labels (n,), or a table of rewards (n, K).
+    """Contexts with the reward of every arm, in arrays.
 
-    ``expected`` (n, K) are the expected rewards, if the realised ones are noisy. Without it the rewards themselves are
-    used as expected rewards, which is exact if they have no noise.
+    Args:
+        contexts: contexts (n, *C), or (n, K, *C) with ``per_arm=True``.
+        rewards: labels (n,) or rewards (n, K).
+        n_arms: number of arms; required with labels.
+        expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
+        passes: number of times that each context may be shown.
+        per_arm: True if there is a context per arm.
+        name: name of the data in errors.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class ArraySource(ArrayContexts, RewardDomain):
 
     @property
     def reward_table(self) -> FloatArray | None:
-        """The rewards (n, K), or None if there are labels instead."""
+        """The rewards, (n, K); None if there are labels instead."""
         return self._rewards
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -75,8 +81,8 @@ class ArraySource(ArrayContexts, RewardDomain):
         return rewards, rewards if self._expected is None else self._expected[indices]
 
 
-class ArrayEvaluation(EvaluatedRewards):
-    """Contexts with the expected reward of every arm: labels (n,), or a table (n, K)."""
+class ArrayEvaluation(RewardEvaluation):
+    """Contexts with the expected reward of every arm, in arrays: labels (n,) or rewards (n, K)."""
 
     def __init__(
         self,
@@ -92,17 +98,17 @@ class ArrayEvaluation(EvaluatedRewards):
         self.array_shape = rounds.array_shape
 
 
-def _with_arms_of_all(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Set the number of arms over several sources: the labels of one may lack the last arms."""
+def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the largest number of arms of all sources, because one may lack the last arms."""
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
-    rest = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
-    widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
-    return {**arguments, "n_arms": max(widths)}
+    options = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
+    numbers_of_arms = [from_arrays(source=source, target=source[0], **options).n_arms for source in sources.values()]
+    return {**arguments, "n_arms": max(numbers_of_arms)}
 
 
-@takes_several(by_target=("target_test", "target_labelled"), prepare=_with_arms_of_all)
+@allow_several_domains(by_target=("target_test", "target_labelled"), prepare=_set_n_arms)
 def from_arrays(
     *,
     source: tuple[ArrayLike, ArrayLike] | None = None,
@@ -136,8 +142,8 @@ def from_arrays(
         target_test: target contexts and labels or expected rewards that only the evaluator sees, or None. A pair
             without them can be used for training, but not evaluated.
         target_labelled: target contexts with rewards for continued training after deployment.
-        source_test: source rounds that training does not use: contexts and labels or rewards, or the fraction of
-            ``source`` to hold out (a fixed split by class), or None.
+        source_test: source rounds that training does not use: a tuple of contexts and labels or rewards; the fraction
+            of ``source`` to hold out (a fixed split by class); or None.
         n_arms: the number of arms; by default one more than the largest source label, or the table's number of columns.
         class_names: a name per arm; by default "0", "1", ...
         arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
@@ -146,7 +152,7 @@ def from_arrays(
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         units: the indices of context features that are in other units in the target; implies ``shift="units"``.
-        name: the pair's name in reports; it also fixes which source rounds are held out.
+        name: the pair's name in reports; the random split of held-out rounds depends on it.
 
     Contexts are not copied, because they may be large. Changing such an array afterwards changes the pair without new
     checks. Labels and rewards are copied.
@@ -164,54 +170,54 @@ def from_arrays(
     for argument, value in tuples.items():
         if value is not None and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
-    answers = _numbers_or_labels(source[1], "source")
+    outcomes = _numbers_or_labels(source[1], "source")
     if n_arms is not None:
-        n_arms = checked_n_arms(n_arms, rows=answers.size)
-    elif answers.ndim == 2:
-        n_arms = answers.shape[1]
+        n_arms = checked_n_arms(n_arms, rows=outcomes.size)
+    elif outcomes.ndim == 2:
+        n_arms = outcomes.shape[1]
     else:  # ArraySource rejects invalid labels
-        n_arms = int(answers.max()) + 1 if answers.size and answers.dtype.kind in "biu" else 0
-        check_memory(_bytes_of_rewards(n_arms, answers.size), f"labels up to {n_arms - 1}")
-        if n_arms > 2 and answers.min() == 1:
+        n_arms = int(outcomes.max()) + 1 if outcomes.size and outcomes.dtype.kind in "biu" else 0
+        check_memory(_reward_bytes(n_arms, outcomes.size), f"labels up to {n_arms - 1}")
+        if n_arms > 2 and outcomes.min() == 1:
             warnings.warn(
-                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels begin at "
-                "1; else say n_arms",
+                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels start at "
+                "1; otherwise set n_arms",
                 stacklevel=3,
             )
     per_arm = arms == "shared"
-    everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    of_target = target_parts(
+    all_rounds = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
+    target_fields = target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    train: RewardDomain = everything
-    held: EvaluationDomain | None = None
+    training: RewardDomain = all_rounds
+    held_out: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
-    parts = {"source": everything, **of_target, "source_test": held}
-    check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
-    if held is None:
-        train, held = hold_out(everything, fraction=source_test, name=name)
-    labelled = of_target["target_labelled"]
-    only_labels = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
+        held_out = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+    parts = {"source": all_rounds, **target_fields, "source_test": held_out}
+    check_agreement(parts, all_rounds.context_shape, n_arms=n_arms, per_arm=per_arm)
+    if held_out is None:
+        training, held_out = hold_out(all_rounds, fraction=source_test, name=name)
+    labelled = target_fields["target_labelled"]
+    only_labels = outcomes.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
         name=name,
-        context_shape=everything.context_shape,
+        context_shape=all_rounds.context_shape,
         n_arms=n_arms,
         class_names=checked_class_names(class_names, n_arms),
-        source=train,
-        source_test=held,
-        **of_target,
+        source=training,
+        source_test=held_out,
+        **target_fields,
         arms=arms,
         feedback="one_hot" if only_labels else "bandit",
         about=About(summary="arrays given by the user", licence="the user's own"),
-        shift=as_shift(shift, context_shape=everything.context_shape, units=units),
+        shift=as_shift(shift, context_shape=all_rounds.context_shape, units=units),
     )
 
 
 def target_parts(
     target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, per_arm: bool
 ) -> dict[str, Any]:
-    """Return the target fields of a pair: contexts, test data for the evaluator, and rewards for later training."""
+    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair."""
     passes = check_int("target_passes", passes, minimum=1)
     parts: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
     parts["target"] = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
@@ -225,35 +231,37 @@ def target_parts(
 
 
 def check_agreement(parts: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
-    """Raise if a part of a pair has another context shape or number of arms than the source."""
-    for what, domain in parts.items():
+    """Raise an error if a field of a pair has another context shape or number of arms than the source."""
+    for field, domain in parts.items():
         if domain is None:
             continue
         if domain.context_shape != shape:
-            raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {shape}")
+            raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, source contexts {shape}")
         if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
-            raise InvalidInput(f"{what} has rewards for {domain.n_arms} arms, expected {n_arms}")
+            raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if per_arm and domain.array_shape[1] != n_arms:
-            raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {domain.array_shape}")
+            raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
 def checked_n_arms(n_arms: int, *, rows: int) -> int:
-    """Return the number of arms, if this machine can hold their rewards in a block of rounds."""
+    """Return the number of arms. Raise an error if the memory is too small for their rewards."""
     n_arms = check_int("n_arms", n_arms, minimum=1)
-    check_memory(_bytes_of_rewards(n_arms, rows), f"n_arms={n_arms}")
+    check_memory(_reward_bytes(n_arms, rows), f"n_arms={n_arms}")
     return n_arms
 
 
-def _bytes_of_rewards(n_arms: int, rows: int) -> float:
+def _reward_bytes(n_arms: int, rows: int) -> float:
+    """Return the bytes of the rewards in a block of rounds."""
     return 8.0 * n_arms * min(rows, 4096)
 
 
 def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
+    """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(contexts, name)
-    least = 3 if per_arm else 2
-    if array.ndim < least:
-        wanted = "(n, K, *C)" if per_arm else "(n, *C)"
-        raise InvalidInput(f"{name} must have shape {wanted}, got {array.shape}")
+    min_dimensions = 3 if per_arm else 2
+    if array.ndim < min_dimensions:
+        allowed = "(n, K, *C)" if per_arm else "(n, *C)"
+        raise InvalidInput(f"{name} must have shape {allowed}, got {array.shape}")
     if len(array) == 0:
         raise InvalidInput(f"{name} is empty: shape {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -263,6 +271,7 @@ def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray
 
 
 def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
+    """Return rewards (n, K). Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(table, name).astype(np.float64)
     if array.ndim != 2 or len(array) != n or array.shape[1] < 1:
         raise InvalidInput(f"{name} must have shape ({n}, K), got {array.shape}")
@@ -271,27 +280,29 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
     return array
 
 
-def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
-    """Return the rewards of arms, or labels, as numbers; arm names are rejected with a hint.
+def _numbers_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
+    """Return labels (n,) or rewards (n, K) as an array. Raise an error for names instead of labels.
 
-    Integers in one column are labels, because a bandit with one arm is useless.
+    Integers (n, 1) are labels, because a bandit has at least two arms.
     """
-    values = pays.to_numpy() if hasattr(pays, "to_numpy") else pays  # a column or a frame
+    values = outcomes
+    if hasattr(values, "to_numpy"):  # a column or a frame
+        values = values.to_numpy()
     first: Any = values
     while isinstance(first, Sequence | np.ndarray) and not isinstance(first, str) and len(first):
         first = first[0]
     if isinstance(first, str):
         raise InvalidInput(
-            f"{name} labels must be integers, got names such as {str(first)!r}: names, labels = numpy.unique(labels, "
-            "return_inverse=True), and class_names=names; from_table takes names as they are"
+            f"{name} labels must be integers, got names such as {str(first)!r}; convert them with names, labels = "
+            "numpy.unique(labels, return_inverse=True) and class_names=names, or use from_table"
         )
     array = as_numpy(values, f"{name} rewards")
     if array.ndim != 2 or array.shape[1] != 1:
         return array
     if array.dtype.kind == "f":
         raise InvalidInput(
-            f"{name} rewards have one column, and a bandit has two arms or more: give a column for every arm, or "
-            "labels as integers (n,)"
+            f"{name} rewards have one column, but a bandit has at least two arms; pass a column per arm, or labels as "
+            "integers (n,)"
         )
     return array[:, 0]
 
@@ -299,7 +310,7 @@ def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
 def _checked_rewards(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
-    """Return either a table (n, K) or labels (n,), whichever was given."""
+    """Return rewards (n, K) and None, or None and labels (n,)."""
     array = _numbers_or_labels(rewards, name)
     if array.ndim == 2:
         return _checked_table(array, n, f"{name} rewards"), None

@@ -1,4 +1,4 @@
-"""The roles of table columns: given by the user, or inferred from the values."""
+"""Assign roles to the columns of tables: stated by the user, or inferred from the values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from daband.linear._catalogue import Catalogue
 
 @dataclass(frozen=True)
 class Columns:
-    """The roles of columns.
+    """The names of the columns of a table by their role.
 
     ``context`` are the columns that a policy sees. ``categorical`` are those that become one-hot, ``dates`` those
     with dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
@@ -34,16 +34,26 @@ class Columns:
     "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
     """
 
+    #: Columns that a policy sees.
     context: Sequence[str]
+    #: Context columns that are one-hot encoded.
     categorical: Sequence[str] = ()
+    #: Column with the right arm: its reward is 1, the rewards of all others are 0.
     label: str | None = None
+    #: Columns with the reward of each arm.
     rewards: Sequence[str] = ()
+    #: Column with the logged arm.
     arm: str | None = None
+    #: Column with the reward of the logged arm.
     reward: str | None = None
+    #: Column with the propensity of the logged arm; without it, ``from_table`` estimates propensities.
     propensity: str | None = None
     offered: str | None = None
     dates: Sequence[str] = ()
+    #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
+    #: Encoders of context columns with texts or images: names such as "sentence-transformers:all-MiniLM-L6-v2", paths
+    #: or modules, as in ``from_texts``.
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -64,53 +74,63 @@ class Columns:
         if self.offered and not self.arm:
             raise InvalidInput("columns.offered is for a log: name columns.arm and columns.reward as well")
         for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
-            named = getattr(self, role)
-            answers = [name for name in (named if role in ("rewards", "id") else (named,)) if name in self.context]
-            if answers:
+            names = getattr(self, role)
+            outcomes = [name for name in (names if role in ("rewards", "id") else (names,)) if name in self.context]
+            if outcomes:
                 raise InvalidInput(
-                    f"columns.context has {answers[0]!r}, which columns.{role} names: no policy may see it"
+                    f"columns.context has {outcomes[0]!r}, which columns.{role} names: no policy may see it"
                 )
 
 
+#: Usual names of id columns.
 _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
+#: Usual names of propensity columns.
 _PROPENSITY_NAME = re.compile(
     r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
 )
-#: With more categories, each needs ``_ROWS_PER_CATEGORY`` rows.
+#: Number of categories up to which a text column is always used.
 _MAX_CATEGORIES = 50
-_ROWS_PER_CATEGORY = 20
-_ROWS_PER_ARM = 3
-#: Fraction of different values above which text, or integers called an id, name a row.
-_UNIQUE = 0.95
-#: Standard deviations between medians, or log2 of the ratio of standard deviations, that look like other units.
-_FAR = 2.0
-#: Fraction of target rows with categories that the source never had, above which a notice is given.
-_NEW_CATEGORIES = 0.01
-#: Numbers that many tables use instead of a missing value.
-_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
+#: Mean rows per category that a text column with more categories needs.
+_MIN_ROWS_PER_CATEGORY = 20
+#: Arms with fewer rows are reported.
+_MIN_ROWS_PER_ARM = 3
+#: Fraction of distinct values above which texts, or integers in a column that is named like an id, are ids.
+_MAX_UNIQUE = 0.95
+#: Largest difference between domains that is not reported: of medians, in standard deviations, and of the binary
+#: logarithms of standard deviations.
+_MAX_SHIFT = 2.0
+#: Largest fraction of target rows with new categories that is not reported.
+_MAX_NEW_CATEGORIES = 0.01
+#: Numbers that many tables contain in place of missing values.
+_MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One column: ``role`` is "number", "category", "date", "text", "left out", or "label", ...; ``why`` is the reason.
+    """The role of a column, and the reason for it."""
 
-    ``is_id`` is True if the column names rows. ``notable`` is True if a user should check the role.
-    """
-
+    #: Name of the column.
     name: str
+    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward" or "propensity".
     role: str
-    why: str
+    #: Reason for the role, as a phrase.
+    reason: str
+    #: True if the column identifies rows.
     is_id: bool = False
+    #: True if the user should check the role.
     notable: bool = False
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A possible mistake in a column; ``is_open`` is True if only the user can decide."""
+    """A possible mistake in a column."""
 
+    #: Name of the column.
     column: str
+    #: The possible mistake, in a sentence.
     text: str
-    is_open: bool = False
+    #: True if only the user can decide whether it is a mistake.
+    needs_decision: bool = False
 
     def __str__(self) -> str:
         return f"{self.column}: {self.text}"
@@ -118,11 +138,11 @@ class Notice:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """The roles that a user gives to columns; the others are inferred.
+    """The roles of columns that a user states; the roles of other columns are inferred.
 
-    ``label``, or ``arm`` and ``reward`` (and ``propensity``, which is recognised by its usual names) define the
-    rewards. The others override inference: each is a column name, or several. ``encoder`` reads the columns in
-    ``text``.
+    Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names.
+    ``id``, ``category``, ``number``, ``date``, ``drop`` and ``text`` are names of columns. ``domain`` is the column
+    that names the domain of a row. ``encoder`` encodes the columns in ``text``.
     """
 
     label: str | None = None
@@ -144,129 +164,138 @@ class ColumnRoles:
             names = getattr(self, role)
             object.__setattr__(self, role, (names,) if isinstance(names, str) else tuple(names))
         if bool(self.text) != bool(self.encoder):
-            raise InvalidInput("text and encoder go together: --text COLUMN --encoder sentence-transformers:NAME")
+            raise InvalidInput("text and encoder must be given together: --text COLUMN --encoder NAME")
 
 
 def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
-    """Return the roles of the columns, and the reason for every source column in its order."""
+    """Return the columns by role, and the role of every source column with its reason."""
     if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
-            "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
-            f"log (arm and reward); the source has {', '.join(source.columns)}"
+            "name either the column with the right arm (label), or the columns with the arm and the reward of a log "
+            f"(arm and reward); the source has {', '.join(source.columns)}"
         )
     if roles.arm is not None and roles.reward is None:
         raise InvalidInput(
             f"arm {roles.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
         )
-    given = {
-        **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
-        **({roles.domain: ("left out", "it names the domain, as you say")} if roles.domain else {}),
-        **dict.fromkeys(roles.id, ("left out", "an id, as you say")),
-        **dict.fromkeys(roles.category, ("category", "as you say")),
-        **dict.fromkeys(roles.number, ("number", "as you say")),
-        **dict.fromkeys(roles.date, ("date", "as you say")),
+    stated = {
+        **dict.fromkeys(roles.drop, ("ignored", "dropped, as stated")),
+        **({roles.domain: ("ignored", "it names the domain, as stated")} if roles.domain else {}),
+        **dict.fromkeys(roles.id, ("ignored", "an id, as stated")),
+        **dict.fromkeys(roles.category, ("category", "as stated")),
+        **dict.fromkeys(roles.number, ("number", "as stated")),
+        **dict.fromkeys(roles.date, ("date", "as stated")),
         **dict.fromkeys(roles.text, ("text", f"read by {roles.encoder}")),
     }
-    answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
-    given |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
+    outcomes = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity", "offered")}
+    stated |= {name: (role, "as stated") for role, name in outcomes.items() if name is not None}
     if roles.arm is not None and roles.propensity is None:
-        named = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in given]
-        if len(named) == 1 and source[named[0]].dtype.is_numeric():
-            answers["propensity"] = named[0]
-            why = f"by its name; --number {named[0]} takes it as context, --drop leaves it out"
-            given[named[0]] = ("propensity", why)
-    for name in given:
+        names = [name for name in source.columns if _PROPENSITY_NAME.fullmatch(name) and name not in stated]
+        if len(names) == 1 and source[names[0]].dtype.is_numeric():
+            outcomes["propensity"] = names[0]
+            reason = f"by its name; --number {names[0]} makes it a context, --drop ignores it"
+            stated[names[0]] = ("propensity", reason)
+    for name in stated:
         if name not in source.columns:
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
-    _check_answers(source, roles)
+    _check_outcomes(source, roles)
     for name in roles.number:
         for where, frame in (("source", source), ("target", target)):
             if name in frame.columns:
                 numbers(frame, name, where=where)
     types = []
     for name in (name for name in source.columns if name != ROW):
-        one = ColumnType(name, *given[name], is_id=name in roles.id) if name in given else _infer(name, source, target)
-        if one.role in ("number", "category", "date", "text") and name not in target.columns:
+        column = _infer_type(name, source, target)
+        if name in stated:
+            column = ColumnType(name, *stated[name], is_id=name in roles.id)
+        if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
-            one = ColumnType(name, "left out", f"the target has no such column{hint}", notable=bool(hint))
-        types.append(one)
-    roles_of_context = ("number", "category", "date", "text")
-    by_role = {role: tuple(one.name for one in types if one.role == role) for role in roles_of_context}
-    context = tuple(one.name for one in types if one.role in by_role)
+            column = ColumnType(name, "ignored", f"the target has no such column{hint}", notable=bool(hint))
+        types.append(column)
+    context_roles = ("number", "category", "date", "text")
+    by_role = {role: tuple(column.name for column in types if column.role == role) for role in context_roles}
+    context = tuple(column.name for column in types if column.role in by_role)
     if not context:
-        raise InvalidInput("no column is left for the context: " + "; ".join(f"{one.name}: {one.why}" for one in types))
-    ids = tuple(roles.id) or tuple(one.name for one in types if one.is_id)
+        raise InvalidInput(f"no column can be used as context: {_list_reasons(types)}")
+    ids = tuple(roles.id) or tuple(column.name for column in types if column.is_id)
     encoders = dict.fromkeys(by_role["text"], roles.encoder)
-    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, encoders=encoders, **answers), types
+    return Columns(context, by_role["category"], dates=by_role["date"], id=ids, encoders=encoders, **outcomes), types
 
 
-def _check_answers(source: pl.DataFrame, roles: ColumnRoles) -> None:
-    """Raise if nothing can be learned: one arm, amounts instead of arms, or one reward in every row."""
+def _list_reasons(types: Sequence[ColumnType]) -> str:
+    """Return the reason for the role of each column."""
+    return "; ".join(f"{column.name}: {column.reason}" for column in types)
+
+
+def _check_outcomes(source: pl.DataFrame, roles: ColumnRoles) -> None:
+    """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
     name = roles.label or roles.arm
     assert name is not None
     arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
         raise InvalidInput(f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
-    if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _ROWS_PER_ARM * arms.n_unique():
+    if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _MIN_ROWS_PER_ARM * arms.n_unique():
         raise InvalidInput(
             f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
-            "these are not arms. The reward of a chosen arm is given with --arm COLUMN --reward COLUMN"
+            "these are not arms. For a log, use --arm COLUMN --reward COLUMN"
         )
     if roles.reward is not None and len(source) > 1 and source[roles.reward].drop_nulls().n_unique() == 1:
         raise InvalidInput(
             f"column {roles.reward!r} has the same reward in every row, {source[roles.reward].drop_nulls()[0]!r}: "
-            "nothing tells the arms apart"
+            "no arm is better than another"
         )
 
 
-def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
+def _infer_type(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnType:
+    """Return the role that the values and the name of a column suggest."""
     tables = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
     parts = [part for part in (frame[name].drop_nulls() for frame in tables) if len(part)]
     rows = sum(len(part) for part in parts)
     if not parts:
-        return ColumnType(name, "left out", "it has no value at all")
-    unread = next((kind for part in parts if not ((kind := part.dtype).is_numeric() or kind in _readable())), None)
+        return ColumnType(name, "ignored", "it has no value at all")
+    kinds = [part.dtype for part in parts]
+    unread = next((kind for kind in kinds if not (kind.is_numeric() or kind in _readable_types())), None)
     if unread is not None:
-        return ColumnType(name, "left out", f"of type {unread}, which is not a number, category or date")
+        return ColumnType(name, "ignored", f"of type {unread}, which is not a number, category or date")
     dates = {_date_kind(part) for part in parts}
     numeric = [part.dtype.is_numeric() or part.dtype == pl.Boolean for part in parts]
-    different = pl.concat([part.cast(pl.Float64 if all(numeric) else pl.String) for part in parts]).n_unique()
+    distinct = pl.concat([part.cast(pl.Float64 if all(numeric) else pl.String) for part in parts]).n_unique()
     gaps = sum(frame[name].null_count() for frame in tables)
-    counted = f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
-    if different == 1 and not gaps:
-        return ColumnType(name, "left out", "it has the same value in every row")
-    names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE
+    description = f"{distinct:,} different values" + (f", {gaps:,} missing" if gaps else "")
+    if distinct == 1 and not gaps:
+        return ColumnType(name, "ignored", "it has the same value in every row")
+    identifies_rows = max(part.n_unique() / len(part) for part in parts) > _MAX_UNIQUE
     if dates == {"time"}:
-        return ColumnType(name, "date", "time of day on a circle")
+        return ColumnType(name, "date", "time of day, as sine and cosine")
     if dates == {"date", "time"}:
-        return ColumnType(name, "left out", "dates in one file and times of day alone in the other", notable=True)
+        return ColumnType(name, "ignored", "dates in one file and times of day in the other", notable=True)
     if dates == {"date"}:
-        grows = all(part.is_sorted() and part[0] != part[-1] for part in parts)
-        hint = f"; it grows from row to row: --drop {name} if it only says when a row was written" if grows else ""
-        return ColumnType(name, "date", f"year, and month, weekday and time of day on a circle{hint}")
+        increases = all(part.is_sorted() and part[0] != part[-1] for part in parts)
+        hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if increases else ""
+        return ColumnType(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
     if all(numeric):
-        if all(part.dtype.is_integer() for part in parts) and _ID_NAME.search(name) and names_rows:
-            why = f"an id: {different:,} different integers in {rows:,} rows"
-            return ColumnType(name, "left out", why, is_id=True)
-        return ColumnType(name, "number", counted)
-    mixed = "numbers in one file and text in the other, " if any(numeric) else _unread(parts)
-    if names_rows and different > _MAX_CATEGORIES // 2:
-        why = f"{mixed or 'an id or free text: '}{different:,} different values in {rows:,} rows"
-        return ColumnType(name, "left out", why, is_id=not mixed, notable=bool(mixed))
-    if different > _MAX_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
-        why = f"{mixed}too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
-        return ColumnType(name, "left out", why, notable=bool(mixed))
-    return ColumnType(name, "category", f"{mixed}{counted}", notable=bool(mixed))
+        if all(part.dtype.is_integer() for part in parts) and _ID_NAME.search(name) and identifies_rows:
+            reason = f"an id: {distinct:,} different integers in {rows:,} rows"
+            return ColumnType(name, "ignored", reason, is_id=True)
+        return ColumnType(name, "number", description)
+    mixed = "numbers in one file and text in the other, " if any(numeric) else _describe_unread(parts)
+    if identifies_rows and distinct > _MAX_CATEGORIES // 2:
+        reason = f"{mixed or 'an id or free text: '}{distinct:,} different values in {rows:,} rows"
+        return ColumnType(name, "ignored", reason, is_id=not mixed, notable=bool(mixed))
+    if distinct > _MAX_CATEGORIES and rows < _MIN_ROWS_PER_CATEGORY * distinct:
+        reason = f"{mixed}too many categories: {distinct:,} in {rows:,} rows; --category {name} uses it"
+        return ColumnType(name, "ignored", reason, notable=bool(mixed))
+    return ColumnType(name, "category", f"{mixed}{description}", notable=bool(mixed))
 
 
-def _readable() -> tuple[Any, ...]:
-    """Return the column types, other than numbers, that are read."""
+def _readable_types() -> tuple[Any, ...]:
+    """Return the column types, other than numbers, that can be contexts."""
     return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
 def _date_kind(column: pl.Series) -> str:
-    """Return ``date`` if all values are dates, ``time`` if all are times of day, else an empty string."""
+    """Return "date" if all values are dates, "time" if all are times of day, and otherwise ""."""
     if column.dtype != pl.String:
         return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(column.dtype.base_type(), "")
     try:
@@ -278,30 +307,30 @@ def _date_kind(column: pl.Series) -> str:
     return "date" if are_times == {False} and all(len(value) >= 8 for value in column) else ""
 
 
-def _unread(parts: Sequence[pl.Series]) -> str:
-    """Return the apparent type of texts that are read as neither numbers nor dates; empty for plain text."""
+def _describe_unread(parts: Sequence[pl.Series]) -> str:
+    """Return a phrase about texts that look like numbers or dates but cannot be read so; empty for other texts."""
     text = str(parts[0][0])
     texts = pl.concat([part.cast(pl.String) for part in parts])
     plain = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < plain.sum() < len(texts):
-        return f"numbers but for texts such as {texts.filter(~plain)[0]!r}, whose cells should be empty; "
+        return f"numbers, except for texts such as {texts.filter(~plain)[0]!r} (leave such cells empty); "
     if plain.all() and texts.str.contains(r"^[+-]?0\d").any():
-        return f"numbers with leading zeros such as {text!r}: codes, so text; "
+        return f"numbers with leading zeros such as {text!r}, read as codes; "
     if re.fullmatch(r"\W*\d[\d.,' ]*\s*[^\d\s]{0,3}", text):
-        return f"amounts such as {text!r}: write plain numbers to have them read as such; "
+        return f"amounts such as {text!r}, read as text (write plain numbers); "
     if re.fullmatch(r"\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}.*", text):
-        return f"dates such as {text!r}, which are read as 2024-05-31 or 31.05.2024 alone, "
+        return f"dates such as {text!r}, read as text (write 2024-05-31 or 31.05.2024); "
     return ""
 
 
 def column_notices(
     source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
 ) -> list[Notice]:
-    """Return a notice for each column that looks like a mistake, or that may have another meaning in the target.
+    """Return notices about possible mistakes, or about columns that may have another meaning in the target.
 
-    Numbers with a very different median or standard deviation, unless they are in ``units``; categories that only the
-    target has; values that differ only by capitals; numbers such as -999 that may stand for a missing value; arms of
-    one or two rows; propensities that are all 1.
+    Reported are numbers with a very different median or standard deviation in the target, unless they are in ``units``;
+    categories that only the target has; values that differ only in capitals or spaces; numbers such as -999 that may
+    mean a missing value; arms with one or two rows; and propensities that are all 1.
     """
     notices = []
     tables = (source,) if target is source else (source, target)
@@ -312,8 +341,8 @@ def column_notices(
             if name not in units:
                 notices += _other_units(name, numbers(source, name), numbers(target, name))
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
-            text = "it is 1 in every row, though several arms were chosen. If probabilities were not recorded, "
-            notices.append(Notice(name, f"{text}--drop {name}: they are estimated"))
+            text = "it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use "
+            notices.append(Notice(name, f"{text}--drop {name}, and they are estimated"))
         if column.role not in ("category", "arm", "label"):
             continue
         values = [categories(frame, name) for frame in tables if name in frame.columns]
@@ -323,23 +352,23 @@ def column_notices(
             twin = spelled.setdefault(" ".join(text.casefold().split()), text)
             if twin != text:
                 notices.append(
-                    Notice(name, f"{twin!r} and {text!r} are two values; give both one spelling if they mean the same")
+                    Notice(name, f"{twin!r} and {text!r} are two values; if they mean the same, use one spelling")
                 )
-        rare = sorted(text for text, rows in counts[0].items() if rows < _ROWS_PER_ARM)
+        rare = sorted(text for text, rows in counts[0].items() if rows < _MIN_ROWS_PER_ARM)
         if column.role != "category" and rare:
-            shown = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
-            text = f"arms with fewer than {_ROWS_PER_ARM} rows ({shown}). Little is learned of them, and they may be "
-            notices.append(Notice(name, f"{text}chosen all the same; leave their rows out if they are mistakes"))
+            listed = ", ".join(f"{text!r}: {counts[0][text]}" for text in rare[:3]) + (", ..." if rare[3:] else "")
+            text = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({listed}). They may be chosen, although little is "
+            notices.append(Notice(name, f"{text}known about them; drop these rows if they are mistakes"))
         new = [text for text in counts[-1].elements() if text not in counts[0]]
-        if column.role == "category" and len(new) > _NEW_CATEGORIES * max(1, counts[-1].total()):
-            most = Counter(new).most_common(1)[0][0]
-            text = f"{len(new) / counts[-1].total():.0%} of the target's rows have a category that the source never had"
-            notices.append(Notice(name, f"{text}, such as {most!r}: nothing is learned of it before target rewards"))
+        if column.role == "category" and len(new) > _MAX_NEW_CATEGORIES * max(1, counts[-1].total()):
+            example = Counter(new).most_common(1)[0][0]
+            text = f"{len(new) / counts[-1].total():.0%} of target rows have a category that the source does not have"
+            notices.append(Notice(name, f"{text}, such as {example!r}; only target rewards show its effect"))
     return notices
 
 
 def _other_units(name: str, source: Any, target: Any) -> list[Notice]:
-    """Return a notice if the quartiles differ so much that the units may differ."""
+    """Return a notice if the medians or standard deviations differ so much that the units may differ."""
     if np.isnan(source).all() or np.isnan(target).all():
         return []
     (median, std), (other, other_std) = (
@@ -348,35 +377,38 @@ def _other_units(name: str, source: Any, target: Any) -> list[Notice]:
     )
     if not (std > 0 and other_std > 0):
         return []
-    if abs(median - other) <= _FAR * min(std, other_std) and abs(math.log2(other_std / std)) <= _FAR:
+    if abs(median - other) <= _MAX_SHIFT * min(std, other_std) and abs(math.log2(other_std / std)) <= _MAX_SHIFT:
         return []
     text = (
         f"its median is {median:.4g} in the source and {other:.4g} in the target, its standard deviation {std:.3g} and "
-        f"{other_std:.3g}. Another unit? Say so: --units {name}, units=[{name!r}] in Python"
+        f"{other_std:.3g}. If its unit differs, use --units {name}, or units=[{name!r}] in Python"
     )
-    return [Notice(name, text, is_open=True)]
+    return [Notice(name, text, needs_decision=True)]
 
 
 def _missing_codes(name: str, parts: Sequence[Any]) -> list[Notice]:
-    """Return a notice for a number that may stand for a missing value: far from all others, or the only one below 0."""
+    """Return a notice for a number that may mean a missing value: far from all others, or the only one below 0."""
     values = np.concatenate(parts)
     notices = []
-    for code in _CODES:
+    for code in _MISSING_CODES:
         others = values[(values != code) & ~np.isnan(values)]
         count = np.count_nonzero(values == code)
         if count < 2 or not len(others) or others.min() <= code <= others.max():
             continue
-        away = max(others.min() - code, code - others.max()) > others.max() - others.min()
-        if away or code < 0 <= others.min():
-            text = f"{code:g} is in {count:,} rows, and all others lie from {others.min():g} to {others.max():g}. "
-            notices.append(Notice(name, f"{text}If it means that there is no value, leave these cells empty", True))
+        is_far = max(others.min() - code, code - others.max()) > others.max() - others.min()
+        if is_far or code < 0 <= others.min():
+            text = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}. "
+            notices.append(Notice(name, f"{text}If it means a missing value, leave these cells empty", True))
     return notices
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
-    """Return the catalogue of a table of arms, of one table per domain, or of features (K, m).
+    """Return the catalogue of arms with their features.
 
-    ``arm_column`` is the column of the log with arms, whose name the column of ids may have.
+    Args:
+        arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m).
+        arm_column: name of the arm column in the log; the column of arm ids may have this name.
+        names: names of the arms if ``arms`` is an array.
     """
     if isinstance(arms, Catalogue):
         return arms
@@ -384,39 +416,42 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         features = as_numpy(arms, "arms").astype(np.float64)
         if features.ndim != 2 or not np.isfinite(features).all():
             raise InvalidInput(f"arms must be finite numbers (K, m), or a table, got shape {features.shape}")
-        return Catalogue.fit(names or [str(at) for at in range(len(features))], features)
+        return Catalogue.fit(names or [str(index) for index in range(len(features))], features)
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
         raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
     tables = [read_table(part) for part in ([arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms])]
     ids = []
     for number, frame in enumerate(tables):
-        column = next((one for one in ("id", arm_column) if one in frame.columns), frame.columns[0])
+        column = next((column for column in ("id", arm_column) if column in frame.columns), frame.columns[0])
         listed = [None if value is None else spell(value) for value in frame[column].to_list()]
         if None in listed or len(set(listed)) < len(listed) or not listed:
-            raise DataError(f"arms: column {column!r} must name each arm once, in every row")
+            raise DataError(f"arms: column {column!r} must have a different name in every row")
         tables[number] = frame.drop(column)
         ids.append([str(name) for name in listed])
-    known = set(ids[0])
-    new = [at for at, name in enumerate(ids[-1]) if name not in known]
-    every = [*ids[0], *(ids[-1][at] for at in new)]
+    source_ids = set(ids[0])
+    new = [index for index, name in enumerate(ids[-1]) if name not in source_ids]
+    all_ids = [*ids[0], *(ids[-1][index] for index in new)]
     shared = [name for name in tables[0].columns if name in tables[-1].columns]
     frame = pl.concat([tables[0].select(shared), tables[-1].select(shared)[new]], how="vertical_relaxed")
-    types = [_infer(name, frame, frame) for name in shared]
-    roles = {role: [one.name for one in types if one.role == role] for role in ("number", "category", "date")}
-    words = [one.name for one in types if one.role in ("category", "left out") and _has_words(one.name, frame)]
-    columns = [one.name for one in types if one.role in roles and one.name not in words]
-    columns = [one for one in columns if one not in roles["category"] or frame[one].drop_nulls().is_duplicated().any()]
+    types = [_infer_type(name, frame, frame) for name in shared]
+    roles = {role: [column.name for column in types if column.role == role] for role in ("number", "category", "date")}
+    words = [
+        column.name for column in types if column.role in ("category", "ignored") and _has_words(column.name, frame)
+    ]
+    columns = [column.name for column in types if column.role in roles and column.name not in words]
+    unique = [name for name in roles["category"] if not frame[name].drop_nulls().is_duplicated().any()]
+    columns = [column for column in columns if column not in unique]
     columns += words
     if not columns:
-        raise InvalidInput("arms has no column with features: " + "; ".join(f"{one.name}: {one.why}" for one in types))
-    kept = {role: [one for one in roles[role] if one in columns and one not in words] for role in roles}
-    table = TableTransform.fit(frame, context=columns, categorical=kept["category"], dates=kept["date"], words=words)
-    offered = np.stack([np.isin(every, of_domain) for of_domain in (ids[0], ids[-1])])
-    return Catalogue.fit(every, table.apply(frame), table=table, offered=offered)
+        raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(types)}")
+    used = {role: [column for column in roles[role] if column in columns and column not in words] for role in roles}
+    table = TableTransform.fit(frame, context=columns, categorical=used["category"], dates=used["date"], words=words)
+    offered = np.stack([np.isin(all_ids, domain_ids) for domain_ids in (ids[0], ids[-1])])
+    return Catalogue.fit(all_ids, table.apply(frame), table=table, offered=offered)
 
 
 def _has_words(name: str, frame: pl.DataFrame) -> bool:
-    """True if most texts of a column have several words, and some words occur in several texts, but not in all."""
+    """Return True if most texts of a column have several words, and some words are in several, but not all texts."""
     if frame[name].dtype != pl.String:
         return False
     listed = sum("|" in text or ";" in text or len(words_of(text)) > 2 for text in frame[name].drop_nulls())

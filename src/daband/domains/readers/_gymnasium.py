@@ -1,4 +1,4 @@
-"""A simulator with the interface of gymnasium as the source."""
+"""Make a pair whose source is a simulator with the gymnasium interface."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def from_gymnasium(
 
     Args:
         env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the observations the contexts. A
-            context is flattened by ``gymnasium.spaces.flatten``, unless it is an array already.
-        target_contexts: contexts of the target, (m, *C); or another environment, such as the real robot's, which is
-            reset ``rounds`` times: no action is taken there.
+            context that is not an array is flattened by ``gymnasium.spaces.flatten``.
+        target_contexts: contexts of the target, (m, *C); or another environment, such as a real robot, which is reset
+            ``rounds`` times without taking actions.
         rounds: the number of source contexts.
-        feedback: "all_arms" for problems of one step: the environment is reset once per context and arm with the same
-            seed, so that the reward of every arm is known. "log" for any environment: arms are drawn uniformly, and
-            every step is a round of a log.
+        feedback: "all_arms" for problems of one step. The environment is reset once per context and arm with the
+            same seed, so that the reward of every arm is known. "log" for any environment: arms are drawn uniformly,
+            and every step is a round of a log.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
             arm is tried ``rounds`` times.
         seed: the first seed of ``env.reset``; contexts have consecutive seeds.
@@ -48,35 +48,36 @@ def from_gymnasium(
     """
     rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
     one_of("feedback", feedback, ("all_arms", "log"))
-    simulator, n_arms = _opened(env, "env")
+    simulator, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
-        real, seeds = _opened(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
-        target_contexts = np.stack([_context(real, real.reset(seed=one)[0]) for one in seeds])
+        real, seeds = _open_environment(target_contexts, "target_contexts")[0], range(seed + rounds, seed + 2 * rounds)
+        target_contexts = np.stack([_context(real, real.reset(seed=number)[0]) for number in seeds])
     if hasattr(target_test, "reset") or isinstance(target_test, str):
-        real, test_arms = _opened(target_test, "target_test")
+        real, test_arms = _open_environment(target_test, "target_test")
         if test_arms != n_arms:
             raise InvalidInput(f"target_test has {test_arms} actions, env has {n_arms}")
         target_test = _every_reward(real, n_arms, range(seed + 2 * rounds, seed + 3 * rounds))
-    given = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
+    options = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **settings}
     if feedback == "log":
-        return from_log(source=_random_steps(simulator, n_arms, rounds, seed), **given)
-    return from_arrays(source=_every_reward(simulator, n_arms, range(seed, seed + rounds)), **given)
+        return from_log(source=_random_steps(simulator, n_arms, rounds, seed), **options)
+    return from_arrays(source=_every_reward(simulator, n_arms, range(seed, seed + rounds)), **options)
 
 
-def _opened(env: Any, argument: str) -> tuple[Any, int]:
+def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
     """Return an environment and its number of actions."""
     try:
         import gymnasium
     except ModuleNotFoundError:
         raise InvalidInput("from_gymnasium needs gymnasium: pip install 'daband[gymnasium]'") from None
-    opened = gymnasium.make(env) if isinstance(env, str) else env
-    actions = getattr(opened, "action_space", None)
+    environment = gymnasium.make(env) if isinstance(env, str) else env
+    actions = getattr(environment, "action_space", None)
     if not isinstance(actions, gymnasium.spaces.Discrete):
         raise InvalidInput(f"{argument} must be an environment with a Discrete action space, got {actions!r}")
-    return opened, int(actions.n)
+    return environment, int(actions.n)
 
 
 def _context(env: Any, observation: Any) -> AnyArray:
+    """Return an observation as an array."""
     from gymnasium.spaces import Box, flatten
 
     space = env.observation_space
@@ -90,8 +91,8 @@ def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatA
     for row, arm in np.ndindex(rewards.shape):
         if not np.array_equal(_context(env, env.reset(seed=seeds[row])[0]), contexts[row]):
             raise InvalidInput(
-                f"env.reset(seed={seeds[row]}) gives different observations, so that arms cannot be compared: draw "
-                "from env.np_random only, or use feedback='log'"
+                f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be compared; draw "
+                "random numbers from env.np_random only, or use feedback='log'"
             )
         rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
     return contexts, rewards
@@ -100,11 +101,11 @@ def _every_reward(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, FloatA
 def _random_steps(env: Any, n_arms: int, rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
     """Return a log of steps with uniformly drawn arms: contexts, arms, rewards and propensities."""
     arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, rounds), np.empty(rounds), []
-    observation, over = None, True
+    observation, ended = None, True
     for step in range(rounds):
-        if over:
+        if ended:
             observation, _ = env.reset(seed=seed + step)
         contexts.append(_context(env, observation))
-        observation, rewards[step], ended, cut, _ = env.step(int(env.action_space.start) + int(arms[step]))
-        over = ended or cut
+        observation, rewards[step], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[step]))
+        ended = terminated or truncated
     return np.stack(contexts), arms, rewards, np.full(rounds, 1.0 / n_arms)

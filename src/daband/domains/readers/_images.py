@@ -1,6 +1,7 @@
-"""Image files as contexts: folders with a sub-folder per class (``from_images``).
+"""Make pairs from folders of images with a sub-folder per class (``from_images``).
 
-Files are decoded when a context is first read, by several threads, and kept in memory if all take at most a gigabyte.
+Files are decoded by several threads when a context is first read. They are kept in memory if all of them take at most a
+gigabyte.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import TableTransform, encoded_columns
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains._mixtures import takes_several
-from daband.domains._splits import EvaluatedRewards, hold_out, require_classes, split_half
+from daband.domains._mixtures import allow_several_domains
+from daband.domains._splits import RewardEvaluation, hold_out, require_classes, split_half
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
@@ -33,13 +34,14 @@ from daband.errors import DataError, InvalidInput
 IMAGE_COLUMN = "image"
 #: Maximum number of bytes of decoded images kept in memory.
 _MAX_BYTES = 1 << 30
-_KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+#: Suffixes of image files.
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 def decode_image(path: Path, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """Return an image file as (H, W, 3) of uint8; a damaged file is an error that names it."""
+    """Return an image file as (H, W, 3) of uint8, resized to ``resize`` and cropped to ``crop`` pixels per side."""
     if not path.is_file():
-        raise DataError(f"{path} is not there")
+        raise DataError(f"{path} does not exist")
     try:
         with image_errors(str(path)):
             return decode(path, resize, crop)
@@ -48,22 +50,25 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
 
 
 def _checked_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the sides in pixels after resizing and after cropping."""
     resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
     if check_int("framing", crop, minimum=1) > check_int("framing", resize, minimum=1):
-        raise InvalidInput(f"framing must be a side or (resize, crop) with crop <= resize, got {framing}")
+        raise InvalidInput(f"framing must be an integer, or (resize, crop) with crop <= resize, got {framing}")
     return resize, crop
 
 
 class ImageContexts(Contexts):
     """Image files as contexts (3, H, W) of uint8.
 
-    ``framing`` defines how an image of any size becomes a context: both sides are resized to the first number, then the
-    centre is cropped to the second. Decoded images are kept if all of them take at most a gigabyte.
+    Args:
+        paths: the files, n of them.
+        framing: the side in pixels to which an image is resized, and the side of the centre crop.
+        passes: number of times that each image may be shown.
     """
 
     def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
         if not paths:
-            raise DataError("contexts of images need at least one file")
+            raise DataError("paths must have at least one image file")
         #: The file of each context.
         self.files = tuple(str(path) for path in paths)
         self.framing = _checked_framing(framing)
@@ -91,14 +96,15 @@ class ImageContexts(Contexts):
         return self._pixels[indices]
 
     def _decode(self, indices: IntArray) -> AnyArray:
+        """Return the decoded images at these indices, (B, 3, H, W)."""
         resize, crop = self.framing or (None, None)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            images = pool.map(lambda at: decode_image(Path(self.files[at]), resize, crop), indices.tolist())
+            images = pool.map(lambda index: decode_image(Path(self.files[index]), resize, crop), indices.tolist())
             return np.stack([image.transpose(2, 0, 1) for image in images])
 
 
 class ImageSource(ImageContexts, RewardDomain):
-    """Image files with labels (n,): the reward is 1 for the arm equal to the label, else 0."""
+    """Image files with labels: the reward is 1 for the arm equal to the label, and 0 for the others."""
 
     def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1) -> None:
         super().__init__(images.paths, framing, passes=passes)
@@ -112,17 +118,19 @@ class ImageSource(ImageContexts, RewardDomain):
 
 @dataclass(frozen=True)
 class ImageList:
-    """Files with the class of each, (n,)."""
+    """Image files and their classes."""
 
+    #: The files, n of them.
     paths: tuple[Path, ...]
+    #: Class of each file, (n,), or empty.
     labels: IntArray
 
     def take(self, rows: IntArray) -> ImageList:
-        """Return some of the files."""
+        """Return the files at these indices."""
         return ImageList(tuple(self.paths[row] for row in rows), self.labels[rows])
 
 
-@takes_several()
+@allow_several_domains()
 def from_images(
     *,
     source: str | Path | None = None,
@@ -142,16 +150,16 @@ def from_images(
 
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
-        target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
-            no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
-            every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
+        target: a folder of target images. If it has no sub-folders, the target is unlabelled, and the pair has no
+            ``target_test``. If it has the source's sub-folders and ``target_test`` is None, half of the images, the
+            same in every run, is kept for the evaluator. With ``target_test``, training sees all images.
         sources: several sources by name, instead of ``source``; all have the same sub-folders.
         targets: several targets by name, instead of ``target``; ``target_test`` is then a folder for each name.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
         source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
             hold out (a fixed split by class), or None.
-        framing: the side of a context in pixels, by default 224; or two, to resize both sides to the first and crop
-            the centre. With ``encoder``, the input of a module or an ONNX file; a named encoder has its own.
+        framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
+            crop the centre. With ``encoder``, it is the input of a module or an ONNX file; a named encoder has its own.
         encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
             "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
             [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
@@ -160,10 +168,10 @@ def from_images(
         target_passes: how many times each target image may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        name: the pair's name in reports; it also fixes how source and target are split.
+        name: the pair's name in reports; random splits of source and target depend on it.
 
-    Contexts are (3, H, W) of uint8. The target stream has the names of its files, and a sub-folder's name is its
-    class. So target labels can be read from these paths, but no training code of daband does so.
+    Contexts are (3, H, W) of uint8. File names of the target contain the names of the classes if it has sub-folders,
+    but no training code of daband reads them.
 
     >>> from pathlib import Path
     >>> from PIL import Image
@@ -183,32 +191,33 @@ def from_images(
     source_images = scan_classes(source, classes)
     labelled: ImageList | None = None
     test: ImageList | None = None
-    contexts = tuple(_images_below(target))
+    contexts = tuple(_require_images(target))
     if target_test is not None:
         test = scan_classes(checked_path(target_test, "target_test"), classes)
     elif any((target / label).is_dir() for label in classes):
-        others = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
-        if others:
+        unknown = sorted({path.relative_to(target).parts[0] for path in contexts} - set(classes))
+        if unknown:
             raise DataError(
-                f"{target / others[0]} is no class of the source ({', '.join(classes)}). Rename it or move it "
-                "away; or put all images of the target into one folder, and they are used without labels"
+                f"{target / unknown[0]} is not a class of the source ({', '.join(classes)}). Rename it or move "
+                "it; or put all target images into one folder, to use them without labels"
             )
         labelled = scan_classes(target, classes)
-    held_out = scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test
+    if isinstance(source_test, str | Path):
+        source_test = scan_classes(Path(source_test), classes)
     if encoder is not None:
-        parts = {"source": source_images, "source_test": held_out, "target_test": test}
+        parts = {"source": source_images, "source_test": source_test, "target_test": test}
         parts["target"] = labelled or ImageList(contexts, np.zeros(0, np.int64))
         shift = "style" if shift is None else shift
         common: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "shift": shift, "name": name}
         return _encoded_pair(parts, classes, encoder, sides, common)
     if labelled is not None:
-        seen, held = split_half(labelled.labels, name=name)
-        labelled, test = labelled.take(seen), labelled.take(held)
+        training, held_out = split_half(labelled.labels, name=name)
+        labelled, test = labelled.take(training), labelled.take(held_out)
         contexts = labelled.paths
     assert sides is not None
-    return pair_of_images(
+    return build_image_pair(
         source=source_images,
-        source_test=held_out,
+        source_test=source_test,
         target=contexts,
         target_test=test,
         target_labelled=labelled,
@@ -222,25 +231,25 @@ def from_images(
 
 
 def _encoded_pair(
-    parts: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, rest: Any
+    parts: Mapping[str, Any], classes: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
 ) -> Pair:
-    """Return a pair whose contexts are features of images: a table with one column of paths."""
+    """Return a pair whose contexts are encoded images, as a table with one column of paths."""
     frames: dict[str, Any] = {}
-    for what, images in parts.items():
-        frames[what] = images
-        if isinstance(images, ImageList):  # shuffled, so that an index of the target does not reveal the class
+    for part, images in parts.items():
+        frames[part] = images
+        if isinstance(images, ImageList):  # shuffled, so that the index of a target context does not reveal its class
             order = np.random.default_rng(len(images.paths)).permutation(len(images.paths))
             columns: dict[str, Any] = {IMAGE_COLUMN: [str(images.paths[row]) for row in order]}
             if len(images.labels):
                 columns["class"] = [classes[images.labels[row]] for row in order]
-            frames[what] = pl.DataFrame(columns)
+            frames[part] = pl.DataFrame(columns)
     transform = TableTransform(tuple(encoded_columns({IMAGE_COLUMN: encoder}, framing).values()))
     roles = Columns(context=(IMAGE_COLUMN,), label="class")
-    pair = from_table(**frames, columns=roles, transform=transform, class_names=classes, **rest)
+    pair = from_table(**frames, columns=roles, transform=transform, class_names=classes, **options)
     return replace(pair, about=About(summary="folders of images given by the user", licence="the user's own"))
 
 
-def pair_of_images(
+def build_image_pair(
     *,
     source: ImageList,
     source_test: ImageList | float | None,
@@ -254,53 +263,56 @@ def pair_of_images(
     shift: ShiftLike = None,
     name: str,
 ) -> Pair:
-    """Return a pair made from lists of image files; ``target_labelled`` lists the ``target`` files with classes."""
+    """Return a pair made from lists of image files.
+
+    ``target_labelled`` has the files in ``target`` with their classes. Other arguments are as in ``from_images``.
+    """
     passes = check_int("passes", passes, minimum=1)
     target_passes = passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
     require_classes(source.labels, class_names, where="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, where="the target's test")
     options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
-    # Files are listed class by class: shuffled, so that an index of the target does not reveal the class.
+    # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
-    seen = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
-    later = None
+    training = ImageContexts([target[row] for row in rows], framing, passes=target_passes)
+    labelled_target = None
     if target_labelled is not None:
-        later = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
+        labelled_target = ImageSource(target_labelled.take(rows), passes=target_passes, **options)
     train: RewardDomain = ImageSource(source, passes=passes, **options)
-    held: EvaluationDomain | None
+    held_out: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held = EvaluatedRewards(ImageSource(source_test, **options))
+        held_out = RewardEvaluation(ImageSource(source_test, **options))
     else:
-        train, held = hold_out(train, fraction=source_test, name=name)
-    test = None if target_test is None else EvaluatedRewards(ImageSource(target_test, **options))
+        train, held_out = hold_out(train, fraction=source_test, name=name)
+    test = None if target_test is None else RewardEvaluation(ImageSource(target_test, **options))
     return Pair(
         name=name,
-        context_shape=seen.context_shape,
+        context_shape=training.context_shape,
         n_arms=len(class_names),
         class_names=tuple(class_names),
         source=train,
-        source_test=held,
-        target=seen,
+        source_test=held_out,
+        target=training,
         target_test=test,
-        target_labelled=later,
+        target_labelled=labelled_target,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
-        shift=as_shift(shift, context_shape=seen.context_shape),
+        shift=as_shift(shift, context_shape=training.context_shape),
     )
 
 
 def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
-    """Return the images below each class's sub-folder, sorted by class and name."""
+    """Return the images in the sub-folders of classes, sorted by class and name."""
     paths: list[Path] = []
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
-        below = folder / class_folder
-        images = _list_images(below)
+        class_path = folder / class_folder
+        images = _list_images(class_path)
         if not images:
             raise DataError(
-                f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}. Images of a "
-                "target may also lie in one folder without classes, and are used without labels then"
+                f"{class_path} is missing or has no images: class {class_folder!r} has no example in {folder}. Target "
+                "images can also be in one folder without sub-folders, and are then used without labels"
             )
         paths += images
         labels += [label] * len(images)
@@ -308,25 +320,29 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
 
 
 def _class_folders(folder: Path) -> list[str]:
+    """Return the names of the sub-folders, sorted; raise an error if there are fewer than two."""
     _check_folder(folder)
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
-        raise DataError(f"{folder} should have one sub-folder per class, at least two; found {classes}")
+        raise DataError(f"{folder} must have one sub-folder per class, at least two, found {classes}")
     return classes
 
 
 def _check_folder(folder: Path) -> None:
+    """Raise an error if the folder does not exist."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
 
 
-def _images_below(folder: Path) -> list[Path]:
+def _require_images(folder: Path) -> list[Path]:
+    """Return the images in a folder and its sub-folders; raise an error if there are none."""
     _check_folder(folder)
     images = _list_images(folder)
     if not images:
-        raise DataError(f"{folder} has no images ({', '.join(sorted(_KINDS))})")
+        raise DataError(f"{folder} has no images ({', '.join(sorted(_SUFFIXES))})")
     return images
 
 
 def _list_images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())
+    """Return the images in a folder and its sub-folders, sorted by path."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())

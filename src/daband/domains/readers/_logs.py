@@ -1,4 +1,4 @@
-"""Logged bandit feedback as a source: the contexts, arms and rewards of another policy."""
+"""Make pairs whose source is a log: the contexts, arms and rewards of another policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daband._arguments import check_int, checked_class_names, one_of
 from daband._arrays import ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_arms, check_rewards
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
-from daband.domains._mixtures import takes_several
+from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import ArrayContexts, check_agreement, checked_n_arms, target_parts
 from daband.domains.readers._columns import read_catalogue
@@ -25,7 +25,7 @@ from daband.weights import check_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
-    """Contexts (n, *C) with the chosen arms, their rewards and their propensities, each (n,).
+    """A log in arrays: contexts (n, *C), and the arms, rewards and propensities of a logging policy, each (n,).
 
     ``offered`` (n, K) are the arms that could be chosen, by default all. Missing propensities are estimated from the
     log; ``propensities_estimated`` then describes the method.
@@ -66,7 +66,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         return None if self._offered is None else self._offered[indices]
 
 
-@takes_several(by_target=("target_test", "target_labelled"))
+@allow_several_domains(by_target=("target_test", "target_labelled"))
 def from_log(
     *,
     source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
@@ -103,15 +103,15 @@ def from_log(
         n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen. It is
             not needed with ``arms``.
         class_names: a name per arm; by default "0", "1", ...
-        arms: a table of arms with features, as in ``from_table``, or features (K, m). Arm numbers of the log count its
-            rows; with a table for each domain, those of the source come first.
+        arms: a table of arms with features, as in ``from_table``, or features (K, m). An arm of the log is an index of
+            its rows. If there is a table per domain, source arms come first, then new target arms.
         feedback: "one_hot" if a reward of 1 in the log means that every other arm has reward 0, else "bandit".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
         units: the indices of context features that are in other units in the target; implies ``shift="units"``.
-        name: the pair's name in reports; it also fixes which rounds are held out.
+        name: the pair's name in reports; the random split of held-out rounds depends on it.
 
     Contexts are not copied: changing such an array afterwards changes the pair without new checks.
 
@@ -133,28 +133,28 @@ def from_log(
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = checked_n_arms(n_arms, rows=len(log))
-    train: LoggedDomain = log
-    held: LoggedDomain | None
+    training: LoggedDomain = log
+    held_out: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
-        held = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
-        if held.context_shape != log.context_shape:
-            raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
+        held_out = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
+        if held_out.context_shape != log.context_shape:
+            raise InvalidInput(f"source_test contexts have shape {held_out.context_shape}, source {log.context_shape}")
     else:
-        split = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
-        train, held = split(fraction=source_test, name=name)
+        split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
+        training, held_out = split_log(fraction=source_test, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
-    of_target = target_parts(
+    target_fields = target_parts(
         target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, per_arm
     )
-    check_agreement(of_target, log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    check_agreement(target_fields, log.context_shape, n_arms=n_arms, per_arm=per_arm)
     return Pair(
         name=name,
         context_shape=log.context_shape,
         n_arms=n_arms,
         class_names=checked_class_names(class_names, n_arms),
-        source=train,
-        source_test=held,
-        **of_target,
+        source=training,
+        source_test=held_out,
+        **target_fields,
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
         about=About(summary="a log given by the user", licence="the user's own"),
@@ -166,6 +166,7 @@ def from_log(
 def _open_log(
     log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
 ) -> ArrayLog | ParquetLog:
+    """Return a log from arrays or files; ``argument`` names it in errors."""
     if isinstance(log, ParquetLog):
         return log
     if isinstance(log, str | Path):
@@ -174,15 +175,15 @@ def _open_log(
         raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities), or with offered arms")
     opened = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
     if opened.propensities_estimated:
-        warn_of_estimated_propensities(opened.propensities_estimated, stacklevel=4)
+        warn_estimated_propensities(opened.propensities_estimated, stacklevel=4)
     return opened
 
 
-def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
-    """Warn that the propensities of a log are estimated, and how."""
+def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
+    """Warn that the propensities of a log are estimated by this method."""
     warnings.warn(
-        f"the log has no propensities; they are {how}. What rests on them is as right as this model of the logging "
-        "policy",
+        f"the log has no propensities; they are {method}. Results that depend on them are only as good as this "
+        "model of the logging policy",
         stacklevel=stacklevel,
     )
 

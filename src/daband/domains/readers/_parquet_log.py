@@ -1,8 +1,8 @@
-"""Logs larger than memory: Parquet files, read in batches. CSV files must fit into memory.
+"""Read logs that are larger than memory from Parquet files, in batches. CSV files must fit into memory.
 
-A log is cut into parts: a file, or a range of rows of a large file. Several machines can read different parts, and a
-resumed run skips the parts it has read. Columns, types and the number of rows are checked for every file before the
-first row is read; values are checked batch by batch. Errors name the file, and rows by their numbers in it.
+A log is split into parts: a file, or a range of rows of a large file. Several machines can read different parts, and a
+resumed run skips the parts it has read. Columns, types and numbers of rows of all files are checked before the first
+row is read; values are checked batch by batch. Errors contain the file and the row number.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ from daband.serving._row_reader import ImageRule, RowReader
 
 #: Rows read at a time; with 32 numbers each they take 8 MB.
 BATCH_ROWS = 65536
-#: A larger file is cut into parts of at most this many rows.
+#: Maximum number of rows of a part.
 _PART_ROWS = 4_194_304
+#: Roles of columns that every log has.
 _ROLES = ("arm", "reward", "propensity")
 #: The log column with image paths, relative to the current folder or absolute.
 FILE_COLUMN = "file"
-#: Rows read at a time if an encoder reads images, whose files may be in the log.
+#: Rows read at a time if an encoder reads images, which may be large.
 _ENCODED_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _BATCH_BYTES = 1 << 27
-_NAME_COLUMNS = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
-_RENAME = {
+#: Remedies in errors about context columns, by the argument they belong to.
+_CONTEXT_REMEDIES = {"columns": "name the context columns with columns=daband.domains.Columns(...)"}
+#: Remedies in errors about missing columns, by the argument they belong to.
+_RENAMED_REMEDIES = {
     "columns": "if it has another name, pass columns=daband.domains.Columns(...)",
-    "arm": "if it has another name, say so with arm=, reward= or propensity=",
+    "arm": "if it has another name, pass it as arm=, reward= or propensity=",
 }
-#: ``train`` shows rounds in random order within blocks of at most this many rows, and the blocks in random order.
+#: Maximum number of rows of a block. ``train`` shows blocks in random order, and the rounds within each as well.
 _BLOCK_ROWS = 65_536
 
 
@@ -63,7 +66,7 @@ class LogFile:
     path: str
     #: The number of rounds.
     rows: int
-    #: The rounds. A column ``ROW`` has their numbers in the file, if some rows are not rounds.
+    #: The rounds. If rows were dropped, the column ``ROW`` has the row numbers in the file.
     query: pl.LazyFrame
 
 
@@ -72,19 +75,19 @@ class ParquetLog(LoggedDomain):
 
     Args:
         log: a folder, a glob, or a list of files.
-        n_arms: the number of arms; the arm column has the numbers 0..n_arms - 1, or names in ``arm_names``.
-        columns: the roles of columns; by default "arm", "reward" and "propensity", and every other column is a
-            number of the context. A context may also be one column of lists, all of one length.
+        n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in ``arm_names``.
+        columns: the columns by role; by default "arm", "reward" and "propensity", and every other column is a
+            feature of the context. A context may also be one column of lists of equal length.
         transform: turns the context columns into contexts, if they are not all numbers.
-        context_shape: the shape of a context, if it is not flat; with ``shared`` arms a row has one per arm.
+        context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has one context per arm, one after the other.
         passes: how many times ``train`` may show each round.
         roles: names of columns that are not contexts, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
         arm_names: the names of the arms.
-        skip_unrewarded: ignore rounds without a reward; ``unrewarded`` counts them by file.
+        skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by file.
 
-    ``batches`` streams a part. ``train`` takes the log like any other source. The seed fixes the order of the blocks
-    and the order of the 65,536 rows within a block, so that only one block is in memory.
+    ``batches`` reads a part in batches. ``train`` takes the log like any other source. The order of rounds is random
+    within blocks of at most 65,536 rows, and the order of blocks is random too, so that only one block is in memory.
     """
 
     def __init__(
@@ -120,33 +123,33 @@ class ParquetLog(LoggedDomain):
                 self._check_schema(path, schema, resolved, implied=columns is None)
                 if not self.schema:
                     self.schema, self.columns = schema, resolved
-                    self._logged = [str(getattr(resolved, role)) for role in _ROLES]
+                    self._log_columns = [str(getattr(resolved, role)) for role in _ROLES]
                     numbers_per_row = self._numbers_per_row(rows, path)
                 self.files.append(self._as_rounds(rows, path))
         if not sum(file.rows for file in self.files):
-            raise DataError("log: none of its files has a row")
-        per_context, left = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
+            raise DataError("log: no file has a row")
+        per_context, remainder = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
         self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
-        if left or math.prod(self.context_shape) != per_context:
-            each = f" for each of {self.n_arms} arms" if shared else ""
+        if remainder or math.prod(self.context_shape) != per_context:
+            per_arm = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
-                f"log: a row of {self.files[0].path} has {numbers_per_row} numbers of context, expected contexts of "
-                f"shape {self.context_shape}{each}",
-                remedies=_NAME_COLUMNS,
+                f"log: a row of {self.files[0].path} has {numbers_per_row} context features, expected contexts of "
+                f"shape {self.context_shape}{per_arm}",
+                remedies=_CONTEXT_REMEDIES,
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         rows_per_block = min(_BLOCK_ROWS, math.ceil(sum(file.rows for file in self.files) / 64))
-        self._take_blocks([part for file in self.files for part in _cut(file.path, 0, file.rows, rows_per_block)])
+        self._set_blocks([part for file in self.files for part in _split_rows(file.path, 0, file.rows, rows_per_block)])
         self._block = lru_cache(maxsize=2)(self._read_block)
 
     def _as_rounds(self, rows: pl.LazyFrame, path: Path) -> LogFile:
-        """Return a file whose rounds have numbered arms and, with ``skip_unrewarded``, a reward."""
-        arm, reward, _ = self._logged
+        """Return the file with arm indices instead of names, and without rounds that are to be skipped."""
+        arm, reward, _ = self._log_columns
         missing = 0
         if self._skip_unrewarded:
             missing, count = rows.select(pl.col(reward).null_count(), pl.len().alias("")).collect().row(0)
             if 0 < missing == count:
-                raise DataError(f"{path} has no reward yet: fill in the column {reward!r} as rewards come")
+                raise DataError(f"{path} has no reward yet; fill in the column {reward!r} as rewards arrive")
         if missing:
             self.unrewarded[str(path)] = missing
             rows = rows.with_row_index(ROW).filter(pl.col(reward).is_not_null())
@@ -156,8 +159,8 @@ class ParquetLog(LoggedDomain):
                 rows = rows.with_columns(pl.col(arm).replace_strict(by_name, return_dtype=pl.Int64))
         return LogFile(str(path), int(rows.select(pl.len()).collect().item()), rows)
 
-    def _take_blocks(self, blocks: list[LogPart]) -> None:
-        """Restrict this log to these blocks of rows; an index counts their rows."""
+    def _set_blocks(self, blocks: list[LogPart]) -> None:
+        """Restrict this log to these blocks of rows."""
         self._blocks = blocks
         self._ends = np.cumsum([len(block) for block in blocks])
 
@@ -165,9 +168,10 @@ class ParquetLog(LoggedDomain):
         return int(self._ends[-1])
 
     def hold_out(self, fraction: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
-        """Return the log without ``fraction`` of its blocks of rows, and these blocks. The split depends on ``name``.
+        """Return the log without ``fraction`` of its blocks, and the held-out blocks, or None if there are none.
 
-        Blocks, because streaming a log larger than memory can skip ranges of rows, but not single rows.
+        Blocks are held out, because ranges of rows of a large log can be skipped, but not single rows. The random split
+        depends on ``name``.
         """
         fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
         n_held = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
@@ -175,68 +179,68 @@ class ParquetLog(LoggedDomain):
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
         chosen = set(generator.permutation(len(self._blocks))[:n_held].tolist())
-        kept, held = copy.copy(self), copy.copy(self)
-        kept._take_blocks([block for number, block in enumerate(self._blocks) if number not in chosen])
-        held._take_blocks([block for number, block in enumerate(self._blocks) if number in chosen])
-        held.passes = 1
-        return kept, held
+        kept, held_out = copy.copy(self), copy.copy(self)
+        kept._set_blocks([block for number, block in enumerate(self._blocks) if number not in chosen])
+        held_out._set_blocks([block for number, block in enumerate(self._blocks) if number in chosen])
+        held_out.passes = 1
+        return kept, held_out
 
-    # The log as a stream.
+    # Reading the log in order, part by part.
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
-        """Return the parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
-        runs: list[LogPart] = []
+        """Return the parts of the log in order: files, split into ranges of at most ``rows`` rows."""
+        ranges: list[LogPart] = []
         for block in self._blocks:
-            if runs and (runs[-1].path, runs[-1].stop) == (block.path, block.start):
-                runs[-1] = LogPart(block.path, runs[-1].start, block.stop)
+            if ranges and (ranges[-1].path, ranges[-1].stop) == (block.path, block.start):
+                ranges[-1] = LogPart(block.path, ranges[-1].start, block.stop)
             else:
-                runs.append(block)
-        return [part for run in runs for part in _cut(run.path, run.start, run.stop, rows)]
+                ranges.append(block)
+        return [part for whole in ranges for part in _split_rows(whole.path, whole.start, whole.stop, rows)]
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """Yield the rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
+        """Yield the rounds of a part, at most ``rows`` at a time. Raise a ``DataError`` if the file cannot be read."""
         read = 0
         if isinstance(self._transform, ImagePaths):
             rows = min(rows, max(1, _BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.rows.encoded:
             rows = min(rows, _ENCODED_ROWS)
-        for frame in self.frames(part, [*self.columns.context, *self._logged], rows):
+        for frame in self.frames(part, [*self.columns.context, *self._log_columns], rows):
             yield self._rounds(frame, part.path)
             read += len(frame)
         if read != len(part):
-            raise DataError(f"{part.path} has {part.start + read} rows, its footer has {part.stop} or more: damaged")
+            raise DataError(f"{part.path} is damaged: {part.start + read} rows, at least {part.stop} in its footer")
 
     def frames(self, part: LogPart, names: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
         """Yield columns of a part in frames of at most ``rows`` rows; the column ``ROW`` has their row numbers."""
         query = next(file.query for file in self.files if file.path == part.path)
         numbered = [ROW] if ROW in query.collect_schema() else []
         with polars_errors(f"{part.path} is damaged"):
-            at = part.start
+            first_row = part.start
             query = query.select(list(dict.fromkeys([*numbered, *names]))).slice(part.start, len(part))
             for batch in query.collect_batches(chunk_size=rows, maintain_order=True):
                 for start in range(0, len(batch), rows):
                     frame = batch[start : start + rows]
-                    yield frame if numbered else frame.with_row_index(ROW, offset=at)
-                    at += len(frame)
+                    yield frame if numbered else frame.with_row_index(ROW, offset=first_row)
+                    first_row += len(frame)
 
     def values(self, part: LogPart, column: str | None) -> Iterator[Any]:
-        """Yield the values of a column, in the order of the part's rounds; nothing if ``column`` is None."""
+        """Yield the values of a column in the order of the part's rounds, or nothing if ``column`` is None."""
         for frame in self.frames(part, [column]) if column is not None else ():
-            refuse_nulls(frame, [str(column)], part.path)
+            check_no_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
 
     def sample(self, rows: int) -> AnyArray:
-        """Return about ``rows`` contexts from the beginnings of files, evenly spaced over the log."""
+        """Return about ``rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
         chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
         chosen = [file for file in chosen if file.rows]
-        each = math.ceil(rows / max(1, len(chosen)))
-        parts = [LogPart(file.path, 0, min(each, file.rows)) for file in chosen]
+        rows_per_file = math.ceil(rows / max(1, len(chosen)))
+        parts = [LogPart(file.path, 0, min(rows_per_file, file.rows)) for file in chosen]
         return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
 
-    # The log as a domain.
+    # Reading the log as a domain, by index.
 
     def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return indices in an order that the seed fixes: of the blocks and within each, without a full permutation."""
+        """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows in random order."""
         key = [seed, number, len(self), self._order_key]
         lengths = np.diff(self._ends, prepend=0)
         blocks = np.random.default_rng(key).permutation(len(lengths))
@@ -244,8 +248,8 @@ class ParquetLog(LoggedDomain):
         pieces = []
         for block, first in zip(blocks.tolist(), firsts.tolist(), strict=True):
             if first < stop and first + lengths[block] > start:
-                within = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
-                pieces.append(int(self._ends[block] - lengths[block]) + within[max(0, start - first) : stop - first])
+                order = np.random.default_rng([*key, block]).permutation(int(lengths[block]))
+                pieces.append(int(self._ends[block] - lengths[block]) + order[max(0, start - first) : stop - first])
         return np.concatenate(pieces)
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -256,13 +260,15 @@ class ParquetLog(LoggedDomain):
         return rounds.arms, rounds.rewards, rounds.propensities
 
     def _gather(self, indices: IntArray) -> LoggedRounds:
+        """Return the rounds at these indices."""
         blocks = np.searchsorted(self._ends, indices, side="right")
         index = indices - np.concatenate([[0], self._ends])[blocks]
         read = lambda block, rows: [column[index[rows]] for column in self._block(self._blocks[block])]  # noqa: E731
         return LoggedRounds(*gather_rows(blocks, read))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
-        batches = [(one.contexts, one.arms, one.rewards, one.propensities) for one in self.batches(block)]
+        """Return the contexts, arms, rewards and propensities of a block."""
+        batches = [(batch.contexts, batch.arms, batch.rewards, batch.propensities) for batch in self.batches(block)]
         return [np.concatenate(column) for column in zip(*batches, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -272,27 +278,32 @@ class ParquetLog(LoggedDomain):
         self.__dict__.update(state)
         self._block = lru_cache(maxsize=2)(self._read_block)
 
-    # From a frame to rounds.
+    # Converting frames to rounds.
 
     def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, implied: bool) -> None:
-        """Raise if a file's columns differ in meaning from those of the first file."""
+        """Raise an error if a file lacks a column, or has other types than the first file.
+
+        ``implied`` is True if the user did not name the context columns.
+        """
         first = self.schema or schema
         roles = [str(getattr(columns, role)) for role in _ROLES]
         for name in (*columns.context, *roles):
             if name not in schema:
-                raise DataError(_lacks(path, name, schema), remedies=_RENAME if implied and name in roles else {})
+                raise DataError(
+                    _missing_column(path, name, schema), remedies=_RENAMED_REMEDIES if implied and name in roles else {}
+                )
             if name in roles or self._transform is not None:
-                continue  # values of any type are read
-            kind, before = _kind(schema[name]), _kind(first[name])
+                continue  # columns of any type can be read
+            kind, before = _type_class(schema[name]), _type_class(first[name])
             if kind != before and not {kind, before} <= {"integer", "float"}:
-                raise DataError(f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}")
+                raise DataError(f"{path} has {schema[name]} in column {name!r}, but the first file has {first[name]}")
             if implied and kind not in ("integer", "float", "list"):
                 raise DataError(
-                    f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_NAME_COLUMNS
+                    f"{path} has {schema[name]} in column {name!r}, which is not a number", remedies=_CONTEXT_REMEDIES
                 )
         extra = [name for name in schema if name not in first]
         if implied and extra and self._transform is None:
-            raise DataError(f"{path} has a column {extra[0]!r} that the first file has not", remedies=_NAME_COLUMNS)
+            raise DataError(f"{path} has a column {extra[0]!r} that the first file lacks", remedies=_CONTEXT_REMEDIES)
 
     def _numbers_per_row(self, rows: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
@@ -303,29 +314,31 @@ class ParquetLog(LoggedDomain):
             return len(context)
         first = rows.select(context[0]).head(1).collect()[context[0]].to_list()
         if not first:
-            raise DataError(f"{path} has no row that tells the length of its lists")
+            raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first[0] or ())
 
     def _rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
-        logged, context = self._logged, self.columns.context
-        refuse_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
+        """Return the rounds in a frame. Raise an error for an invalid value."""
+        logged, context = self._log_columns, self.columns.context
+        check_no_nulls(frame, logged if self._transform is not None else [*context, *logged], path)
         try:
             arms, rewards, propensities = (numbers(frame, name, is_context=False) for name in logged)
             contexts = self._contexts(frame)
         except (InvalidInput, DataError) as error:
             raise DataError(f"{path}: {error}") from None
         rules = (
-            (arms, (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)), f"arms are 0..{self.n_arms - 1}"),
-            (rewards, ~np.isnan(rewards), "rewards are numbers"),
-            (propensities, (propensities > 0) & (propensities <= 1), "propensities lie in (0, 1]"),
+            (arms, (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)), f"must be in 0..{self.n_arms - 1}"),
+            (rewards, ~np.isnan(rewards), "must be a number"),
+            (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
         )
-        for name, (values, right, rule) in zip(logged, rules, strict=True):
-            if not right.all():
-                at = int(np.argmin(right))
-                raise DataError(f"{path} has {values[at]:g} in row {row_number(frame, at)} of {name!r}: {rule}")
+        for name, (values, valid, rule) in zip(logged, rules, strict=True):
+            if not valid.all():
+                row = int(np.argmin(valid))
+                raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
         return LoggedRounds(contexts, arms.astype(np.int64), rewards, propensities)
 
     def _contexts(self, frame: pl.DataFrame) -> AnyArray:
+        """Return the contexts in a frame. Raise an error for a value that is not finite."""
         context = self.columns.context
         if self._transform is not None:
             flat = self._transform.apply(frame)
@@ -333,11 +346,11 @@ class ParquetLog(LoggedDomain):
             flat = _lists_as_rows(frame, context[0], math.prod(self._row_shape))
         else:
             flat = frame.select(context).to_numpy()
-        every = flat.ravel(order="K")
-        if flat.dtype.kind == "f" and not np.isfinite(np.dot(every, every)):  # a square may also be too large
-            wrong = ~np.isfinite(flat)
-            if wrong.any():
-                row, column = (int(index) for index in np.argwhere(wrong)[0])
+        values = flat.ravel(order="K")
+        if flat.dtype.kind == "f" and not np.isfinite(np.dot(values, values)):  # also true if a square overflows
+            invalid = ~np.isfinite(flat)
+            if invalid.any():
+                row, column = (int(index) for index in np.argwhere(invalid)[0])
                 name = context[column] if len(context) == flat.shape[1] else context[0]
                 raise DataError(
                     f"{flat[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
@@ -345,12 +358,13 @@ class ParquetLog(LoggedDomain):
         return flat.reshape(len(frame), *self._row_shape)
 
 
-def _lacks(path: Path, name: str, schema: Iterable[str]) -> str:
+def _missing_column(path: Path, name: str, schema: Iterable[str]) -> str:
+    """Return the message about a missing column."""
     return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
 
 
 def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
-    """Raise if a file lacks the column of a role other than arm, reward and propensity."""
+    """Raise an error if a file lacks the column of a role other than arm, reward and propensity."""
     for role, column in roles.items():
         if role not in _ROLES and column not in schema:
             hint = did_you_mean(column, schema)
@@ -364,7 +378,7 @@ def _resolve_columns(
     transform: TableTransform | ImagePaths | None,
     roles: Mapping[str, str],
 ) -> Columns:
-    """Return the columns that were given, or the named roles with every other column as context."""
+    """Return the given columns by role. By default, all columns without a role are contexts."""
     _check_roles(roles, schema, path)
     if columns is not None:
         if not isinstance(columns, Columns):
@@ -372,23 +386,23 @@ def _resolve_columns(
         if columns.offered is not None:
             raise InvalidInput("columns.offered is not read from a log in files; read it with from_table")
         if columns.arm is None or columns.propensity is None:
-            raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
+            raise InvalidInput("columns needs arm, reward and propensity for a log")
         if transform is not None and set(columns.context) != set(transform.names):
-            raise InvalidInput(f"a context is made of the columns {', '.join(transform.names)}; name these as context")
+            raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
         return columns
     named = {role: roles.get(role, role) for role in _ROLES}
     missing = next((name for name in named.values() if name not in schema), None)
     if missing is not None:
-        raise DataError(_lacks(path, missing, schema), remedies=_RENAME)
+        raise DataError(_missing_column(path, missing, schema), remedies=_RENAMED_REMEDIES)
     others = {*_ROLES, *named.values(), *roles.values()}
     context = transform.names if transform is not None else tuple(name for name in schema if name not in others)
     if not context:
-        raise DataError(f"{path} has no column besides {', '.join(named.values())}: what was the context?")
+        raise DataError(f"{path} has only the columns {', '.join(named.values())}, and none for the context")
     return Columns(context, arm=named["arm"], reward=named["reward"], propensity=named["propensity"])
 
 
-def _kind(dtype: Any) -> str:
-    """Return the use of a type: integers and floats of any size are alike."""
+def _type_class(dtype: Any) -> str:
+    """Return "list", "integer", "float" or the name of another type; integers and floats may have any size."""
     if _is_list(dtype):
         return "list"
     if dtype.is_integer() or dtype == pl.Boolean:
@@ -397,6 +411,7 @@ def _kind(dtype: Any) -> str:
 
 
 def _is_list(dtype: Any) -> bool:
+    """Return True for the type of a column of lists."""
     return isinstance(dtype, pl.List | pl.Array)
 
 
@@ -404,11 +419,11 @@ def _lists_as_rows(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
     """Return a column of lists as (n, length)."""
     column = frame[name]
     if isinstance(column.dtype, pl.List):
-        wrong = column.list.len().to_numpy() != length
-        if wrong.any():
-            row = int(np.argmax(wrong))
+        invalid = column.list.len().to_numpy() != length
+        if invalid.any():
+            row = int(np.argmax(invalid))
             raise DataError(
-                f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, where {length} are expected"
+                f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, but {length} are expected"
             )
     flat = column.explode()
     if flat.null_count():
@@ -417,16 +432,16 @@ def _lists_as_rows(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
     return flat.to_numpy().reshape(len(column), length)
 
 
-def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
-    """Raise if one of these columns has a missing value."""
+def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
+    """Raise an error if one of these columns has a missing value."""
     for name in names:
         if frame[name].null_count():
             row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
             raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
 
 
-def _cut(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
-    """Return parts of at most ``rows`` rows."""
+def _split_rows(path: str, start: int, stop: int, rows: int) -> list[LogPart]:
+    """Return rows ``start`` to ``stop - 1`` of a file as parts of at most ``rows`` rows."""
     return [LogPart(path, first, min(first + rows, stop)) for first in range(start, stop, rows)]
 
 
@@ -438,11 +453,16 @@ def open_log(
     roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
 ) -> ParquetLog:
-    """Open the log for a policy or an exported policy: from file names, or a log that is already open.
+    """Return the log for a policy or an exported policy.
 
-    The policy's table reads the rows. A policy for images reads the files that the column "file" names,
-    resized and cropped as in training.
-    ``roles`` and ``skip_unrewarded`` are as in ``ParquetLog``.
+    Args:
+        log: a folder, a glob or a list of files, or an open log.
+        policy: the policy. Its table transform reads the rows. A policy for images reads the image files in the column
+            "file", resized and cropped as in training.
+        columns: the columns by role, as in ``ParquetLog``.
+        on_damaged: as in ``ParquetLog``.
+        roles: as in ``ParquetLog``.
+        skip_unrewarded: as in ``ParquetLog``.
     """
     frozen = policy.frozen if isinstance(policy, DeployedPolicy) else policy
     shared = frozen.arms == "shared"
@@ -460,7 +480,7 @@ def open_log(
             skip_unrewarded=skip_unrewarded,
         )
     if columns is not None:
-        raise InvalidInput("columns belong to the ParquetLog that is given; leave them out here")
+        raise InvalidInput("columns cannot be given with an open ParquetLog, which has its own")
     _check_roles(roles or {}, log.schema, log.files[0].path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
@@ -471,11 +491,11 @@ def open_log(
 
 
 class ImagePaths:
-    """Turns rows with image paths into contexts, with the same code that deployed policies use for image files.
+    """Reads contexts from rows with image paths, as deployed policies do.
 
     Args:
         shape: the shape of a context.
-        rule: how an image file becomes a context.
+        rule: the layout, resizing and cropping of images.
     """
 
     names = (FILE_COLUMN,)
@@ -485,18 +505,18 @@ class ImagePaths:
         self._reader = RowReader(shape=shape, table=None, images=rule, ranges=None, feature_names=(), max_norm=math.inf)
 
     def apply(self, frame: pl.DataFrame) -> AnyArray:
-        """Return the contexts (n, d) of rows."""
+        """Return the contexts of rows as vectors, (n, d)."""
         contexts = []
         for row, name in enumerate(frame[FILE_COLUMN].to_list()):
-            at = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
+            where = f"row {row_number(frame, row)} of {FILE_COLUMN!r}"
             if not isinstance(name, str) or not name:
-                raise DataError(f"no path of an image in {at}")
+                raise DataError(f"{where} has no image path")
             if not Path(name).is_file():
-                raise DataError(f"{at} names {name}, which is not there; paths are relative to {Path.cwd()}")
+                raise DataError(f"{where} names {name}, which does not exist; paths are relative to {Path.cwd()}")
             try:
                 contexts.append(self._reader.read(name).contexts.reshape(1, -1))
             except InvalidInput as error:
-                raise DataError(f"{at}: {error}") from None
+                raise DataError(f"{where}: {error}") from None
         return np.concatenate(contexts)
 
 

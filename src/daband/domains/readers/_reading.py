@@ -1,6 +1,6 @@
 """Read tables and log files: the usual formats, and pandas, polars and arrow tables.
 
-Text columns are the same from every format (``tidy``); the meaning of single values is in ``daband._table_transform``.
+``tidy`` makes text columns equal for all formats. ``daband._table_transform`` interprets single values.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from daband._lazy_polars import pl
 from daband._table_transform import MISSING_TEXTS, NUMBER_TEXT, spell
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-_SAMPLE = 1 << 16  # bytes of a CSV file from which its format is inferred
+#: Bytes at the start of a CSV file from which its format is inferred.
+_SAMPLE_BYTES = 1 << 16
+#: Regular expression of an integer of at most 18 digits.
 _INTEGER = r"[+-]?(?:0|[1-9][0-9]{0,17})"
+#: Regular expression of a number with points between thousands, such as 3.854,17.
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
+#: Regular expression of a number with a decimal comma.
 _COMMA_NUMBER = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS}"
 #: File types that are read as CSV.
-_CSV = (".csv", ".tsv")
+_CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of positions in a file at which its digest covers bytes.
 _DIGEST_SAMPLES = 16
 #: Bytes at each of these positions.
@@ -38,7 +42,7 @@ _DIGEST_BYTES = 1 << 16
 
 
 def read_table(table: Any) -> pl.DataFrame:
-    """Return a file, or a table of pandas, polars or arrow, as a polars frame with tidy columns."""
+    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy columns."""
     if isinstance(table, str | Path):
         path = Path(table)
         with polars_errors(f"{path} cannot be read as a table", path):
@@ -47,7 +51,7 @@ def read_table(table: Any) -> pl.DataFrame:
     try:
         if kind == "pandas":
             _check_unique([str(name) for name in table.columns])
-            table = pl.DataFrame([_from_pandas(column, str(name)) for name, column in table.items()])
+            table = pl.DataFrame([_series_from_pandas(column, str(name)) for name, column in table.items()])
         if kind == "pyarrow":
             _check_unique(table.schema.names)
             table = pl.from_arrow(table)
@@ -60,38 +64,41 @@ def read_table(table: Any) -> pl.DataFrame:
     return tidy(table.lazy().collect().lazy()).collect()
 
 
-def _from_pandas(column: Any, name: str) -> pl.Series:
+def _series_from_pandas(column: Any, name: str) -> pl.Series:
+    """Return a pandas column as a polars series."""
     try:
         return pl.Series(name, pl.from_pandas(column))
-    except (TypeError, ValueError):  # arrow's errors are both, and name no column
+    except (TypeError, ValueError):  # arrow raises either, without the name of the column
         kinds = sorted({type(value).__name__ for value in column})
         raise InvalidInput(
-            f"column {name!r} has values of several types ({', '.join(kinds)}); make them one, such as "
+            f"column {name!r} has values of several types ({', '.join(kinds)}); convert it, for example by "
             f"frame[{name!r}].astype(str), or drop it"
         ) from None
 
 
 def _check_unique(names: Sequence[Any]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidInput(f"the table has two columns named {twice!r}: which one is meant? Rename or drop one")
+    """Raise an error if two columns have the same name."""
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise InvalidInput(f"the table has two columns named {duplicate!r}; rename or drop one of them")
 
 
 def scan_file(path: Path) -> pl.LazyFrame:
-    """Return the rows of a file with tidy columns; the file is read when they are collected."""
+    """Return the rows of a file as a lazy frame with tidy columns."""
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
         ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
     }  # fmt: skip
     kind = _suffix(path)
-    if kind not in (*scanners, *_CSV):
-        known = ", ".join((*scanners, *_CSV))
-        raise InvalidInput(f"{path} is not of a known kind ({known}); save a spreadsheet as CSV")
+    if kind not in (*scanners, *_CSV_SUFFIXES):
+        matches = ", ".join((*scanners, *_CSV_SUFFIXES))
+        raise InvalidInput(f"{path} is not of a supported type ({matches}); save a spreadsheet as CSV")
     if not path.is_file():
-        raise DataError(f"{path} is not there")
-    return _scan_csv(path) if kind in _CSV else tidy(scanners[kind](path))
+        raise DataError(f"{path} does not exist")
+    return _scan_csv(path) if kind in _CSV_SUFFIXES else tidy(scanners[kind](path))
 
 
 def _suffix(path: Path) -> str:
+    """Return the suffix in lower case, without ".gz"."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
@@ -100,19 +107,19 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
     """
-    form, skipped = _csv_form(path)
-    rows = pl.scan_csv(path, infer_schema=False, skip_rows=skipped, separator=form["separator"])
+    csv_format, skipped = _csv_format(path)
+    rows = pl.scan_csv(path, infer_schema=False, skip_rows=skipped, separator=csv_format["separator"])
     names = [name.strip() for name in rows.collect_schema()]
     _check_unique([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
     rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    rows = tidy(rows, decimal_comma=form["decimal_comma"])
-    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # lines may be blank
+    rows = tidy(rows, decimal_comma=csv_format["decimal_comma"])
+    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # drop blank lines
 
 
 def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
-    """Return rows whose texts are stripped, and None if they mean a missing value.
+    """Return rows with stripped texts; texts that mean a missing value become None.
 
-    A column becomes numbers or booleans if all its texts spell them. Leading zeros keep a column text.
+    A text column becomes numbers or booleans if every text can be read so. A column with leading zeros stays text.
     """
     texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
     if not texts:
@@ -132,25 +139,25 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
         if decimal_comma:
             values = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
         rows = rows.with_columns(values.cast(kind))
-    if decimal_comma:  # a number in a text column is written with a decimal point, as in other files
+    if decimal_comma:  # numbers in text columns get a decimal point, as in other files
         mixed = pl.col(texts)
         is_number = mixed.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
         rows = rows.with_columns(pl.when(is_number).then(mixed.str.replace(",", ".")).otherwise(mixed).name.keep())
     return rows
 
 
-def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the format of a CSV file as polars options, inferred from its start, and the number of lines to skip.
+def _csv_format(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the separator and decimal sign of a CSV file, inferred from its start, and the number of lines to skip.
 
-    If ; is the separator, as in much of Europe, numbers may have a decimal comma, and points between thousands.
+    If the separator is a semicolon, numbers may have a decimal comma, and points between thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
-        sample = file.read(_SAMPLE)
+        sample = file.read(_SAMPLE_BYTES)
         if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
         *lines, last = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
-        lines += [] if file.read(1) else [last]  # the sample may end within a line
-    skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # a line that Excel writes and reads
+        lines += [] if file.read(1) else [last]  # drop the last line if the sample ends within it
+    skipped = bool(re.fullmatch(r"sep=.\s*", lines[0])) if lines else False  # Excel writes a first line such as sep=;
     header = lines[skipped] if len(lines) > skipped else last
     separator = ";" if header.count(";") > header.count(",") else ","
     if header.count("\t") > len(re.findall("[,;]", header)) or _suffix(path) == ".tsv":
@@ -161,11 +168,11 @@ def _csv_form(path: Path) -> tuple[dict[str, Any], int]:
     return {"separator": separator, "decimal_comma": commas}, int(skipped)
 
 
-def _long_row(path: Path) -> str:
-    """Return the line of a CSV file that has more cells than its header."""
-    form, skipped = _csv_form(path)
+def _describe_long_row(path: Path) -> str:
+    """Return a phrase about the first line of a CSV file that has more cells than the header."""
+    csv_format, skipped = _csv_format(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
-        lines = csv.reader(file, delimiter=form["separator"])
+        lines = csv.reader(file, delimiter=csv_format["separator"])
         header = [next(lines) for _ in range(skipped + 1)][-1]
         number = next((lines.line_num for cells in lines if len(cells) > len(header)), None)
     return f"line {number} has more cells than the header, which has {len(header)}"
@@ -173,17 +180,18 @@ def _long_row(path: Path) -> str:
 
 @contextmanager
 def polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
-    """Raise polars and disk errors as ``kind``: the message, and the first line of the error."""
+    """Convert polars and disk errors to a ``DataError`` with the message and the first line of the error."""
     try:
         yield
     except BaseException as error:
-        # A panic is a defect of polars, seen on damaged bytes; it is not an Exception. A ValueError is a NUL in a name.
-        foreign = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
-        if isinstance(error, DataError | InvalidInput) or not (foreign or type(error).__name__ == "PanicException"):
+        # Damaged files can raise a PanicException of polars, which is not an Exception, and a NUL in a name a
+        # ValueError.
+        expected = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
+        if isinstance(error, DataError | InvalidInput) or not (expected or type(error).__name__ == "PanicException"):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
-        reason = _long_row(path) if path is not None and "more fields" in reason else reason
+        reason = _describe_long_row(path) if path is not None and "more fields" in reason else reason
         raise DataError(f"{message}: {reason}") from None
 
 
@@ -195,7 +203,9 @@ class LogPart:
     """Rounds ``start`` to ``stop - 1`` of one file."""
 
     path: str
+    #: First row.
     start: int
+    #: Row after the last one.
     stop: int
 
     def __len__(self) -> int:
@@ -208,42 +218,42 @@ class LogPart:
 
     @property
     def name(self) -> str:
-        """The name of the part in a folder: its file and its rows."""
+        """A unique name of the part: its absolute path and its rows."""
         return f"{Path(self.path).resolve()}:{self.start}-{self.stop}"
 
 
 def part_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
-    """Return a digest of each part: the file content with the part's rows.
+    """Return a digest of each part, from the content of its file and the numbers of its rows.
 
-    For a large file the digest covers samples and the footer: reading all of it would take as long as learning it.
+    Only samples and the end of a large file are hashed, because reading all of it takes as long as learning it.
     """
     files: dict[str, str] = {}
     digests = {}
     for part in parts:
         if part.path not in files:
             size = os.path.getsize(part.path)
-            mark = hashlib.sha256(str(size).encode())
+            digest = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
                 for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
                     file.seek(int(start))
-                    mark.update(file.read(_DIGEST_BYTES))
-            files[part.path] = mark.hexdigest()[:32]
+                    digest.update(file.read(_DIGEST_BYTES))
+            files[part.path] = digest.hexdigest()[:32]
         digests[part] = f"{files[part.path]}:{part.start}-{part.stop}"
     return digests
 
 
 def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files of a log, sorted: those of a folder, of a glob, or the ones listed."""
+    """Return the files of a log: those in a folder or of a glob, sorted, or those in a list."""
     if isinstance(log, str | Path):
-        path, kinds = checked_path(log, "log"), (".parquet", *_CSV)
+        path, kinds = checked_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
-            paths = sorted(one for one in path.iterdir() if _suffix(one) in kinds)
+            paths = sorted(file for file in path.iterdir() if _suffix(file) in kinds)
             where = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
             where = f"no file matches {path}"
         else:
-            paths, where = [path] if path.exists() else [], f"{path} is not there"
+            paths, where = [path] if path.exists() else [], f"{path} does not exist"
         if not paths:
             raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
         return paths
@@ -255,10 +265,10 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def scan_log_file(path: Path) -> pl.LazyFrame:
-    """Return the rows of a Parquet file, read when they are needed, or of a CSV file, which is read at once."""
+    """Return the rows of a log file as a lazy frame. A CSV file is read into memory."""
     if not path.is_file():
         raise DataError(f"{path} is not a file")
-    if _suffix(path) in _CSV:
+    if _suffix(path) in _CSV_SUFFIXES:
         with polars_errors(f"{path} cannot be read as CSV", path):
             return scan_file(path).collect().lazy()
     with polars_errors(f"{path} cannot be read as Parquet"):
@@ -268,7 +278,7 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
 
 
 def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
-    """Return the number of each arm name in a log; None if the log has numbers."""
+    """Return the index of each arm name in a column of a log; None if the column has indices."""
     index = {arm: number for number, arm in enumerate(arm_names or ())}
     found = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
     unknown = next((spell(value) for value, number in found.items() if number is None), None)
@@ -278,18 +288,17 @@ def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) 
         return None
     where = f"{path} has {unknown!r} in the arm's column {column.name!r}"
     if arm_names is None:
-        raise DataError(
-            f"{where}, and the policy does not know its arms by name: set policy.arm_names = [...], or log numbers"
-        )
+        raise DataError(f"{where}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
     raise DataError(f"{where}, which is not an arm{did_you_mean(unknown, index)} ({', '.join(index)})")
 
 
 def find_arm(value: Any, index: Mapping[str, int]) -> int | None:
-    """Return the index of an arm whose name may be spelled differently: true is True, and 1.0 is 1."""
+    """Return the index of an arm by its name, also if it is spelled differently: "true" for "True", 1.0 for "1"."""
     text = value.strip() if isinstance(value, str) else spell(value)
     integer = re.fullmatch(r"(-?\d+)(\.0)?", text) if isinstance(value, int | float | str) else None
     spelled = (text, str(value), *((integer[1], f"{integer[1]}.0") if integer else ()))
-    known = list(dict.fromkeys(name for name in spelled if name in index))
-    if len(known) > 1 and isinstance(value, bool | float):  # as texts they differ, in a column of these they do not
-        raise DataError(f"{value!r} may be {known[0]!r} or {known[1]!r}, which are two arms; rename one")
-    return index[known[0]] if known else None
+    matches = list(dict.fromkeys(name for name in spelled if name in index))
+    # Two arms that differ as texts may be equal as numbers or booleans.
+    if len(matches) > 1 and isinstance(value, bool | float):
+        raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
+    return index[matches[0]] if matches else None

@@ -1,4 +1,4 @@
-"""``from_table``: a pair made of Parquet or CSV files, or of pandas, polars or arrow tables."""
+"""Make pairs from Parquet or CSV files, or from pandas, polars or arrow tables (``from_table``, ``from_texts``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import (
     from_log,
-    warn_of_estimated_propensities,
+    warn_estimated_propensities,
 )
 from daband.domains.readers._reading import find_arm, read_table
 from daband.errors import DataError, InvalidInput
@@ -53,28 +53,28 @@ def from_table(
     Args:
         source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
             arrow table.
-        target: the same for the target; training sees only its context columns. A target without the label or reward
-            columns, or without labels there, is unlabelled: the pair then has no ``target_test``. If it has them and
-            ``target_test`` is not given, half of it, the same in every run, is kept for the evaluator.
+        target: the target table, in the same formats; training sees only its context columns. If it has no labels or
+            rewards, the pair has no ``target_test``. If it has them and ``target_test`` is None, half of the rows,
+            the same in every run, is kept for the evaluator.
         domain: the column that names the domain of a row, if ``source`` has the rows of several domains.
-        targets: the values of ``domain`` that are targets; all others are sources. Not together with ``target``.
+        targets: the values of ``domain`` that are targets; all others are sources. It cannot be given with ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
         source_test: a table of source rounds that training does not use, or the fraction of ``source`` to hold out (a
             fixed split), or None.
-        columns: the roles of columns.
-        transform: a fitted transform, to treat new data as before; by default one is fitted on the context columns of
-            the source that training uses and of the target that training sees.
+        columns: the columns by role.
+        transform: a fitted transform of contexts; by default one is fitted on the source and target rows that training
+            uses.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to ``passes``.
         class_names: the arms in their order, by their names in the label or arm column, including arms that the
             source never tried; by default those values, sorted. With ``columns.rewards`` the arms are these columns.
-        arms: a table of arms with features: the first column, or the one called "id" or as the arm column, has the
-            names, the others numbers, categories, dates or lists of words. A mapping {"source": table, "target": table}
-            if the domains have different arms. A policy can then choose an arm that the source never had.
+        arms: a table of arms with features, so that a policy can choose an arm that the source never had. The first
+            column, or the one named "id" or like the arm column, has the names; the others have numbers, categories,
+            dates or lists of words. If the domains have different arms, a mapping {"source": table, "target": table}.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the numeric context columns in other units in the target, by name; implies ``shift="units"``.
-        name: the pair's name in reports; it also fixes how source and target are split.
+        units: the names of numeric context columns that are in other units in the target; implies ``shift="units"``.
+        name: the pair's name in reports; random splits of source and target depend on it.
 
     ``pair.table`` is the fitted transform, which turns a raw row into a context. ``pair.feature_names`` names
     the features of a context.
@@ -94,37 +94,37 @@ def from_table(
         options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
         options |= {"shift": shift, "units": units, "source_test": source_test, "name": name, "arms": arms}
         if target is not None or target_test is not None:
-            raise InvalidInput("domain splits one table, source: leave target and target_test out")
+            raise InvalidInput("domain splits the table source, so target and target_test cannot be given")
         return _from_domains(read_table(source), domain, tuple(targets), **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
-    source_frame, target_frame = _numbered(read_table(source)), _numbered(read_table(target))
+    source_frame, target_frame = _with_row_numbers(read_table(source)), _with_row_numbers(read_table(target))
     catalogue = None
     if arms is not None:
         if class_names is not None:
-            raise InvalidInput("class_names goes without arms, which names them")
+            raise InvalidInput("class_names cannot be given with arms, which has the names")
         catalogue = read_catalogue(arms, str(columns.arm or columns.label or ""))
-    classes = list(catalogue.names) if catalogue is not None else _arms(source_frame, columns, class_names)
-    answers = {columns.label} if columns.label else set(columns.rewards)
+    classes = list(catalogue.names) if catalogue is not None else _arm_names(source_frame, columns, class_names)
+    outcomes = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
-    advice = " Rows for the evaluator are target_test=" if test_frame is None else ""
-    labelled = bool(answers) and answers <= set(target_frame.columns) and _has_labels(target_frame, columns, advice)
+    advice = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
+    labelled = bool(outcomes) and outcomes <= set(target_frame.columns) and _has_labels(target_frame, columns, advice)
     if test_frame is None and labelled:
-        seen, held = split_half(_strata(target_frame, columns), name=name)
-        test_frame, target_frame = target_frame[held], target_frame[seen]
-    if test_frame is not None and not answers:
-        raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
+        training, held_out = split_half(_strata(target_frame, columns), name=name)
+        test_frame, target_frame = target_frame[held_out], target_frame[training]
+    if test_frame is not None and not outcomes:
+        raise InvalidInput("target_test needs columns.label or columns.rewards, the columns with the rewards of arms")
     if source_test is None or isinstance(source_test, Real):
-        part = None if source_test is None else float(source_test)
-        used, held_rows = split_fraction(_strata(source_frame, columns, columns.arm), fraction=part, name=name)
-        held_frame = source_frame[held_rows] if len(held_rows) else None
-        source_frame = source_frame[used]
+        fraction = None if source_test is None else float(source_test)
+        training, held_out = split_fraction(_strata(source_frame, columns, columns.arm), fraction=fraction, name=name)
+        held_out_frame = source_frame[held_out] if len(held_out) else None
+        source_frame = source_frame[training]
     else:
-        held_frame = read_table(source_test)
-    frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_frame}
-    for what, rows in frames.items():
+        held_out_frame = read_table(source_test)
+    frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_out_frame}
+    for field, rows in frames.items():
         if rows is not None and not len(rows):
-            raise DataError(f"the {what} table has no rows")
+            raise DataError(f"the {field} table has no rows")
     if all(name in target_frame and not target_frame[name].count() for name in columns.context):
         raise DataError("the target table has no value in any context column")
     if transform is None:
@@ -138,33 +138,35 @@ def from_table(
         )
     names = transform.feature_names
     assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
-    # A column in separate units per domain also has separate fill values: a price in euros is not one in zloty.
-    marked = assumed.own_statistics(len(names))
-    of_source, transform = (transform.with_medians(frame, marked) for frame in (source_frame, target_frame))
-    _warn_of_disjoint_categories(source_frame, target_frame, columns)
+    # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
+    own_units = assumed.own_statistics(len(names))
+    source_transform, transform = (transform.with_medians(frame, own_units) for frame in (source_frame, target_frame))
+    _warn_disjoint_categories(source_frame, target_frame, columns)
     contexts = transform.apply(target_frame)
     test = None
     if test_frame is not None:
-        test = (transform.apply(test_frame), _answers(test_frame, columns, classes, "target_test"))
-    labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
-    rest: dict[str, Any] = {
+        test = (transform.apply(test_frame), _outcomes(test_frame, columns, classes, "target_test"))
+    labelled_rounds = (contexts.copy(), _outcomes(target_frame, columns, classes, "target")) if labelled else None
+    arguments: dict[str, Any] = {
         "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
         "class_names": classes, "passes": passes, "target_passes": target_passes,
         "name": name,
     }  # fmt: skip
 
-    def rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
+    def read_rounds(frame: pl.DataFrame, where: str) -> tuple[Any, ...]:
         if columns.arm is None:
-            return of_source.apply(frame), _answers(frame, columns, classes, where)
-        arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
-        logged = [_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None]
+            return source_transform.apply(frame), _outcomes(frame, columns, classes, where)
+        arms = _arm_indices(_column_values(frame, columns.arm), classes, columns.arm, where)
+        logged = [
+            _checked_numbers(frame, name, where) for name in (columns.reward, columns.propensity) if name is not None
+        ]
         if columns.propensity is not None:
             try:
                 check_propensities(logged[1], number=lambda row: row_number(frame, row))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
-            return of_source.apply(frame), arms, *logged
+            return source_transform.apply(frame), arms, *logged
         offered = _offered_arms(frame, columns.offered, classes, where)
         missing = np.flatnonzero(~offered[np.arange(len(arms)), arms])
         if len(missing):
@@ -172,14 +174,14 @@ def from_table(
             raise DataError(
                 f"{where}: row {row} has chosen {classes[arms[missing[0]]]!r}, which {columns.offered!r} lacks"
             )
-        return of_source.apply(frame), arms, logged[0], logged[1] if len(logged) > 1 else None, offered
+        return source_transform.apply(frame), arms, logged[0], logged[1] if len(logged) > 1 else None, offered
 
-    parts: dict[str, Any] = {"source": rounds(source_frame, "source"), "source_test": None}
-    if held_frame is not None:
-        parts["source_test"] = rounds(held_frame, "source_test")
+    parts: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
+    if held_out_frame is not None:
+        parts["source_test"] = read_rounds(held_out_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
         _estimate_propensities(parts, len(classes))
-    pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
+    pair = from_arrays(**parts, **arguments) if columns.arm is None else from_log(**parts, **arguments)
     ids = [name for name in columns.id if name in target_frame.columns]
     pair.target.table = target_frame.select([*ids, *columns.context])
     pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
@@ -198,164 +200,175 @@ def from_texts(
     source_test: Any = 0.1,
     **options: Any,
 ) -> Pair:
-    """Return a pair made from texts, as the features of a frozen encoder.
+    """Return a pair made from texts, whose contexts are the features of a frozen encoder.
 
     Args:
-        source: the texts and the label of each, ``(texts, labels)``, or a table with these two columns.
-        target: texts, texts and labels, or a table. Of labels, half are kept for the evaluator.
+        source: a tuple ``(texts, labels)``, or a table with these two columns.
+        target: a list of texts, a tuple ``(texts, labels)``, or a table. If it has labels, half of the rows are kept
+            for the evaluator.
         encoder: "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a folder with
             model.onnx and tokenizer.json. Features are computed once and kept in the cache folder.
         text: the column of the texts.
         label: the column of the labels, which are the arms.
-        target_test: texts and labels, or a table, for the evaluator.
-        source_test: the same of source texts that training does not use, or the fraction of ``source`` to hold out.
+        target_test: a tuple ``(texts, labels)`` or a table, for the evaluator.
+        source_test: a tuple ``(texts, labels)`` or a table that training does not use, or the fraction of ``source`` to
+            hold out.
         options: other options of ``from_table``: ``passes``, ``class_names``, ``shift``, ``name``, ...
 
-    ``pair.table`` reads a text as a row: ``pair.table.contexts({"text": "where is my parcel?"})``. A policy that is
-    exported has the encoder in its file, and ``decide`` takes texts. Tables with texts among other columns are read by
+    ``pair.table.contexts({"text": "where is my parcel?"})`` returns the features of a text. The file of an exported
+    policy contains the encoder, and ``decide`` takes texts. For tables that have texts among other columns, use
     ``from_table`` with ``Columns(encoders={"review": encoder})``.
     """
-    given = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
-    for what, part in given.items():
+    tables = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
+    for field, part in tables.items():
         if isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], str):
-            given[what] = pl.DataFrame({text: list(part[0]), label: list(part[1])}, strict=False)
+            tables[field] = pl.DataFrame({text: list(part[0]), label: list(part[1])}, strict=False)
         elif isinstance(part, list | tuple):
-            given[what] = pl.DataFrame({text: list(part)})
+            tables[field] = pl.DataFrame({text: list(part)})
     columns = Columns(context=(text,), label=label, encoders={text: encoder})
-    return from_table(**given, columns=columns, **{"name": "texts", **options})
+    return from_table(**tables, columns=columns, **{"name": "texts", **options})
 
 
 def _from_domains(
-    frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **rest: Any
+    frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **options: Any
 ) -> Pair:
     """Return the pair of a table whose column ``domain`` names the domain of each row."""
     if domain is None or not targets or isinstance(targets, str):
-        raise InvalidInput('domain and targets go together: domain="country", targets=["pl"]')
+        raise InvalidInput('domain and targets must be given together: domain="country", targets=["pl"]')
     if domain in columns.context:
         raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
-    values = np.array([str(value) for value in _values(frame, domain)])
-    present = _sorted_values(values.tolist())
-    unknown = next((str(one) for one in targets if str(one) not in present), None)
+    values = np.array([str(value) for value in _column_values(frame, domain)])
+    domains = _sorted_values(values.tolist())
+    unknown = next((str(name) for name in targets if str(name) not in domains), None)
     if unknown is not None:
-        raise InvalidInput(f"targets has {unknown!r}, which column {domain!r} has not ({', '.join(present)})")
-    wanted = [str(one) for one in targets]
-    sources = [one for one in present if one not in wanted]
+        raise InvalidInput(f"targets has {unknown!r}, which is not in column {domain!r} ({', '.join(domains)})")
+    target_names = [str(name) for name in targets]
+    sources = [name for name in domains if name not in target_names]
     if not sources:
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
-    every = frame.filter(~np.isin(values, wanted)), frame.filter(np.isin(values, wanted))
-    pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
-    if columns.label is not None and pooled.target_test is None:  # labels of only some targets are not used either
-        unlabelled = pl.when(pl.Series(np.isin(values, wanted))).then(None).otherwise(pl.col(columns.label))
+    is_target = np.isin(values, target_names)
+    options |= {"columns": columns, "name": name}
+    pooled = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
+    if columns.label is not None and pooled.target_test is None:  # if only some targets have labels, none are used
+        unlabelled = pl.when(pl.Series(is_target)).then(None).otherwise(pl.col(columns.label))
         frame = frame.with_columns(unlabelled.alias(columns.label))
-    if columns.rewards == () and rest["arms"] is None:
-        rest["class_names"] = pooled.class_names
-    several = {f"{role}s": {one: frame.filter(values == one) for one in names}
-               for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
-    arguments = {"source": None, "target": None, **several, "name": name, "columns": columns, **rest}
+    if columns.rewards == () and options["arms"] is None:
+        options["class_names"] = pooled.class_names
+    several = {f"{role}s": {name: frame.filter(values == name) for name in names}
+               for role, names in (("source", sources), ("target", target_names))}  # fmt: skip
+    arguments = {"source": None, "target": None, **several, **options}
     return read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
 
 
-def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with row numbers, for errors, which stay correct after rows are dropped or held out."""
+def _with_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with a column of row numbers, so that errors name the right row after rows are dropped."""
     return frame if ROW in frame.columns else frame.with_row_index(ROW)
 
 
-def _arms(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
-    """Return the names of the arms: those given, the columns of rewards, or the values of the arm or label column."""
+def _arm_names(source: pl.DataFrame, columns: Columns, names: Sequence[str] | None) -> list[str]:
+    """Return the names of arms: the given ones, the reward columns, or the values of the arm or label column."""
     if isinstance(names, str):
         raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
     if names is not None and columns.rewards:
-        raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
+        raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
     if names is not None:
-        return list(checked_class_names([_name(name) for name in names], max(2, len(names))))
-    return list(columns.rewards) or _sorted_values(_values(source, str(columns.arm or columns.label)))
+        return list(checked_class_names([_value_name(name) for name in names], max(2, len(names))))
+    return list(columns.rewards) or _sorted_values(_column_values(source, str(columns.arm or columns.label)))
 
 
 def _sorted_values(values: list[Any]) -> list[str]:
+    """Return the names of the distinct values, sorted by value if possible."""
     try:
-        return [_name(value) for value in sorted(set(values))]
+        return [_value_name(value) for value in sorted(set(values))]
     except TypeError:
-        return sorted({_name(value) for value in values})
+        return sorted({_value_name(value) for value in values})
 
 
-def _name(value: Any) -> str:
-    """Return the name of an arm or a domain: 1.0 is arm 1, because integer columns with gaps become floats."""
+def _value_name(value: Any) -> str:
+    """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are read as floats."""
     return spell(value) if isinstance(value, float) else str(value)
 
 
-def _values(frame: pl.DataFrame, name: str) -> list[Any]:
+def _column_values(frame: pl.DataFrame, name: str) -> list[Any]:
+    """Return the values of a column. Raise an error if one is missing."""
     if name not in frame.columns:
         raise InvalidInput(f"the table has no column {name!r} (its columns: {', '.join(frame.columns)})")
     values = frame[name].to_list()
     if any(value is None for value in values):
-        row = row_number(frame, next(at for at, value in enumerate(values) if value is None))
+        row = row_number(frame, next(index for index, value in enumerate(values) if value is None))
         raise DataError(f"column {name!r} has no value in row {row}; drop such rows first")
     return values
 
 
 def _strata(frame: pl.DataFrame, columns: Columns, arm: str | None = None) -> IntArray:
-    """Return the strata of a split: for a log the chosen arm of every row, in column ``arm``, else the best arm."""
+    """Return the stratum of every row, (n,): the value of the column ``arm``, else the label or the best arm."""
     name = arm or columns.label
     if name is None:
         return np.asarray(_reward_table(frame, columns, "target").argmax(axis=1))
-    return np.unique([str(value) for value in _values(frame, name)], return_inverse=True)[1]
+    return np.unique([str(value) for value in _column_values(frame, name)], return_inverse=True)[1]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, advice: str) -> bool:
-    """Return True if target rows have labels; in a table of all domains they often have none."""
+    """Return True if all target rows have a label. Warn if only some have."""
     missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < missing < len(target):
         warnings.warn(
-            f"{missing:,} of {len(target):,} target rows have no {columns.label}: labels of the others are not used."
+            f"{missing:,} of {len(target):,} target rows have no {columns.label}, so other labels are not used."
             f"{advice}",
             stacklevel=3,
         )
     return missing == 0
 
 
-def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
+def _outcomes(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
+    """Return labels (n,) or rewards (n, K) of all rows."""
     if columns.rewards:
         table = _reward_table(frame, columns, where)
         if list(columns.rewards) == list(classes):
             return table
-        indices = _positions(list(columns.rewards), classes, "arms", "columns.rewards")
-        every = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)  # arms that the table lacks
-        every[:, indices] = table
-        return every
+        indices = _arm_indices(list(columns.rewards), classes, "arms", "columns.rewards")
+        # Arms without a column have the smallest reward of the row.
+        rewards = np.repeat(table.min(axis=1, keepdims=True), len(classes), axis=1)
+        rewards[:, indices] = table
+        return rewards
     assert columns.label is not None
-    return _positions(_values(frame, columns.label), classes, columns.label, where)
+    return _arm_indices(_column_values(frame, columns.label), classes, columns.label, where)
 
 
-def _positions(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
-    index_of = {name: at for at, name in enumerate(classes)}
-    found = {value: find_arm(value, index_of) for value in values}
-    unknown = next((_name(value) for value, at in found.items() if at is None), None)
+def _arm_indices(values: list[Any], classes: Sequence[str], column: str, where: str) -> IntArray:
+    """Return the arm index of each value, (n,)."""
+    index_by_name = {name: index for index, name in enumerate(classes)}
+    found = {value: find_arm(value, index_by_name) for value in values}
+    unknown = next((_value_name(value) for value, index in found.items() if index is None), None)
     if unknown is not None:
-        raise DataError(
-            f"{where} has {unknown!r} in column {column!r}, which is none of the arms ({', '.join(classes)})"
-        )
+        raise DataError(f"{where} has {unknown!r} in column {column!r}, which is not an arm ({', '.join(classes)})")
     return np.array([found[value] for value in values], dtype=np.int64)
 
 
 def _offered_arms(frame: pl.DataFrame, column: str, classes: Sequence[str], where: str) -> BoolArray:
     """Return the arms that each row lists, (n, K): names separated by |, or a list."""
-    values, mask = _values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
+    values, mask = _column_values(frame, column), np.zeros((len(frame), len(classes)), np.bool_)
     for row, value in enumerate(values):
-        names = list(value) if isinstance(value, list | pl.Series) else [one.strip() for one in _name(value).split("|")]
-        mask[row, _positions(names, classes, column, where)] = True
+        names = (
+            list(value)
+            if isinstance(value, list | pl.Series)
+            else [one.strip() for one in _value_name(value).split("|")]
+        )
+        mask[row, _arm_indices(names, classes, column, where)] = True
     return mask
 
 
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
-    return np.stack([_numbers(frame, name, where) for name in columns.rewards], axis=1)
+    """Return the rewards in the reward columns, (n, K)."""
+    return np.stack([_checked_numbers(frame, name, where) for name in columns.rewards], axis=1)
 
 
-def _numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
-    """Return a column of rewards or propensities; a missing value is an error."""
+def _checked_numbers(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+    """Return a column of rewards or propensities. Raise an error if a value is missing."""
     values = numbers(frame, name, where=where, is_context=False)
     if np.isnan(values).any():
         row = row_number(frame, int(np.isnan(values).argmax()))
-        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
+        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; drop such rounds")
     return values
 
 
@@ -365,20 +378,20 @@ def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
     contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
     masks = [part[4] for part in given.values() if len(part) > 4]
     propensities, how = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
-    warn_of_estimated_propensities(how, stacklevel=4)
+    warn_estimated_propensities(how, stacklevel=4)
     for what, part in given.items():
         parts[what] = (*part[:3], propensities[: len(part[1])], *part[4:])
         propensities = propensities[len(part[1]) :]
 
 
-def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about a column without a common category in both domains: it is uninformative about the target."""
+def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
+    """Warn about columns without a category that both domains have: they are uninformative about the target."""
     for name in columns.categorical:
         in_source, in_target = (set(categories(frame, name)) - {None} for frame in (source, target))
         if in_source and in_target and not in_source & in_target:
             examples = f"{min(map(str, in_source))!r} and {min(map(str, in_target))!r}"
             warnings.warn(
-                f"column {name!r} has no category that source and target share ({examples}): what the source tells of "
-                "it says nothing about the target. Give both the same spelling, or leave it out",
+                f"column {name!r} has no category that both source and target have ({examples}), so it is "
+                "uninformative about the target. Use the same spelling in both, or drop the column",
                 stacklevel=3,
             )
