@@ -40,7 +40,7 @@ PAIRS = [
 #: By method: its policy, arguments of the transform, and settings of the policy.
 METHODS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "linucb": ("linucb", {}, {}), "linucb, common statistics": ("linucb", {}, {"shift": "covariate"}),
-    "linucb, large ridge": ("linucb", {}, {"ridge": 80.0}), "linucb-coral": ("linucb", {"align": "coral"}, {}),
+    "linucb, large ridge": ("linucb", {}, {"ridge": 80.0}),
     "self-training": ("self-training", {"components": 512}, {}),
 }  # fmt: skip
 #: Images of each domain, at most.

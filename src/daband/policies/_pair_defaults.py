@@ -114,7 +114,8 @@ def default_transform(kind: type, pair: Any, *, components: int | None = None, s
     A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts, unless contexts are images
     (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs: it then normalises its
     input itself, by the statistics of each domain. With ``components`` contexts are reduced to at most this many
-    principal components. ``shift`` is the pair's shift, unless another one is given.
+    principal components, vectors after they are standardised. ``shift`` is the pair's shift, unless another one is
+    given.
     """
     n_components = None if components is None else min(components, math.prod(pair.context_shape))
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
@@ -123,6 +124,7 @@ def default_transform(kind: type, pair: Any, *, components: int | None = None, s
     standardise = getattr(kind, "scale_matters", False)
     if is_network:
         standardise = standardise and len(pair.context_shape) == 1 and assumed is not None and not assumed.aligns
+    standardise = standardise or (n_components is not None and len(pair.context_shape) == 1)
     if standardise and not are_images:
         columns: list[int] = []
         if assumed is not None:
