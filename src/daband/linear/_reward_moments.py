@@ -82,7 +82,7 @@ class RewardMoments:
         self._squares += squares + difference * difference * (self.count * count / total)
         self.mean = mean if self.count == 0.0 else self.mean + difference * (count / total)
         self.count = total
-        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.low, self.high = low if low < self.low else self.low, high if high > self.high else self.high
         if self.standardise:
             self.centre = self.mean
             self.scale = (math.sqrt(self._squares / total) or 1.0) if self.low < self.high else 1.0

@@ -784,7 +784,7 @@ def _round_shape(policy: Policy) -> tuple[int, ...]:
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
-    shape, max_norm = _round_shape(policy), policy.max_norm
+    shape, max_norm = policy.context_shape if policy.arms == "disjoint" else _round_shape(policy), policy.max_norm
     # One product is enough to accept nearly every batch: a loop of single rounds needs no further check.
     is_usual = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == shape
     if is_usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
