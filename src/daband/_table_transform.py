@@ -355,6 +355,7 @@ class DateColumn:
 
     @property
     def _has_days(self) -> bool:
+        """True if the values are dates, not only times of day."""
         return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
 
     def apply(self, frame: Any) -> FloatArray:
@@ -372,6 +373,7 @@ class DateColumn:
         return self._numbers(moment)
 
     def _numbers(self, value: Moment) -> list[float]:
+        """Return the features of a date or a time of day."""
         if value is None:
             return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
         years, fractions = [], []

@@ -68,11 +68,11 @@ def _norm_pool(
     piece = tl.arange(0, pieces)
     count = tl.maximum(tl.minimum(per_piece, n_rows - piece * per_piece), 0).to(tl.float32)[:, None]
     at = partial + (domain * 2 * pieces + piece)[:, None] * channels + column[None, :]
-    mean_of = tl.load(at, mask=inside[None, :], other=0.0)
-    squares_of = tl.load(at + pieces * channels, mask=inside[None, :], other=0.0)
-    mean = tl.sum(count * mean_of, axis=0) / n_rows
-    apart = mean_of - mean[None, :]
-    variance = tl.sum(tl.where(count > 0, squares_of, 0.0) + count * apart * apart, axis=0) / n_rows
+    piece_mean = tl.load(at, mask=inside[None, :], other=0.0)
+    piece_squares = tl.load(at + pieces * channels, mask=inside[None, :], other=0.0)
+    mean = tl.sum(count * piece_mean, axis=0) / n_rows
+    difference = piece_mean - mean[None, :]
+    variance = tl.sum(tl.where(count > 0, piece_squares, 0.0) + count * difference * difference, axis=0) / n_rows
     inverse = 1.0 / tl.sqrt(variance + epsilon)
     if tile == 0:
         tl.store(moments + (domain * 2) * channels + column, mean, mask=inside)
@@ -87,25 +87,25 @@ def _norm_pool(
     shift = tl.load(bias + column, mask=inside, other=0.0) - mean * scale
     row = tile * rows + tl.arange(0, rows)
     mask = (row < pooled_rows)[:, None] & inside[None, :]
-    whole = domain * pooled_rows + row
+    pooled_row = domain * pooled_rows + row
     half = width // 2
-    image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
+    image, rest = pooled_row // (half * (height // 2)), pooled_row % (half * (height // 2))
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
     start = x + corner[:, None] * channels + column[None, :]
     raw = tl.load(start, mask=mask, other=0.0)
     best = raw.to(tl.float32) * scale + shift
-    which = tl.zeros([rows, wide], tl.int32)
+    best_index = tl.zeros([rows, wide], tl.int32)
     for other in tl.static_range(1, 4):
         step = ((other // 2) * width + other % 2) * channels
-        given = tl.load(start + step, mask=mask, other=0.0)
-        value = given.to(tl.float32) * scale + shift
-        which = tl.where(value > best, other, which)
-        raw = tl.where(value > best, given, raw)
+        candidate = tl.load(start + step, mask=mask, other=0.0)
+        value = candidate.to(tl.float32) * scale + shift
+        best_index = tl.where(value > best, other, best_index)
+        raw = tl.where(value > best, candidate, raw)
         best = tl.maximum(value, best)
-    which = tl.where(best > 0, which, 4)
-    offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
+    best_index = tl.where(best > 0, best_index, 4)
+    offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
     tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
-    tl.store(max_index + offset, which.to(tl.int8), mask=mask)
+    tl.store(max_index + offset, best_index.to(tl.int8), mask=mask)
     tl.store(max_value + offset, raw, mask=mask)
 
 
@@ -127,14 +127,14 @@ def _gradient_sums(
     for start in range(first, last, rows):
         row = start + tl.arange(0, rows)
         mask = (row < last)[:, None] & inside[None, :]
-        whole = domain * pooled_rows + row
-        offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
-        which = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
-        mask = mask & (which < 4)
+        pooled_row = domain * pooled_rows + row
+        offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
+        best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
+        mask = mask & (best_index < 4)
         value = tl.load(max_value + offset, mask=mask, other=0.0)
-        own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
-        total += tl.sum(own, axis=0)
-        product += tl.sum(own * (value.to(tl.float32) - mean) * inverse, axis=0)
+        row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
+        total += tl.sum(row_gradient, axis=0)
+        product += tl.sum(row_gradient * (value.to(tl.float32) - mean) * inverse, axis=0)
     offset = partial + ((domain * pieces + piece) * 2) * channels + column
     tl.store(offset, total, mask=inside)
     tl.store(offset + channels, product, mask=inside)
@@ -157,20 +157,20 @@ def _map_gradient(
     scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
     row = tile * rows + tl.arange(0, rows)
     mask = (row < pooled_rows)[:, None] & inside[None, :]
-    whole = domain * pooled_rows + row
+    pooled_row = domain * pooled_rows + row
     half = width // 2
-    image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
+    image, rest = pooled_row // (half * (height // 2)), pooled_row % (half * (height // 2))
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
-    offset = whole.to(tl.int64)[:, None] * channels + column[None, :]
-    own = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
-    which = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
+    offset = pooled_row.to(tl.int64)[:, None] * channels + column[None, :]
+    row_gradient = tl.load(gradient + offset, mask=mask, other=0.0).to(tl.float32)
+    best_index = tl.load(max_index + offset, mask=mask, other=4).to(tl.int32)
     start = corner[:, None] * channels + column[None, :]
-    for one in tl.static_range(4):
-        step = ((one // 2) * width + one % 2) * channels
+    for corner_index in tl.static_range(4):
+        step = ((corner_index // 2) * width + corner_index % 2) * channels
         value = tl.load(x + start + step, mask=mask, other=0.0).to(tl.float32)
         normalised = (value - mean) * inverse
-        given = tl.where(which == one, own, 0.0)
-        result = scale * (given - total - normalised * product)
+        own_gradient = tl.where(best_index == corner_index, row_gradient, 0.0)
+        result = scale * (own_gradient - total - normalised * product)
         tl.store(out + start + step, result.to(out.dtype.element_ty), mask=mask)
 
 
@@ -182,17 +182,17 @@ def _affine_pool(
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     inside = column < channels
     factor = tl.load(scale + column, mask=inside, other=0.0)
-    added = tl.load(shift + column, mask=inside, other=0.0)
+    offset_of_channel = tl.load(shift + column, mask=inside, other=0.0)
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     mask = (row < pooled_rows)[:, None] & inside[None, :]
     half = width // 2
     image, rest = row // (half * (height // 2)), row % (half * (height // 2))
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
     start = x + corner[:, None] * channels + column[None, :]
-    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * factor + added
+    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * factor + offset_of_channel
     for other in tl.static_range(1, 4):
         step = ((other // 2) * width + other % 2) * channels
-        best = tl.maximum(tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * factor + added, best)
+        best = tl.maximum(tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * factor + offset_of_channel, best)
     offset = row.to(tl.int64)[:, None] * channels + column[None, :]
     tl.store(out + offset, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
 

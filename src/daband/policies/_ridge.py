@@ -106,6 +106,7 @@ class RidgePolicy(Policy):
         return {}
 
     def _fit_penalties(self) -> None:
+        """Fit the penalties of a regression on arm features to the learned rounds."""
         if isinstance(self._head, JointHead):
             self._head.fit_penalties(self.reward_moments)
 

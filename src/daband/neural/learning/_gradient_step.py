@@ -199,13 +199,13 @@ class GradientStep:
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
 
 
-def _segments_of(whole: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+def _segments_of(tensor: torch.Tensor, rows: int, indices: Sequence[int], *, dim: int = 0) -> torch.Tensor:
     """Return the segments with these indices, of ``rows`` rows each, as one tensor."""
-    return _join(torch.split(whole, rows, dim=dim), indices, whole, dim=dim)
+    return _join(torch.split(tensor, rows, dim=dim), indices, tensor, dim=dim)
 
 
-def _join(parts: Sequence[torch.Tensor], indices: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
-    """Concatenate the parts of ``whole`` with these indices; the gradient of a slice would copy into zeros."""
+def _join(parts: Sequence[torch.Tensor], indices: Sequence[int], tensor: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+    """Concatenate the parts of ``tensor`` with these indices; the gradient of a slice would copy into zeros."""
     if not indices:
-        return whole.narrow(dim, 0, 0)
+        return tensor.narrow(dim, 0, 0)
     return parts[indices[0]] if len(indices) == 1 else torch.cat([parts[index] for index in indices], dim=dim)
