@@ -13,7 +13,7 @@ from daband.checks._pairs import (
     check_pair,
     check_reward_values,
     check_shapes,
-    check_the_target_pays_nothing,
+    check_target_has_no_rewards,
 )
 from daband.domains._registry import load
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArraySource
@@ -115,9 +115,9 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
 
 
 def test_a_target_with_rewards_is_found(pair):
-    check_the_target_pays_nothing(pair)
+    check_target_has_no_rewards(pair)
     with pytest.raises(AssertionError, match=r"pair\.target is a ArraySource"):
-        check_the_target_pays_nothing(replace(pair, target=pair.target_labelled))
+        check_target_has_no_rewards(replace(pair, target=pair.target_labelled))
 
 
 def test_reaching_stops_at_modules_and_globals():
@@ -159,8 +159,16 @@ def noisy(contexts):
         (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
         (check_shapes, {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))}, "not uint8 or floats"),
         (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
-        (check_reward_values, {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))}, "one arm should pay 1"),
-        (check_reward_values, {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))}, "one arm should pay 1"),
+        (
+            check_reward_values,
+            {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))},
+            "exactly one arm must have reward 1",
+        ),
+        (
+            check_reward_values,
+            {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))},
+            "exactly one arm must have reward 1",
+        ),
         (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave one order"),
         (check_order, {"target": Repeating(CONTEXTS)}, "does not show every context once"),
     ],

@@ -42,7 +42,7 @@ def truth_of(policy):
 def test_they_are_refused(tmp_path, learn):
     file = write(tmp_path / "week1.parquet")
     policy = learn(blank(), file)
-    with pytest.raises(InvalidInput, match=r"has learned the log: .* or give a later log"):
+    with pytest.raises(InvalidInput, match=r"has learned the log: .* or pass a later log"):
         daband.evaluate_log(policy, file)
     (tmp_path / "more").mkdir()
     both = [file.rename(tmp_path / "more" / "0.parquet"), write(tmp_path / "more" / "1.parquet", seed=1)]

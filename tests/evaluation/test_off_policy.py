@@ -357,7 +357,7 @@ class TestWarnings:
         x, arm, reward, p = logged()
         arm[3] = 0
         reward[3] = 500.0
-        assert "one reward (row 3: 500) makes" in self.said(first_arm, (x, arm, reward, p))
+        assert "one reward (row 3: 500) contributes" in self.said(first_arm, (x, arm, reward, p))
 
     def test_a_target_unlike_the_log(self):
         x = logged()[0]

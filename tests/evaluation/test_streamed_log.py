@@ -173,7 +173,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
     folder = write(tmp_path / "log", log)
     assert daband.evaluate_log(policy, folder, target=log[0]).domain == "target"
     monkeypatch.setattr("daband.evaluation._off_policy._IN_MEMORY_BYTES", 1000)
-    with pytest.raises(InvalidInput, match="target cannot be had of a log that is streamed"):
+    with pytest.raises(InvalidInput, match="target needs all contexts of the log in memory"):
         daband.evaluate_log(policy, folder, target=log[0])
 
 

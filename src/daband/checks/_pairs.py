@@ -11,8 +11,10 @@ from daband.errors import InvalidInput
 
 PAIR_CHECKS = Checks()
 
-_SAMPLE = 64
-_COMPARED = 20_000
+#: Number of contexts of each domain that are checked.
+_SAMPLE_SIZE = 64
+#: Maximum number of source contexts that ``source_test`` is compared with.
+_MAX_COMPARED = 20_000
 
 
 @PAIR_CHECKS.add
@@ -32,14 +34,17 @@ def check_names(pair: Pair) -> None:
 @PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
     """Check that contexts have the pair's shape and one type in every domain; (K, *shape) with shared arms."""
-    wanted = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
-    kinds = {}
+    expected_shape = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
+    dtypes = {}
     for name, batch in _batches(pair):
-        _require(batch.shape[1:] == wanted, f"{name} contexts have shape {batch.shape[1:]}, the pair says {wanted}")
+        _require(
+            batch.shape[1:] == expected_shape,
+            f"{name} contexts have shape {batch.shape[1:]}, expected {expected_shape}",
+        )
         floats = batch.dtype == np.uint8 or batch.dtype.kind == "f"
         _require(floats, f"{name} contexts are {batch.dtype}, not uint8 or floats")
-        kinds[name] = batch.dtype
-    _require(len(set(kinds.values())) == 1, f"contexts are of different types: {kinds}")
+        dtypes[name] = batch.dtype
+    _require(len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}")
     for name, domain in _domains(pair):
         _require(domain.context_shape == pair.context_shape, f"{name}.context_shape is {domain.context_shape}")
 
@@ -57,15 +62,15 @@ def check_reward_values(pair: Pair) -> None:
     tables: list[tuple[str, AnyArray]] = []
     for name, domain in _domains(pair):
         if isinstance(domain, EvaluationDomain):
-            tables.append((name, domain.read_expected(0, min(_SAMPLE, len(domain)))))
+            tables.append((name, domain.read_expected(0, min(_SAMPLE_SIZE, len(domain)))))
         elif isinstance(domain, RewardDomain):
-            rounds = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
+            rounds = domain.rounds(0, min(_SAMPLE_SIZE, len(domain)), seed=0)
             tables.append((name, rounds.rewards))
             if rounds.expected is not None:
                 tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
-            log = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
-            _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities leave (0, 1]")
+            log = domain.rounds(0, min(_SAMPLE_SIZE, len(domain)), seed=0)
+            _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities must be in (0, 1]")
             _require(((log.arms >= 0) & (log.arms < pair.n_arms)).all(), f"{name} has an arm out of range")
             _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
     for name, table in tables:
@@ -73,7 +78,7 @@ def check_reward_values(pair: Pair) -> None:
         _require(np.isfinite(table).all(), f"{name} has a reward that is not finite")
         if pair.feedback == "one_hot":
             right = np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all()
-            _require(right, f"{name}: one arm should pay 1 and the others 0")
+            _require(right, f"{name}: exactly one arm must have reward 1 and the others 0")
 
 
 @PAIR_CHECKS.add
@@ -88,10 +93,10 @@ def check_order(pair: Pair) -> None:
         _require((order == domain.order(0, n, seed=0)).all(), f"{name}: one seed gave two orders")
         if n > 20:
             _require((order != domain.order(0, n, seed=1)).any(), f"{name}: two seeds gave one order")
-        some = min(n, _SAMPLE)
-        whole = domain.batch(0, some, seed=3)
-        pieces = np.concatenate([domain.batch(0, some // 2, seed=3), domain.batch(some // 2, some, seed=3)])
-        _require((whole == pieces).all(), f"{name}: a batch differs from its two halves")
+        n_some = min(n, _SAMPLE_SIZE)
+        batch = domain.batch(0, n_some, seed=3)
+        halves = np.concatenate([domain.batch(0, n_some // 2, seed=3), domain.batch(n_some // 2, n_some, seed=3)])
+        _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
         except InvalidInput:
@@ -107,27 +112,28 @@ def check_source_test(pair: Pair) -> None:
     """
     if pair.source_test is None:
         return
-    used = [hash(row.tobytes()) for row in _first_contexts(pair.source, _COMPARED)]
-    held = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE)}
+    used = [hash(row.tobytes()) for row in _first_contexts(pair.source, _MAX_COMPARED)]
+    held_out = {hash(row.tobytes()) for row in _first_contexts(pair.source_test, _SAMPLE_SIZE)}
     repeated = 1.0 - len(set(used)) / len(used)
-    common = len(held & set(used)) / len(held)
+    common = len(held_out & set(used)) / len(held_out)
     text = f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its own"
     _require(common <= 2.0 * repeated + 0.05, text)
 
 
 @PAIR_CHECKS.add
-def check_the_target_pays_nothing(pair: Pair) -> None:
+def check_target_has_no_rewards(pair: Pair) -> None:
     """Check that the target that training sees has contexts only."""
-    pays = isinstance(pair.target, RewardDomain | LoggedDomain | EvaluationDomain)
-    _require(not pays, f"pair.target is a {type(pair.target).__name__}, which has rewards of the target")
+    has_rewards = isinstance(pair.target, RewardDomain | LoggedDomain | EvaluationDomain)
+    _require(not has_rewards, f"pair.target is a {type(pair.target).__name__}, which has rewards")
 
 
 def check_pair(pair: Pair) -> None:
-    """Run every check. The first failure raises an ``AssertionError`` that names the problem."""
+    """Run every check on a pair. The first failure raises an ``AssertionError`` that describes the problem."""
     PAIR_CHECKS.run(pair)
 
 
 def _require(condition: bool | np.bool_, message: str) -> None:
+    """Raise an ``AssertionError`` unless a condition holds."""
     if not condition:
         raise AssertionError(message)
 
@@ -139,10 +145,12 @@ def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
 
 
 def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
-    return [(name, _first_contexts(domain, _SAMPLE)) for name, domain in _domains(pair)]
+    """Return the first contexts of each domain, by name."""
+    return [(name, _first_contexts(domain, _SAMPLE_SIZE)) for name, domain in _domains(pair)]
 
 
 def _first_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
+    """Return at most ``n`` contexts of a domain."""
     if isinstance(domain, EvaluationDomain):
         return domain.read(0, min(n, len(domain)))
     return domain.batch(0, min(n, len(domain)), seed=0)

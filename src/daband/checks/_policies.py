@@ -1,9 +1,10 @@
-"""Checks for every policy. Each check takes a function that makes a fresh policy of given sizes.
+"""Checks for every policy. Each check takes a function that returns a new policy of given sizes.
 
     from daband.checks import check_policy
     check_policy(lambda **sizes: MyPolicy(**sizes))
 
-A check raises ``AssertionError`` with its finding. daband's tests run all of them over every registered policy.
+A check raises an ``AssertionError`` that describes the problem. daband's tests run all of them on every registered
+policy.
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ T = TypeVar("T")
 #: must make the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
 
+#: Shape of contexts in checks.
 SHAPE = (3,)
+#: Number of arms in checks.
 N_ARMS = 4
 
 
-def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
-    """Register a check that runs with disjoint arms, and with shared arms if the policy offers them (a decorator)."""
+def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
+    """Register a check that runs with disjoint arms, and with shared arms if the policy supports them."""
 
     @functools.wraps(check)
-    def of_both(make: MakePolicy) -> None:
+    def check_both(make: MakePolicy) -> None:
         for arms in ("disjoint", "shared") if _offers_shared_arms(make) else ("disjoint",):
             check(make, arms)
 
-    return POLICY_CHECKS.add(of_both)
+    return POLICY_CHECKS.add(check_both)
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
@@ -82,7 +85,8 @@ def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     return policy
 
 
-def _of_file(policy: Policy, read: Callable[[Path], T]) -> T:
+def _read_saved(policy: Policy, read: Callable[[Path], T]) -> T:
+    """Return the result of ``read`` for the file of a saved policy."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         policy.save(path)
@@ -91,32 +95,32 @@ def _of_file(policy: Policy, read: Callable[[Path], T]) -> T:
 
 def reload_policy(policy: Policy) -> Policy:
     """Return the policy after saving and loading."""
-    return _of_file(policy, load_policy)
+    return _read_saved(policy, load_policy)
 
 
 def fingerprint(policy: Policy) -> bytes:
-    """Return everything that a policy would save."""
-    return _of_file(policy, Path.read_bytes)
+    """Return the content of the file that a policy saves."""
+    return _read_saved(policy, Path.read_bytes)
 
 
-def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
+def assert_same(left: AnyArray, right: AnyArray, name: str) -> None:
     """Check that two arrays are equal to the bit."""
-    assert np.array_equal(left, right), f"{what} differ: {left} and {right}"
+    assert np.array_equal(left, right), f"{name} differ: {left} and {right}"
 
 
-def assert_close_predictions(left: Decision, right: Decision, what: str) -> None:
+def assert_close_predictions(left: Decision, right: Decision, name: str) -> None:
     """Check that means and bonuses of two decisions are equal up to rounding."""
-    assert_close(left.mean, right.mean, f"means of {what}")
-    assert_close(left.bonus, right.bonus, f"bonuses of {what}")
+    assert_close(left.mean, right.mean, f"means of {name}")
+    assert_close(left.bonus, right.bonus, f"bonuses of {name}")
 
 
-def assert_close(left: AnyArray, right: AnyArray, what: str, *, rtol: float = 1e-6) -> None:
+def assert_close(left: AnyArray, right: AnyArray, name: str, *, rtol: float = 1e-6) -> None:
     """Check that two arrays are equal up to rounding."""
     worst = float(np.max(np.abs(left - right)))
-    assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{what} differ by up to {worst:g}"
+    assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{name} differ by up to {worst:g}"
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     """Check that decisions have the documented shapes, valid arms, and probabilities within (0, 1]."""
     policy = experienced(make, arms)
@@ -131,7 +135,7 @@ def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     assert (decision.bonus >= 0).all()
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
     contexts = random_contexts(np.random.default_rng(13), 9, arms)
@@ -149,7 +153,7 @@ def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
         assert fingerprint(policy) == before, "probabilities changed the policy"
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
     if fresh(make, arms).weights_are_importance:
@@ -172,7 +176,7 @@ def check_weights_count_rounds(make: MakePolicy, arms: str) -> None:
     assert np.isfinite(played[0].mean).all()
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
     """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
     contexts = random_contexts(np.random.default_rng(1), 40, arms)
@@ -192,7 +196,7 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
     """Check that ``decide`` leaves the policy unchanged, to the bit."""
     policy = experienced(make, arms)
@@ -201,7 +205,7 @@ def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
     assert fingerprint(policy) == before, "decide changed the policy"
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
     """Check that selecting for a batch equals selecting for its contexts one by one."""
     for domain in ("source", "target"):
@@ -214,7 +218,7 @@ def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
         assert_same(batch.arm, joined.arm, "arms")
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
     """Check that ``play`` makes the same choices as ``select`` and ``update`` in turn."""
     rng = np.random.default_rng(6)
@@ -230,7 +234,7 @@ def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
         policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
     """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
     policy = experienced(make, arms)
@@ -241,15 +245,15 @@ def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
     assert_close(only.propensity, np.ones(50), "propensity of the only arm")
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     """Check that rewards may be late, missing, single or in batches, in any order unless the policy depends on it."""
     rng = np.random.default_rng(8)
     contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
-    some = rng.permutation(16)[:11]
+    rewarded = rng.permutation(16)[:11]
     at_once, by_turns = fresh(make, arms), fresh(make, arms)
-    at_once.update(contexts[some], chosen[some], reward[some])
-    for i in some[::-1]:
+    at_once.update(contexts[rewarded], chosen[rewarded], reward[rewarded])
+    for i in rewarded[::-1]:
         by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
     probe = random_contexts(rng, 5, arms)
     assert at_once.rounds_learned == by_turns.rounds_learned == 11
@@ -257,7 +261,7 @@ def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
         assert_close_predictions(at_once.decide(probe), by_turns.decide(probe), "rewards at once and by turns")
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """Check that a loaded policy continues exactly as the saved one, through more learning."""
     policy = experienced(make, arms)
@@ -274,19 +278,19 @@ def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
     policy = experienced(make, arms)
     copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
     before = fingerprint(policy)
     after = []
-    for some in (*copies, policy):
-        assert fingerprint(some) == before, "a copy differs, or changed with another"
+    for each_policy in (*copies, policy):
+        assert fingerprint(each_policy) == before, "a copy differs, or changed with another"
         rng = np.random.default_rng(11)
-        some.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
-        some.adapt(steps=2)
-        after.append(fingerprint(some))
+        each_policy.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
+        each_policy.adapt(steps=2)
+        after.append(fingerprint(each_policy))
     assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
 
 
@@ -314,6 +318,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
 
 
 def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float) -> RewardedDecision:
+    """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
     rng = np.random.default_rng(20)
     policy = fresh(make, arms)
     first, second = factor * rng.random((2, 60, N_ARMS)) + offset
@@ -323,7 +328,7 @@ def _play_in_units(make: MakePolicy, arms: str, *, factor: float, offset: float)
     return policy.play(random_contexts(rng, 60, arms), second)
 
 
-@_of_both_arm_models
+@_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arms: str) -> None:
     """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
     expected, scaled = (_play_in_units(make, arms, factor=f, offset=b) for f, b in ((1.0, 0.0), (1000.0, 7.0)))
@@ -364,28 +369,28 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
     rng = np.random.default_rng(17)
     contexts = random_contexts(rng, threads * rounds, "disjoint")
     chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
-    policy, alone = fresh(make, "disjoint"), fresh(make, "disjoint")
+    policy, sequential = fresh(make, "disjoint"), fresh(make, "disjoint")
 
-    def serve(first: int) -> int:
-        taken = 0
+    def serve_rounds(first: int) -> int:
+        n_learned = 0
         for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
             policy.select(contexts[i : i + 1])
             row = slice(i, i + 1)
-            taken += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
-        return taken
+            n_learned += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
+        return n_learned
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(threads) as pool:
-            taken = sum(pool.map(serve, range(threads)))
+            n_learned = sum(pool.map(serve_rounds, range(threads)))
     finally:
         sys.setswitchinterval(before)
-    assert taken == policy.rounds_learned == len(contexts), (taken, policy.rounds_learned, len(contexts))
+    assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
-    alone.update(contexts, chosen, reward)
+    sequential.update(contexts, chosen, reward)
     if not policy.order_matters:
-        assert_close_predictions(policy.decide(contexts), alone.decide(contexts), "shared and sequential policies")
+        assert_close_predictions(policy.decide(contexts), sequential.decide(contexts), "shared and sequential policies")
 
 
 def check_policy(make: MakePolicy) -> None:

@@ -7,22 +7,31 @@ from dataclasses import dataclass
 
 
 class CollapseWarning(UserWarning):
-    """Training has collapsed in a way that is visible without target labels."""
+    """Warns that training has collapsed, which is visible without target labels."""
 
 
 @dataclass(frozen=True)
 class _Sign:
+    """A kind of collapse: a field of episode records with a limit."""
+
     name: str
+    #: Field of the record.
     key: str
-    above: float | None
-    below: float | None
+    #: The sign is present at this value or above.
+    maximum: float | None
+    #: The sign is present at this value or below.
+    minimum: float | None
+    #: Text of the warning, with the fields ``value`` and ``n``, the number of episodes.
     message: str
 
-    def shows(self, record: Mapping[str, float]) -> bool:
+    def is_present(self, record: Mapping[str, float]) -> bool:
+        """Return True if an episode shows the sign."""
         value = record.get(self.key)
         if value is None:
             return False
-        return (self.above is not None and value >= self.above) or (self.below is not None and value <= self.below)
+        return (self.maximum is not None and value >= self.maximum) or (
+            self.minimum is not None and value <= self.minimum
+        )
 
 
 _SIGNS = (
@@ -55,7 +64,7 @@ _SIGNS = (
 
 
 class CollapseWatch:
-    """Watches episode records and reports each kind of collapse once, after it has lasted ``patience`` episodes."""
+    """Reports each kind of collapse once, after it has lasted ``patience`` episodes."""
 
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience
@@ -63,10 +72,10 @@ class CollapseWatch:
         self._reported: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
-        """Return the messages to show after this episode; usually none."""
+        """Return the warnings after this episode; usually there are none."""
         messages = []
         for sign in _SIGNS:
-            self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.shows(record) else 0
+            self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.is_present(record) else 0
             if self._streaks[sign.name] >= self.patience and sign.name not in self._reported:
                 self._reported.add(sign.name)
                 text = sign.message.format(value=record[sign.key], n=self._streaks[sign.name])

@@ -1,4 +1,4 @@
-"""Logs that a policy has learned: its estimated value on them is too high, so ``evaluate_log`` rejects them.
+"""Reject logs that a policy has learned, because its estimated value on them is too high.
 
 A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate from these rounds is
 therefore biased upwards.
@@ -15,7 +15,8 @@ from daband.domains.readers._reading import part_digests
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-_OF_TARGET = "target/"
+#: Prefix of the digests of target logs.
+_TARGET_PREFIX = "target/"
 
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
@@ -26,7 +27,7 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     """
     learned: dict[str, list[tuple[int, int]]] = {}
     for key in getattr(policy, "log_parts", ()):
-        digest, _, rows = key.removeprefix(_OF_TARGET).partition(":")
+        digest, _, rows = key.removeprefix(_TARGET_PREFIX).partition(":")
         start, _, stop = rows.partition("-")
         if stop:
             learned.setdefault(digest, []).append((int(start), int(stop)))
@@ -34,32 +35,33 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
     if not learned and not ids:
         return 0
     count = 0
-    for part, of_part in part_digests(log.parts()).items():
-        known = np.zeros(len(part), np.bool_)
-        for start, stop in learned.get(of_part.partition(":")[0], ()):
-            known[max(0, start - part.start) : max(0, stop - part.start)] = True
+    for part, part_digest in part_digests(log.parts()).items():
+        is_learned = np.zeros(len(part), np.bool_)
+        for start, stop in learned.get(part_digest.partition(":")[0], ()):
+            is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
-            known |= np.array([name in ids for name in log.values(part, id_column)], np.bool_)
-        count += int(known.sum())
+            is_learned |= np.array([name in ids for name in log.values(part, id_column)], np.bool_)
+        count += int(is_learned.sum())
     return count
 
 
 def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None:
     """Raise if the policy has learned rounds of the log."""
-    _refuse_learned(count_learned(policy, log, id_column), len(log))
+    _raise_if_learned(count_learned(policy, log, id_column), len(log))
 
 
 def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
     """Raise if the policy has learned rounds with these ids, one for each of ``n`` rounds."""
     if isinstance(policy, Policy):
-        _refuse_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
+        _raise_if_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
 
 
-def _refuse_learned(learned: int, rounds: int) -> None:
+def _raise_if_learned(learned: int, rounds: int) -> None:
+    """Raise an error if some rounds were learned."""
     if not learned:
         return
-    some = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"
+    learned_part = "the log" if learned == rounds else f"{learned:,} of the {rounds:,} rounds of the log"
     raise InvalidInput(
-        f"the policy has learned {some}: an estimate from the same rounds would be too high; evaluate the version "
-        "that had not learned them, or give a later log"
+        f"the policy has learned {learned_part}: an estimate from the same rounds would be too high; evaluate "
+        "the version that had not learned them, or pass a later log"
     )

@@ -35,25 +35,27 @@ from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
 ESTIMATORS = ("dr", "snips", "ips")
-#: Maximum bytes of contexts that are read from log files into memory, if an argument needs all of them at once.
+#: Maximum number of bytes of contexts that are read into memory if an argument needs all of them.
 _IN_MEMORY_BYTES = 1 << 30
-#: With fewer effective rounds, intervals are too short too often.
+#: Number of effective rounds below which a warning is given, because intervals are too short too often.
 _MIN_ROUNDS = 100
-#: With fewer rewards that differ from the usual reward, the skewness of rewards cannot be estimated.
+#: Number of rewards other than the most frequent one, below which the skewness of rewards cannot be estimated.
 _MIN_REWARDS = 20
-#: A reward of more than this fraction of the rounds is the usual reward: 0 if few customers buy.
+#: Fraction of the rounds with the same reward, above which other rewards are counted, such as purchases.
 _USUAL = 0.5
 #: Largest fraction of the weight that one round may have.
 _MAX_FRACTION = 0.1
 #: Largest fraction of the variance that may come from one round; coverage falls below 0.93 from about 0.13 on.
 _MAX_VARIANCE = 0.12
-#: The same if the estimate is skewed: rewards with a heavy tail, whose largest values have not been seen.
+#: Largest fraction of the variance that may come from one round if the estimate is skewed by a heavy tail.
 _MAX_SKEWED_VARIANCE = 0.06
-#: Skewness of the estimate from which it counts as skewed.
+#: Skewness above which an estimate is considered skewed.
 _MAX_SKEWNESS = 0.1
+#: Probability of an arm below which it is ignored in warnings.
 _NEGLIGIBLE = 1e-3
-#: Standard errors by which the mean weight may differ from its expectation.
+#: Largest difference of the mean weight from its expectation, in standard errors.
 _MAX_DEVIATION = 3.0
+#: Smallest mean of the density ratio without a warning; the largest is its inverse.
 _MIN_MASS = 0.5
 #: Estimated propensities are at least 0.01; a value near it means that the log hardly ever has the arm there.
 _MIN_PROPENSITY = 0.011
@@ -69,9 +71,11 @@ class LogEstimate:
     (True, 100.0)
     """
 
+    #: Estimated mean reward.
     value: float
+    #: Lower limit of the interval that contains the value with probability ``confidence``, corrected for skewness.
     low: float
-    #: The interval that contains the value with probability ``confidence``; it allows for skewed rewards.
+    #: Upper limit of the interval.
     high: float
     #: The standard error.
     error: float
@@ -79,15 +83,17 @@ class LogEstimate:
     effective_sample_size: float
     #: Reasons to doubt the estimate; empty if there are none.
     warnings: tuple[str, ...]
+    #: Name of the estimator.
     estimator: str
+    #: Confidence level of the interval.
     confidence: float
-    #: Rounds of the log.
+    #: Number of rounds of the log.
     rounds: int
     #: The domain in which the policy acts: "source" or "target".
     domain: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values, with None for a number that is not finite."""
+        """Return all fields as a dictionary that JSON can hold, with None for a number that is not finite."""
         fields = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -108,7 +114,7 @@ def evaluate_log(
     id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
-    """Estimate the mean reward of a policy from rounds that another policy played.
+    """Estimate the mean reward of a policy from the log of another policy.
 
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A file that
     the policy has learned by ``fit_log`` or ``learn_log`` is an error: its value there would be too high. Rounds that
@@ -127,7 +133,7 @@ def evaluate_log(
             more than a gigabyte are an error.
         confidence: the probability with which the interval contains the value.
         rule: "ucb" or "greedy" instead of the policy's exploration.
-        seed: fixes the folds of cross-fitting.
+        seed: seed of the folds of cross-fitting.
         columns: the roles of columns of Parquet files; by default "arm", "reward" and "propensity", and all others
             are the context. A policy for tables reads the columns of ``policy.table``.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
@@ -165,7 +171,7 @@ def evaluate_log(
         _check_fits(opened)
         log = opened
     elif columns is not None:
-        raise InvalidInput("columns is for a log in files; this one is in memory")
+        raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
     logged = read_log(log, None if known is None else known.n_arms)
     if id is not None and not isinstance(log, ParquetLog):
         check_unlearned_ids(policy, id, len(logged))
@@ -188,6 +194,7 @@ def evaluate_log(
 
 
 def _is_files(log: Any) -> bool:
+    """Return True if a log is in files."""
     if isinstance(log, list) and log:
         return all(isinstance(one, str | Path) for one in log)
     return isinstance(log, str | Path | ParquetLog)
@@ -198,7 +205,7 @@ def _open_files(policy: Probabilities, log: Any, columns: Columns | None, id_col
         if isinstance(log, ParquetLog) and columns is None:
             return log
         raise InvalidInput(
-            "policy is a function, which does not tell the number of arms; give the log as "
+            "policy is a function, so the number of arms is not known; pass the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
     roles = {} if id_column is None else {"id": id_column}
@@ -206,11 +213,12 @@ def _open_files(policy: Probabilities, log: Any, columns: Columns | None, id_col
 
 
 def _check_fits(log: ParquetLog) -> None:
+    """Raise an error if the contexts of a log are too large for the memory."""
     numbers = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
     if 8 * numbers > _IN_MEMORY_BYTES:
         raise InvalidInput(
-            "target cannot be had of a log that is streamed: it needs all contexts at once, and those of "
-            f"{len(log):,} rounds take {8 * numbers / 2**30:.1f} GiB; leave it out, or give some of the files"
+            "target needs all contexts of the log in memory, and those of "
+            f"{len(log):,} rounds take {8 * numbers / 2**30:.1f} GiB; omit target, or pass fewer files"
         )
 
 
@@ -252,8 +260,8 @@ def _estimate(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatA
 def _support_warnings(log: WeightedRounds) -> list[str]:
     """Return reasons to doubt the estimate: arms or contexts missing from the log, wrong propensities."""
     reasons = []
-    unseen = np.flatnonzero((log.plays == 0) & (log.chances > _NEGLIGIBLE))
-    missing = float(log.chances[log.plays == 0].sum())
+    unseen = np.flatnonzero((log.arm_counts == 0) & (log.probabilities > _NEGLIGIBLE))
+    missing = float(log.probabilities[log.arm_counts == 0].sum())
     if len(unseen):
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
         reasons.append(
@@ -297,11 +305,11 @@ def _sample_warnings(log: WeightedRounds, terms: FloatArray, skewness: float) ->
             "short"
         )
     squares = np.square(terms - terms.mean())
-    decisive, variance = int(squares.argmax()), float(squares.sum())
-    most = _MAX_SKEWED_VARIANCE if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE
-    if variance > 0 and squares[decisive] > most * variance:
+    largest_term, variance = int(squares.argmax()), float(squares.sum())
+    max_fraction = _MAX_SKEWED_VARIANCE if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE
+    if variance > 0 and squares[largest_term] > max_fraction * variance:
         reasons.append(
-            f"one reward (row {decisive}: {log.rewards[decisive]:g}) makes {squares[decisive] / variance:.0%} of the "
-            "variance; the interval may be too short"
+            f"one reward (row {largest_term}: {log.rewards[largest_term]:g}) contributes "
+            f"{squares[largest_term] / variance:.0%} of the variance; the interval may be too short"
         )
     return reasons

@@ -37,16 +37,19 @@ _OBSERVABLE = (
 class BoundTerms:
     """Every term over ``rounds`` rounds, as in the theorem; None if a term is not known. No term is negative."""
 
+    #: Number of rounds, N.
     rounds: int
-    #: R_S.
+    #: Regret in the source, R_S.
     source_regret: float | None
-    #: 2 eps_S.
+    #: Error of predicted rewards in the source, 2 eps_S.
     regression_error: float | None
-    #: N d.
+    #: Divergence of the domains, N d.
     divergence: float | None
+    #: Predicted rewards of the arms chosen in the target.
     predicted_reward_target: float | None
+    #: Predicted rewards of the wrong arms chosen in the source.
     predicted_reward_source: float | None
-    #: C, with 2 max_a bonus instead of kappa.
+    #: Exploration term C, with 2 max_a bonus instead of kappa.
     exploration: float | None
 
     @property
@@ -131,7 +134,7 @@ class LiveBound:
         terms = observable_bound(
             source=source,
             reward=reward,
-            wrong=np.clip(1.0 - reward, 0.0, 1.0),  # an estimated range may be exceeded
+            wrong=np.clip(1.0 - reward, 0.0, 1.0),  # rewards may exceed an estimated range
             target=target,
             alpha=self.alpha,
             divergence=None if accuracy is None else discriminator_divergence(accuracy),
@@ -149,7 +152,7 @@ class LiveBound:
 def discriminator_divergence(accuracy: float) -> float:
     """Return the divergence for a discriminator of this balanced accuracy: 0 at chance, 2 if it is never wrong."""
     if not 0.0 <= accuracy <= 1.0:
-        raise InvalidInput(f"accuracy must lie in [0, 1], got {accuracy}")
+        raise InvalidInput(f"accuracy must be in [0, 1], got {accuracy}")
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
 
 
@@ -159,4 +162,5 @@ def _chosen_mean(decision: Decision) -> FloatArray:
 
 
 def _known(value: float | None) -> float | None:
+    """Return a number, or None if it is NaN or None."""
     return None if value is None or math.isnan(value) else float(value)

@@ -10,14 +10,17 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 
-#: Rows that are read at once from a domain in its own order.
+#: Number of consecutive rows that are read at a time from a domain in its own order.
 _BLOCK = 50
 
 
 def in_domains(
     act: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
 ) -> list[AnyArray]:
-    """Return the arrays of ``act(contexts, domain)``, a row per context, with each context in its own source."""
+    """Return the arrays of ``act(contexts, domain)``, with a row per context, called for each source separately.
+
+    ``origin`` (n,) has the name of the source of each context; None if there is only one.
+    """
     if origin is None:
         return list(act(contexts, "source"))
     rows_of = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}

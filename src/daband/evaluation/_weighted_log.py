@@ -1,8 +1,8 @@
-"""The numbers that estimators need from a log: for every round the reward, its weight, and two predicted rewards.
+"""Compute what estimators need from a log: the reward, weight and predicted rewards of every round.
 
-The first pass over a log computes the sums to which reward models are fitted; the second computes these numbers.
-Estimators without a reward model need one pass. Logs in files and in memory use the same code, so that their
-estimates are the same. Above a gigabyte the numbers are in a mapped file.
+The first pass over a log computes the sums that reward models are fitted to, the second pass computes these numbers.
+Estimators without a reward model need one pass. Logs in files and in memory are processed by the same code, so that
+their estimates are equal. Above a gigabyte, the numbers are in a mapped file.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from daband.linear._doubly_robust import (
 )
 
 Progress = Callable[[dict[str, float]], None]
-#: Squares and products are used if there are this many contexts of the smaller sample per coefficient.
+#: Squares and products are used as features if the smaller sample has this many contexts per coefficient.
 _ROWS_PER_COEFFICIENT = 20
+#: Maximum number of steps of the logistic regression.
 _MAX_STEPS = 50
+#: Maximum size of a logit, so that odds are finite.
 _MAX_LOGIT = 30.0
-#: A function from the number of a batch's first row and its contexts to the policy's probability of every arm, (n, K).
-Chances = Callable[[int, AnyArray], FloatArray]
+#: A function from the number of the first row of a batch and its contexts to probabilities of arms, (n, K).
+ProbabilityFunction = Callable[[int, AnyArray], FloatArray]
 
-#: Models are fitted to all folds but one, and used on that one.
+#: Number of folds. A model is fitted to all folds but one, and used on that one.
 FOLDS = 5
-#: Rows from which the means and scales of the features are estimated.
-_SAMPLE = 4096
-#: The square of this weight, and sums of such squares, are finite.
+#: Maximum number of rows from which means and scales of features are estimated.
+_SAMPLE_ROWS = 4096
+#: Largest allowed weight; sums of squares of such weights are finite.
 _MAX_WEIGHT = 1e100
 
 
 class WeightedRounds(NamedTuple):
-    """The numbers that estimators need from a log and a policy."""
+    """The rewards, weights and predicted rewards that estimators need from a log and a policy."""
 
     #: The reward of each round, (n,).
     rewards: FloatArray
@@ -54,23 +56,26 @@ class WeightedRounds(NamedTuple):
     weights: FloatArray
     #: Predicted rewards of the logged arms, (n,).
     predicted: FloatArray
-    #: Predicted rewards of the policy: (n,), or (m,) at the target's contexts.
+    #: Predicted reward of the policy at the logged contexts, (n,), or at the target contexts, (m,).
     direct: FloatArray
     #: The policy's probability of every arm, averaged over the contexts of the domain in which it is evaluated, (K,).
-    chances: FloatArray
+    probabilities: FloatArray
     #: Number of rounds with each arm in the log, (K,).
-    plays: IntArray
+    arm_counts: IntArray
     #: Target density over source density at the logged contexts, (n,); None without a target.
     ratio: FloatArray | None = None
-    #: The mean of that ratio before it was scaled to 1: below 1 if the target has contexts that the log lacks.
+    #: Mean of that ratio before it was scaled to 1. It is below 1 if the target has contexts that the log lacks.
     mass: float = 1.0
 
 
 class RoundBatches(Protocol):
-    """A log that can be read batch by batch, several times."""
+    """A log that can be read several times, batch by batch."""
 
+    #: Number of rounds.
     n: int
+    #: Number of arms, K.
     n_arms: int
+    #: True if a round has one context per arm.
     shared: bool
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]: ...
@@ -102,11 +107,11 @@ class StreamedRounds:
 
     def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
         """Yield every batch with the number of its first row."""
-        at = 0
+        first_row = 0
         for part in self.log.parts():
             for batch in self.log.batches(part):
-                yield at, batch
-                at += len(batch.arms)
+                yield first_row, batch
+                first_row += len(batch.arms)
                 self._report(len(batch.arms))
         self._rows, self._pass = 0, self._pass + 1
 
@@ -119,27 +124,30 @@ class StreamedRounds:
         return np.concatenate(rows)
 
     def _report(self, rows: int) -> None:
+        """Report the progress after further rows."""
         self._rows += rows
         if self._progress is not None:
             self._progress({"pass": self._pass, "rows": self._rows, "rows_total": len(self.log)})
 
 
 class FoldModels:
-    """A reward model for every fold, fitted to the other folds."""
+    """Reward models for cross-fitting: one for every fold, fitted to the other folds."""
 
     def __init__(self, log: RoundBatches, seed: int) -> None:
         _check_rows(log.n)
         self._shared, self._seed = log.shared, seed
         first = next(iter(log.batches()))[1]
-        self._lead = 2 if log.shared else 1
-        self._size = math.prod(first.contexts.shape[self._lead :])
-        shown = []
+        self._leading_axes = 2 if log.shared else 1
+        self._size = math.prod(first.contexts.shape[self._leading_axes :])
+        samples = []
         if needs_components(self._size):
-            each = log.n_arms if log.shared else 1
-            rows = np.unique(sampled_rows(log.n * each, first.contexts[0].nbytes // each) // each)
-            shown = [log.sample(rows).reshape(-1, self._size)]
-        self._map = feature_map(self._size, shown)
-        sample = self.features(first.contexts[:_SAMPLE])
+            contexts_per_row = log.n_arms if log.shared else 1
+            rows = np.unique(
+                sampled_rows(log.n * contexts_per_row, first.contexts[0].nbytes // contexts_per_row) // contexts_per_row
+            )
+            samples = [log.sample(rows).reshape(-1, self._size)]
+        self._map = feature_map(self._size, samples)
+        sample = self.features(first.contexts[:_SAMPLE_ROWS])
         sample = sample.reshape(-1, sample.shape[-1])
         sums = RewardSums(FOLDS, 1 if log.shared else log.n_arms, sample, float(first.rewards.mean()))
         for start, batch in log.batches():
@@ -150,25 +158,25 @@ class FoldModels:
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(FOLDS)]
 
     def features(self, contexts: AnyArray) -> FloatArray:
-        """Return features (n, d), or (n, K, d)."""
-        return self._map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._lead], -1)
+        """Return features of contexts, (n, d), or (n, K, d) if there is one context per arm."""
+        return self._map(contexts.reshape(-1, self._size)).reshape(*contexts.shape[: self._leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
-        """Return the reward of every arm (n, K), by the models that have not seen the contexts' folds."""
+        """Return predicted rewards of every arm, (n, K), by the models that were fitted without the contexts' folds."""
         features = self.features(contexts)
         predicted = None
         for fold in range(FOLDS):
-            held = np.flatnonzero(folds == fold)
-            if len(held):
-                values = self._models[fold].predict(features[held])
+            held_out = np.flatnonzero(folds == fold)
+            if len(held_out):
+                values = self._models[fold].predict(features[held_out])
                 predicted = np.empty((len(folds), values.shape[1])) if predicted is None else predicted
-                predicted[held] = values
+                predicted[held_out] = values
         assert predicted is not None
         return predicted
 
 
 def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, seed: int = 0) -> FloatArray:
-    """Return the doubly robust scores (n, K) of rounds in memory; with few rounds models predict the mean reward."""
+    """Return the doubly robust scores (n, K) of rounds in memory. With fewer than 10 rounds, the mean is predicted."""
     if len(rounds) < 2 * FOLDS:
         predicted = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
@@ -177,49 +185,56 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, shared: bool = False, see
     return doubly_robust_scores(predicted, rounds.arms, rounds.rewards, rounds.propensities)
 
 
-def weigh_log(log: RoundBatches, chances: Chances, models: FoldModels | None, seed: int) -> WeightedRounds:
-    """Return the numbers that estimators need; without ``models`` predicted rewards are 0."""
+def weigh_log(
+    log: RoundBatches, probabilities: ProbabilityFunction, models: FoldModels | None, seed: int
+) -> WeightedRounds:
+    """Return what estimators need from a log. Without ``models``, predicted rewards are 0."""
     rewards, weights, predicted, direct = allocate((4, log.n), np.float64)
-    average, plays = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
+    average, arm_counts = np.zeros(log.n_arms), np.zeros(log.n_arms, np.int64)
     for first, batch in log.batches():
         rows = slice(first, first + len(batch))
-        of_batch = chances(first, batch.contexts)
+        batch_probabilities = probabilities(first, batch.contexts)
         rewards[rows] = batch.rewards
-        weights[rows] = _importance_weights(of_batch, batch)
+        weights[rows] = _importance_weights(batch_probabilities, batch)
         predicted[rows] = direct[rows] = 0.0
         if models is not None:
             values = models.predict(batch.contexts, fold_numbers(first, len(batch), FOLDS, seed))
             predicted[rows] = values[np.arange(len(batch)), batch.arms]
-            direct[rows] = (of_batch * values).sum(axis=1)
-        average += of_batch.sum(axis=0)
-        plays += np.bincount(batch.arms, minlength=log.n_arms)
-    return WeightedRounds(rewards, weights, predicted, direct, average / log.n, plays)
+            direct[rows] = (batch_probabilities * values).sum(axis=1)
+        average += batch_probabilities.sum(axis=0)
+        arm_counts += np.bincount(batch.arms, minlength=log.n_arms)
+    return WeightedRounds(rewards, weights, predicted, direct, average / log.n, arm_counts)
 
 
 def move_to_target(
-    here: WeightedRounds,
+    source_rounds: WeightedRounds,
     contexts: AnyArray,
     target: AnyArray,
-    target_chances: FloatArray,
+    target_probabilities: FloatArray,
     models: FoldModels | None,
     seed: int,
 ) -> WeightedRounds:
-    """Return the numbers for the target contexts (m, *C), from those for the log's contexts (n, *C)."""
+    """Return what estimators need for the target contexts (m, *C), from the log's contexts (n, *C)."""
     _check_rows(min(len(contexts), len(target)))
     folds = fold_numbers(0, len(target), FOLDS, seed + 1)
     source_rows, target_rows = flat_features(contexts, target)
     ratio, mass = cross_fitted_ratio(source_rows, fold_numbers(0, len(contexts), FOLDS, seed), target_rows, folds)
     direct = np.zeros(len(target))
     if models is not None:
-        direct = (target_chances * models.predict(target, folds)).sum(axis=1)
-    return here._replace(
-        weights=here.weights * ratio, direct=direct, chances=target_chances.mean(axis=0), ratio=ratio, mass=mass
+        direct = (target_probabilities * models.predict(target, folds)).sum(axis=1)
+    return source_rounds._replace(
+        weights=source_rounds.weights * ratio,
+        direct=direct,
+        probabilities=target_probabilities.mean(axis=0),
+        ratio=ratio,
+        mass=mass,
     )
 
 
-def _importance_weights(chances: FloatArray, rounds: LoggedRounds) -> FloatArray:
+def _importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
+    """Return the policy's probability of the logged arm over its propensity, (n,)."""
     with np.errstate(over="ignore"):
-        weights: FloatArray = chances[np.arange(len(rounds)), rounds.arms] / rounds.propensities
+        weights: FloatArray = probabilities[np.arange(len(rounds)), rounds.arms] / rounds.propensities
     too_large = ~(weights < _MAX_WEIGHT)
     if too_large.any():
         row = int(np.argmax(too_large))
@@ -232,6 +247,7 @@ def _importance_weights(chances: FloatArray, rounds: LoggedRounds) -> FloatArray
 
 
 def _check_rows(n: int) -> None:
+    """Raise an error if there are too few rows for cross-fitting."""
     if n < 2 * FOLDS:
         raise InvalidInput(f"log and target must have at least {2 * FOLDS} rows to fit models to")
 
@@ -249,16 +265,16 @@ class DensityRatio:
     """
 
     def __init__(self, source: FloatArray, target: FloatArray) -> None:
-        # These take a second to import.
+        # Imported here, because it takes a second.
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-        dim, most = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
+        dim, max_coefficients = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
         steps: list[Any] = [StandardScaler()]
-        if 1 + dim + dim * (dim + 1) // 2 <= most:
+        if 1 + dim + dim * (dim + 1) // 2 <= max_coefficients:
             steps.append(PolynomialFeatures(2, include_bias=False))
-        elif 1 + 2 * dim <= most:
+        elif 1 + 2 * dim <= max_coefficients:
             steps.append(FunctionTransformer(lambda x: np.concatenate([x, x**2], axis=1)))
         steps.append(LogisticRegression(solver="newton-cholesky", tol=1e-8, max_iter=_MAX_STEPS))
         is_target = np.repeat([0, 1], [len(source), len(target)])
@@ -281,8 +297,8 @@ def cross_fitted_ratio(
     """
     ratio, mass = np.empty(len(source)), 0.0
     for fold in np.unique(source_folds):
-        held = source_folds == fold
-        density = DensityRatio(source[~held], target[target_folds != fold])(source[held])
-        ratio[held] = density / density.mean()
+        held_out = source_folds == fold
+        density = DensityRatio(source[~held_out], target[target_folds != fold])(source[held_out])
+        ratio[held_out] = density / density.mean()
         mass += float(density.sum()) / len(source)
     return ratio, mass

@@ -1,4 +1,4 @@
-"""Evaluation of a fixed policy by expected rewards that it never sees; without them, counts of its chosen arms."""
+"""Evaluate a fixed policy by expected rewards that it never sees, or count its chosen arms without them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class Evaluation:
     contexts: int
     #: How often each arm was chosen, (K,).
     arm_counts: list[int]
+    #: Exploration rule of the evaluated choices.
     rule: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
+        """Return all fields as a dictionary that JSON can hold."""
         return asdict(self)
 
 
@@ -66,7 +67,7 @@ def evaluate(
     as_domain: str = "target",
     batch_size: int = 1024,
 ) -> Evaluation:
-    """Evaluate a policy without changing it.
+    """Return the value, regret and accuracy of a policy on a domain. The policy does not change.
 
     Args:
         policy: the policy.
@@ -74,7 +75,7 @@ def evaluate(
         rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
         as_domain: the domain in which the policy acts. It is used only if the contexts have no domain names;
             ``pair.target_test`` with several targets has them.
-        batch_size: contexts at a time.
+        batch_size: number of contexts per batch.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -139,7 +140,7 @@ def evaluate(
 
 
 def best_arms(expected: FloatArray) -> BoolArray:
-    """Return True for each best arm, (B, K), by expected rewards (B, K); ties count, rounding aside."""
+    """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
     highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
     slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
     return expected >= highest - slack
