@@ -19,7 +19,7 @@ def test_questions_then_answers(daband, tmp_path):
     assert "--budget" in refused.stderr
     refused = daband("audit", str(tmp_path), "--budget", "5")
     assert refused.returncode == 2
-    assert "holds no finished run" in refused.stderr
+    assert "has no finished run" in refused.stderr
 
     begun = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert begun.returncode == 0, begun.stderr

@@ -274,7 +274,7 @@ def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
         "run", "--source", "drawn", "--target", "photos", "--encoder", "net.onnx", "--set", "episodes=1",
         "--set", "episode_length=16", "--out", "out", cwd=tmp_path,
     )  # fmt: skip
-    assert "Read by" in told
+    assert "Images are encoded by" in told
     folder = next((tmp_path / "out").glob("*/done")).parent
     run("export", str(folder), "p.daband", cwd=tmp_path)
     assert daband.load_deployed(tmp_path / "p.daband").columns == ("image",)

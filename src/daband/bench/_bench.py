@@ -16,7 +16,7 @@ from daband.errors import DabandError, DataError, InvalidInput
 
 
 class BenchError(DabandError, RuntimeError):
-    """Some runs failed; ``records`` has those that are finished."""
+    """Raised if some runs failed; ``records`` has the records of the finished ones."""
 
     def __init__(self, message: str, records: Sequence[Record] = ()) -> None:
         super().__init__(message)
@@ -53,12 +53,12 @@ def bench(
         if (record := finished_record(spec, out)) is not None:
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
-    todo = [spec for spec in specs if spec.folder_name not in records]
-    for spec, reported in execute_all(todo, out, listener, jobs=jobs):
-        outcome = reported
-        if isinstance(reported, Exception):  # a worker may have died in another run of its group
+    remaining = [spec for spec in specs if spec.folder_name not in records]
+    for spec, result in execute_all(remaining, out, listener, jobs=jobs):
+        outcome = result
+        if isinstance(result, Exception):  # a worker may have died in another run of its group
             with suppress(DataError):
-                outcome = finished_record(spec, out) or reported
+                outcome = finished_record(spec, out) or result
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
@@ -70,8 +70,8 @@ def bench(
     ordered = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
-            f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
-            f"from there. First: {failures[0]}",
+            f"{len(failures)} of {len(specs)} runs failed; finished runs are in {out}, and the same command "
+            f"continues. First: {failures[0]}",
             ordered,
         )
     return ordered
@@ -115,33 +115,41 @@ def _results_writer(out: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[st
 
     The file has the given records and those of other finished runs of the same experiment.
     """
-    asked = {_method(spec): spec.without_seed for spec in specs}
+    requested = {_method(spec): spec.without_seed for spec in specs}
     budgets = {_budget(spec) for spec in specs}
-    own = [spec.folder_name for spec in specs]
+    folder_names = [spec.folder_name for spec in specs]
 
     @cache
-    def companion(folder: Path) -> Record | None:
-        """Return the record of a finished run with the same budget, and the same settings if its method was asked."""
+    def same_experiment(folder: Path) -> Record | None:
+        """Return the record of a finished run of the same experiment, else None.
+
+        It has the same budget, and the same settings if its method was requested.
+        """
         try:
             other, record = read_spec(folder), read_json(folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
-        belongs = _budget(other) in budgets and asked.get(_method(other)) in (None, other.without_seed)
-        return record if belongs else None
+        is_same = _budget(other) in budgets and requested.get(_method(other)) in (None, other.without_seed)
+        return record if is_same else None
 
     def write(records: Mapping[str, Record]) -> None:
+        """Write the records of finished runs."""
         with results_locked(out):
-            others = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in own)
-            companions = [record for folder in others if (record := companion(folder)) is not None]
-            write_json(out / "results.json", [*companions, *(records[name] for name in own if name in records)])
+            other_folders = sorted(done.parent for done in out.glob("*/done") if done.parent.name not in folder_names)
+            other_records = [record for folder in other_folders if (record := same_experiment(folder)) is not None]
+            write_json(
+                out / "results.json", [*other_records, *(records[name] for name in folder_names if name in records)]
+            )
 
     return write
 
 
 def _method(spec: RunSpec) -> tuple[str, str, str]:
+    """Return the pair, the method and the variant of a run."""
     return spec.pair, spec.method, spec.variant
 
 
 def _budget(spec: RunSpec) -> str:
+    """Return a key that is equal for runs that may be compared."""
     fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
     return spec.model_dump_json(include=fields)

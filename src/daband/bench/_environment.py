@@ -34,6 +34,7 @@ def environment(policy: Policy) -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -79,12 +79,13 @@ def as_text(error: Exception) -> DabandError:
 
 def execute_group(group: Group, out: Path, *, progress: Progress | None = None) -> list[Outcome]:
     """Execute a run, or several with common gradient steps if they can be stacked."""
-    todo = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
-    trained = _train_stack(todo, out, progress) if len(todo) > 1 else {}
-    if len(todo) > 1 and not trained:
+    remaining = [spec for spec in group if not (out / spec.folder_name / "done").exists()]
+    trained = _train_stack(remaining, out, progress) if len(remaining) > 1 else {}
+    if len(remaining) > 1 and not trained:
         gc.collect()  # policies and their common steps have reference cycles, which keep device memory
 
     def finish(spec: RunSpec) -> Record:
+        """Return the record of a run, which is executed here unless it was trained in the stack."""
         prepared, run = trained.get(spec.folder_name, (None, None))
         if prepared is None or run is None or isinstance(run, FolderInUse):  # another process has it: wait, unstacked
             return execute(spec, out, progress=progress)
@@ -101,16 +102,18 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
     stack = [prepare(spec, out, pair=pair) for spec in specs]
     if not can_train_stacked([prepared.policy for prepared in stack]):
         return {}
-    told = 0
+    last_reported = 0
 
-    def tell(record: dict[str, float]) -> None:
-        nonlocal told
-        if progress is not None and record["episode"] > told:  # report each episode once, for the first run to reach it
-            told = int(record["episode"])
+    def report(record: dict[str, float]) -> None:
+        nonlocal last_reported
+        if (
+            progress is not None and record["episode"] > last_reported
+        ):  # report each episode once, for the first run to reach it
+            last_reported = int(record["episode"])
             progress(record)
 
     try:
-        runs = train_stacked([prepared.phase(tell) for prepared in stack])
+        runs = train_stacked([prepared.phase(report) for prepared in stack])
     except DeviceOutOfMemory as error:
         # Their folders have the progress so far; one after the other they need less memory.
         message = f"{len(stack)} runs could not be stacked and are trained one after another: {error}"
@@ -120,20 +123,20 @@ def _train_stack(specs: Sequence[RunSpec], out: Path, progress: Progress | None)
 
 
 def execute_all(
-    todo: Sequence[RunSpec], out: Path, listener: Listener, *, jobs: int = 1, work: Work = execute_group
+    remaining: Sequence[RunSpec], out: Path, listener: Listener, *, jobs: int = 1, work: Work = execute_group
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
     ``jobs`` groups are executed at a time: one in this process, several in other processes.
     """
-    groups = groups_of(todo)
-    way = _in_turn if jobs == 1 or len(groups) <= 1 else partial(_in_processes, jobs=jobs)
-    for group, outcomes in way(groups, partial(work, out=out), listener):
+    groups = group_runs(remaining)
+    run_groups = _execute_in_turn if jobs == 1 or len(groups) <= 1 else partial(_execute_in_processes, jobs=jobs)
+    for group, outcomes in run_groups(groups, partial(work, out=out), listener):
         yield from zip(group, outcomes, strict=True)
 
 
-def groups_of(specs: Sequence[RunSpec]) -> list[Group]:
-    """Return lists of runs that can be trained in a stack, and every other run in a list by itself."""
+def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
+    """Return groups of runs that can be trained together; every other run is a group by itself."""
     groups = group_by(specs, lambda spec: spec.without_seed if _on_gpu(spec) else spec.folder_name)
     return [
         group[start : start + _MAX_STACK] for group in groups.values() for start in range(0, len(group), _MAX_STACK)
@@ -152,30 +155,31 @@ def _on_gpu(spec: RunSpec) -> bool:
     return device.startswith("cuda") or (device == "auto" and gpu_name(device) is not None)
 
 
-def _in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
+def _execute_in_turn(groups: list[Group], work: Work, listener: Listener) -> Iterator[_Done]:
     """Execute one group after the other, in this process."""
     for group in groups:
-        with _warnings_of(group[0], warnings.showwarning):
-            tell = partial(RunEvent, "episode", group[0])
+        with _name_warnings(group[0], warnings.showwarning):
+            report = partial(RunEvent, "episode", group[0])
             try:
-                outcomes = work(group, progress=lambda record, tell=tell: listener(tell(record)))
+                outcomes = work(group, progress=lambda record, report=report: listener(report(record)))
             except Exception as error:  # of the whole stack: other groups continue
                 outcomes = [as_text(error)] * len(group)
         yield group, outcomes
 
 
-def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
+def _execute_in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: int) -> Iterator[_Done]:
     """Execute ``jobs`` groups at a time, each in a process with its part of the processors."""
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(groups))
     # Libraries read these variables when a worker starts; values set by the user are kept.
-    share = str(max(1, processors() // workers))
-    variables = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
+    threads_per_worker = str(max(1, processors() // workers))
+    variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
     # Every process is a separate pool: if one dies, the others continue.
     new_pool = partial(ProcessPoolExecutor, 1, mp_context=context, initializer=_follow_parent)
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
     def call(group: Group) -> list[Outcome]:
+        """Execute a group in the next free process."""
         pool = pools.get()
         try:
             return pool.submit(_in_worker, work, group, reports).result()
@@ -192,7 +196,7 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
         manager.start(initializer=_follow_parent)
     with manager, environment_variables(variables), ThreadPoolExecutor(workers) as threads:
         reports: _Reports = manager.Queue()
-        others = set(multiprocessing.active_children())
+        other_processes = set(multiprocessing.active_children())
         for _ in range(workers):
             pools.put(new_pool())
         # Expensive runs first, so that no process waits for a long run that another started last.
@@ -203,19 +207,19 @@ def _in_processes(groups: list[Group], work: Work, listener: Listener, *, jobs: 
                 done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
                 with contextlib.suppress(queue.Empty):
                     while True:
-                        spec, news = reports.get_nowait()
-                        if isinstance(news, str):
-                            warnings.warn(news, stacklevel=2)
+                        spec, content = reports.get_nowait()
+                        if isinstance(content, str):
+                            warnings.warn(content, stacklevel=2)
                         else:
-                            listener(RunEvent("episode", spec, news))
+                            listener(RunEvent("episode", spec, content))
                 for future in done:
                     yield waiting.pop(future), future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             while not all(future.done() for future in waiting):  # a process may only just be starting
-                for process in set(multiprocessing.active_children()) - others:
+                for process in set(multiprocessing.active_children()) - other_processes:
                     process.terminate()  # it first saves its episode and reports it
-                    others.add(process)
+                    other_processes.add(process)
                 wait(waiting, timeout=0.05)
             raise
         finally:
@@ -230,6 +234,7 @@ def _follow_parent() -> None:
     assert parent is not None
 
     def end() -> None:
+        """Exit after the parent has ended."""
         parent.join()
         os._exit(1)
 
@@ -237,7 +242,8 @@ def _follow_parent() -> None:
 
 
 def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
-    with _warnings_of(group[0], lambda text, *_, **__: reports.put((group[0], text))):
+    """Execute a group in a worker process."""
+    with _name_warnings(group[0], lambda text, *_, **__: reports.put((group[0], text))):
         try:
             return work(group, progress=lambda record: reports.put((group[0], record)))
         except Exception as error:  # here the traceback is still available
@@ -245,14 +251,14 @@ def _in_worker(work: Work, group: Group, reports: _Reports) -> list[Outcome]:
 
 
 @contextlib.contextmanager
-def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
-    """Show warnings with the name of their run, as several runs may be executed at a time."""
+def _name_warnings(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
+    """Show warnings with the name of their run, because several runs may be executed at a time."""
 
-    def named(message: Warning | str, *where: Any, **more: Any) -> None:
-        show(f"{spec.pair}, {spec.label}: {message}", *where, **more)
+    def show_named(message: Warning | str, *location: Any, **more: Any) -> None:
+        show(f"{spec.pair}, {spec.label}: {message}", *location, **more)
 
     before = warnings.showwarning
-    warnings.showwarning = named
+    warnings.showwarning = show_named
     try:
         yield
     finally:

@@ -11,12 +11,14 @@ from daband.policies._pair_defaults import default_transform, setting_defaults
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 
+#: Methods whose name ends so are fitted on principal components.
 _PCA_SUFFIX = "-p"
 #: Policies that ignore contexts: PCA has no effect on them.
 WITHOUT_CONTEXTS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
-_DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
-_IMAGE, _VECTOR = (3, 32, 32), (8,)
+_RUN_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed")
+#: Shapes of contexts for which recipes are checked.
+_IMAGE_SHAPE, _VECTOR_SHAPE = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
@@ -57,27 +59,27 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_recipe(recipe: Any) -> None:
-    """Raise if the recipe fits no kind of context; the pair's kind is not known before it is loaded."""
+    """Raise an error if the recipe is invalid for images and for vectors; the pair is not loaded yet."""
     from daband.neural._recipes import resolve_recipe
     from daband.neural.encoders._encoder import (
         encoders,  # imports torch, which methods without a network do not need
     )
     from daband.neural.objectives._term import terms
 
-    wrong: InvalidInput | None = None
-    for shape in _IMAGE, _VECTOR:
+    first_error: InvalidInput | None = None
+    for shape in _IMAGE_SHAPE, _VECTOR_SHAPE:
         try:
-            meant = resolve_recipe(recipe, context_shape=shape)
+            resolved = resolve_recipe(recipe, context_shape=shape)
         except InvalidInput as error:
-            wrong = wrong or error
+            first_error = first_error or error
         else:
-            for name in meant.weights:
+            for name in resolved.weights:
                 terms.get(name)
-            if meant.encoder.name != "auto":
-                encoders.get(str(meant.encoder.name))
+            if resolved.encoder.name != "auto":
+                encoders.get(str(resolved.encoder.name))
             return
-    assert wrong is not None
-    raise wrong
+    assert first_error is not None
+    raise first_error
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
@@ -96,4 +98,4 @@ def policy_class(method: str) -> type[Policy]:
 
 def policy_settings(method: str) -> list[str]:
     """Return the settings of a method's policy; its other arguments are set by the run."""
-    return [name for name in setting_defaults(policy_class(method)) if name not in _DERIVED]
+    return [name for name in setting_defaults(policy_class(method)) if name not in _RUN_ARGUMENTS]

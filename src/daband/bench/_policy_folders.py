@@ -1,4 +1,4 @@
-"""Use the folder of a run or a choice, which has a policy: assess it, audit it, and finish a choice."""
+"""Work with the policy in the folder of a run or a choice: assess it, audit it, or finish a choice."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     else:
         runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
         if len(runs) > 1:
-            raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
+            raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; use the folder of one")
         spec = read_spec(runs[0])
         policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
     if not policy.policy_file.is_file():
-        raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
+        raise InvalidInput(f"{folder} has no policy.safetensors; use the folder of one run")
     return policy
 
 
@@ -109,18 +109,18 @@ def begin_audit(
 
     The incumbent is the one in the policy's ``assessment.json``, unless another is given.
     """
-    of_policy = policy_folder(folder)
-    pair = of_policy.load_pair()
-    if incumbent is None and of_policy.assessment_file is not None:
-        incumbent = read_assessment(of_policy.assessment_file).incumbent_arm
+    policy_files = policy_folder(folder)
+    pair = policy_files.load_pair()
+    if incumbent is None and policy_files.assessment_file is not None:
+        incumbent = read_assessment(policy_files.assessment_file).incumbent_arm
     return audit(
-        load_policy(of_policy.policy_file),
+        load_policy(policy_files.policy_file),
         target=pair.target,
         budget=budget,
         incumbent=incumbent,
-        directory=of_policy.path / AUDIT_FOLDER,
+        directory=policy_files.path / AUDIT_FOLDER,
         confidence=confidence,
-        rule=of_policy.rule,
+        rule=policy_files.rule,
         seed=seed,
         arm_names=pair.class_names,
     )
@@ -134,16 +134,16 @@ def finish_audit(folder: str | Path, answers: str | Path, *, replace: bool = Fal
         answers: a CSV with columns ``id`` and ``reward``.
         replace: if True, an answer replaces a different earlier one.
     """
-    of_policy = policy_folder(folder)
-    audit_folder = of_policy.path / AUDIT_FOLDER
+    policy_files = policy_folder(folder)
+    audit_folder = policy_files.path / AUDIT_FOLDER
     result = answer_audit(audit_folder, answers, replace=replace)
-    if of_policy.assessment_file is None or not result.finished:
+    if policy_files.assessment_file is None or not result.finished:
         return result, None
     before = audit_folder / "before.json"  # the assessment without these rewards: answers may be added or replaced
     if not before.is_file():
-        write_bytes(before, read_bytes(of_policy.assessment_file))
+        write_bytes(before, read_bytes(policy_files.assessment_file))
     assessment = read_assessment(before).with_rewards(result.interval, result.value_interval, result.answered)
-    assessment.save(of_policy.assessment_file)
+    assessment.save(policy_files.assessment_file)
     return result, assessment
 
 
@@ -159,13 +159,13 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     policy = choice.policy
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
-    about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
-    write_json(folder / CHOICE_FILE, {**about, **choice.as_dict()})
+    pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
+    write_json(folder / CHOICE_FILE, {**pair_fields, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
-    wanted = _trained_settings({**policy.settings(), "name": policy.name})
+    chosen_settings = _trained_settings({**policy.settings(), "name": policy.name})
     for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
         config = read_json(path)
-        if _trained_settings(config.get("policy") or {}) == wanted:
+        if _trained_settings(config.get("policy") or {}) == chosen_settings:
             run = _read_run(path.parent)
             for name in ("rounds.npz", "episodes.jsonl"):
                 write_bytes(folder / name, read_bytes(path.parent / name))
@@ -227,16 +227,17 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None) -> list[AssessedRu
     if not assessed:
         for first_reason in rejected.values():
             raise first_reason
-        raise InvalidInput(f"{folder} holds no run of a method that uses contexts; there is nothing to assess")
+        raise InvalidInput(f"{folder} has no run of a method that uses contexts, so nothing can be assessed")
     for name, reason in rejected.items():
         warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
     return assessed
 
 
 def _assess(path: Path, spec: RunSpec, incumbent: Any) -> Assessment:
+    """Assess a run, and write the assessment into its folder."""
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
-        raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=0.1")
+        raise InvalidInput(f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1")
     assessment = assess(
         load_policy(path / "policy.safetensors"),
         source=pair.source_test,

@@ -37,7 +37,9 @@ Records = list[Record]
 class Metric:
     """The field of a record that measures a policy in the target; higher is better."""
 
+    #: Field of the record.
     field: str
+    #: Name in tables.
     name: str
 
     def digits(self, *values: float | None, significant: int = 3) -> int:
@@ -76,12 +78,12 @@ def read_results(out: str | Path) -> list[Record]:
     path = Path(out) / "results.json"
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise DataError(f"{path} is not a list of records; run the bench again, which writes it anew")
+        raise DataError(f"{path} is not a list of records; run the bench again to write it")
     return records
 
 
 def results_locked(out: Path) -> AbstractContextManager[None]:
-    """Lock the files that summarise the runs of a folder while one is rewritten; other writers wait."""
+    """Return a lock for rewriting the files that summarise the runs of a folder; other writers wait."""
     return locked(out, wait=True, file=".results.lock")
 
 
@@ -129,9 +131,9 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
         return Paired(n, mean, mean, mean, 1.0 if abs(mean) <= rounding else 0.0)
     from scipy.special import stdtr, stdtrit
 
-    reach = float(stdtrit(n - 1, 0.975)) * error
+    half_width = float(stdtrit(n - 1, 0.975)) * error
     p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / error))
-    return Paired(n, mean, mean - reach, mean + reach, p_value)
+    return Paired(n, mean, mean - half_width, mean + half_width, p_value)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -142,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     values = np.asarray(p_values, np.float64)
     tested = np.flatnonzero(~np.isnan(values))
     if ((values[tested] < 0) | (values[tested] > 1)).any():
-        raise InvalidInput(f"p-values must lie in [0, 1], got {list(p_values)}")
+        raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
     adjusted = values.copy()
     largest = 0.0
     for rank, index in enumerate(tested[np.argsort(values[tested], kind="stable")]):

@@ -23,9 +23,10 @@ from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, source_phase
 
 #: The files with a digest in ``done``; the policy's file has its own digest.
-_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
+_DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"
+#: Called after every episode with its record.
 Progress = Callable[[dict[str, float]], None]
 
 
@@ -47,7 +48,7 @@ def read_spec(folder: str | Path) -> RunSpec:
     try:
         return RunSpec(**read_json(path)["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
+        raise DataError(f"{path} does not have the settings of a run: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Prepared:
     def phase(self, progress: Progress | None = None) -> Phase:
         """Return the phase to train; ``progress`` gets the record of every episode, in which ``of`` is their number."""
         spec, source = self.spec, self.pair.source
-        whole = max(1, source.rounds_available // spec.episode_length)
-        episodes = None if spec.episodes == "auto" else whole if spec.episodes == "all" else spec.episodes
+        complete_episodes = max(1, source.rounds_available // spec.episode_length)
+        episodes = None if spec.episodes == "auto" else complete_episodes if spec.episodes == "all" else spec.episodes
 
         settings = TrainSettings(
             episodes=episodes,
@@ -92,14 +93,15 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None) -> Re
     folder = out / spec.folder_name
 
     def work() -> Record:
+        """Train and evaluate the policy."""
         prepared = prepare(spec, out)
         return conclude(prepared, run_phase(prepared.phase(progress)))
 
-    return _done_once(folder, lambda: finished_record(spec, out), work)
+    return _run_once(folder, lambda: finished_record(spec, out), work)
 
 
-def _done_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
-    """Return the record of a folder: read it if known, wait if another process works on it, else do the work."""
+def _run_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
+    """Return the record of a folder: read it, wait for another process that works on it, or do the work."""
     while True:
         record = read()
         if record is not None:
@@ -139,15 +141,15 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     return _finish(folder, record, environment(policy))
 
 
-def _finish(folder: Path, record: Record, about: Record | None = None) -> Record:
+def _finish(folder: Path, record: Record, environment_record: Record | None = None) -> Record:
     """Write the record and mark the folder as done; if another process was faster, use its record."""
     with locked(folder, wait=True):
         if (folder / "done").exists():
             return read_json(folder / "result.json")
-        if about is not None:
-            write_json(folder / "environment.json", about)
+        if environment_record is not None:
+            write_json(folder / "environment.json", environment_record)
         write_json(folder / "result.json", record)
-        finish_folder(folder, _FILES)
+        finish_folder(folder, _DIGESTED_FILES)
     return record
 
 
@@ -166,7 +168,7 @@ def continued_record(folder: Path, rounds: int) -> Record | None:
     record: Record = read_json(continued_folder / "result.json")
     if record["rounds_asked"] != rounds:
         raise DataError(
-            f"{continued_folder} was continued for {record['rounds_asked']} rounds; remove it to ask for {rounds}"
+            f"{continued_folder} was continued for {record['rounds_asked']} rounds; remove it to continue for {rounds}"
         )
     return record
 
@@ -183,6 +185,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
     continued_folder = folder / CONTINUED_FOLDER
 
     def work() -> Record:
+        """Continue the run and return its record."""
         spec = read_spec(folder)
         length = read_json(folder / "config.json")["training"]["episode_length"]
         pair = load(spec.pair, **spec.pair_options)
@@ -215,7 +218,7 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
         }  # fmt: skip
         return _finish(continued_folder, record)
 
-    return _done_once(continued_folder, lambda: continued_record(folder, rounds), work)
+    return _run_once(continued_folder, lambda: continued_record(folder, rounds), work)
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
@@ -228,5 +231,5 @@ def finished_runs(folder: str | Path) -> list[Path]:
     names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
-        raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")
+        raise DataError(f"{folder} has no finished run; start one with `daband run NAME` or `daband bench NAME`")
     return runs

@@ -30,6 +30,8 @@ DecisionRule = Literal["ucb", "greedy"]
 
 
 class _Settings(BaseModel):
+    """Immutable settings, which reject unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -108,18 +110,18 @@ class Experiment(_Settings):
 
         An unknown method, setting of a method, or option of a pair is an error here, not in the first run.
         """
-        wanted = self.compare if methods is None else methods
-        for method in (*wanted, *self.methods):
-            policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
+        method_list = self.compare if methods is None else methods
+        for method in (*method_list, *self.methods):
+            policy_arguments(checked_method(method), self.policy_settings(method) if method in method_list else {})
         options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
         common = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
         runs = []
-        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, wanted):
-            settings = {"pair_options": options[pair], "policy": self.policy_of(method), **common}
+        for pair, seed, method in product(options, self.seeds if seeds is None else seeds, method_list):
+            settings = {"pair_options": options[pair], "policy": self.policy_settings(method), **common}
             runs.append(RunSpec(pair=pair, method=method, variant="default", seed=seed, **settings))
         return runs
 
-    def policy_of(self, method: str) -> dict[str, Any]:
+    def policy_settings(self, method: str) -> dict[str, Any]:
         """Return the settings of a method's policy: those for all methods, overridden by the method's settings."""
         return {**self.policy, **self.methods.get(method, {})}
 
@@ -166,8 +168,8 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     else:
         if Path(name_or_file).exists():
             raise InvalidInput(
-                f"{name_or_file} is no file of settings (.toml); your own data are two files or folders: "
-                f"--source {name_or_file} --target OTHER, and of tables the columns: --label, or --arm and --reward"
+                f"{name_or_file} is not a settings file (.toml); for your own data, use two files or folders: "
+                f"--source {name_or_file} --target OTHER, and for tables --label, or --arm and --reward"
             )
         hint = did_you_mean(name_or_file, preset_names())
         raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
@@ -191,6 +193,7 @@ def validation_message(error: ValidationError) -> str:
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
+    """Change settings by a text ``key=value``."""
     key, value = parse_override(override)
     *parents, last = key.split(".")
     if (parents or [last])[0] not in Experiment.model_fields:
@@ -202,9 +205,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of ``key=value``, which ``--set`` takes; ``toml_value`` reads the value."""
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise InvalidInput(f"--set takes key=value, got {text!r}")
+        raise InvalidInput(f"--set must be key=value, got {text!r}")
     if value in ("True", "False", "None"):
-        raise InvalidInput(f"--set {text}: write true or false, and leave out what is None")
+        raise InvalidInput(f"--set {text}: write true or false, and omit settings that are None")
     return key, toml_value(value)
 
 
@@ -213,7 +216,7 @@ def put_nested(settings: dict[str, Any], path: Sequence[str], value: Any, what: 
     for name in path[:-1]:
         settings = settings.setdefault(name, {})
         if not isinstance(settings, dict):
-            raise InvalidInput(f"{what}: {name!r} is no group of settings")
+            raise InvalidInput(f"{what}: {name!r} is not a group of settings")
     settings[path[-1]] = value
 
 
@@ -226,11 +229,13 @@ def toml_value(text: str) -> Any:
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
+    """Return the message about an unknown setting."""
     hint = did_you_mean(key.split(".", maxsplit=1)[0], known)
     return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
 
 
 def _parse(content: bytes, where: str) -> dict[str, Any]:
+    """Return the settings in the content of a TOML file."""
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError:
@@ -240,5 +245,6 @@ def _parse(content: bytes, where: str) -> dict[str, Any]:
 
 
 def _preset_files() -> dict[str, bytes]:
+    """Return the contents of the preset files, by name."""
     entries = (resources.files("daband.bench") / "presets").iterdir()
     return {entry.name.removesuffix(".toml"): entry.read_bytes() for entry in entries if entry.name.endswith(".toml")}

@@ -27,7 +27,9 @@ class AblationRow:
     """One combination of R, P and D on one base and pair, compared with the full method on the same seeds."""
 
     summary: MethodSummary
+    #: Name of the recipe.
     base: str
+    #: Letters of the terms that are kept.
     letters: str
     #: This combination minus the full method; None for the full method, and if no seed has both.
     paired: Paired | None
@@ -42,6 +44,7 @@ class AblationRow:
 
 
 def _as_json(row: MethodSummary) -> dict[str, Any]:
+    """Return the summary of a method as JSON values."""
     return {
         "pair": row.pair, "method": row.method, "variant": row.variant, "seeds": list(row.seeds),
         "metric": row.metric.field, "score": row.score.value, "score_deviation": row.score.deviation,
@@ -63,16 +66,21 @@ def ablation_runs(
         raise InvalidInput("an ablation needs at least one base")
     runs = []
     for spec, base, letters in itertools.product(experiment.runs(["daband"], seeds), bases, ABLATION_LETTERS):
-        policy = {**spec.policy, "recipe": _ablated(base, letters, spec.policy.get("recipe"))}
+        policy = {**spec.policy, "recipe": _remove_terms(base, letters, spec.policy.get("recipe"))}
         runs.append(spec.model_copy(update={"variant": f"{base}:{letters}", "policy": policy}))
     return runs
 
 
-def _ablated(base: str, letters: str, recipe: object) -> dict[str, Any]:
+def _remove_terms(base: str, letters: str, recipe: object) -> dict[str, Any]:
     """Return the base, as the experiment changes it, with weight 0 for the terms whose letters are missing."""
     changed = isinstance(recipe, Mapping) and recipe.get("base") == base
     changes: dict[str, Any] = dict(recipe) if changed and isinstance(recipe, Mapping) else {"base": base}
-    removed = {term: 0.0 for letter, of in ABLATION_BASES[base].items() if letter not in letters for term in of}
+    removed = {
+        term: 0.0
+        for letter, letter_terms in ABLATION_BASES[base].items()
+        if letter not in letters
+        for term in letter_terms
+    }
     return {**changes, "weights": {**changes.get("weights", {}), **removed}}
 
 
@@ -82,10 +90,13 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     rows = []
     ablated = [record for record in records if summaries.role_of(record) == "ablation"]
     groups = group_by(ablated, lambda record: (record["pair"], record["variant"].partition(":")[0]))
-    for (_, base), of_base in groups.items():
-        by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(of_base)}
+    for (_, base), base_records in groups.items():
+        by_letters = {row.variant.partition(":")[2]: row for row in summaries.summarise(base_records)}
         present = [letters for letters in ABLATION_LETTERS if letters in by_letters]
-        scores = {name: summaries.score_by_seed(of_base, by_letters[name].key, metric_of(of_base)) for name in present}
+        scores = {
+            name: summaries.score_by_seed(base_records, by_letters[name].key, metric_of(base_records))
+            for name in present
+        }
         tests = {
             name: summaries.paired_difference(scores[name], scores.get(full, {})) for name in present if name != full
         }

@@ -14,7 +14,7 @@ import pytest
 
 from daband.bench import _bench as bench_module
 from daband.bench._bench import BenchError, bench
-from daband.bench._executors import _in_processes, _in_worker, execute_all
+from daband.bench._executors import _execute_in_processes, _in_worker, execute_all
 from daband.bench._methods import build_policy
 from daband.bench._records import read_results
 from daband.bench._run import conclude, prepare
@@ -70,7 +70,7 @@ def test_costly_runs_begin_first_in_processes(small, tmp_path):
     todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
     groups = [[spec] for spec in todo]
     work = partial(write_its_name, out=tmp_path)
-    assert len(list(_in_processes(groups, work, print, jobs=1))) == 4
+    assert len(list(_execute_in_processes(groups, work, print, jobs=1))) == 4
     assert (tmp_path / "order").read_text().split() == ["nlinucb", "daband", "random", "linucb"]
 
 
@@ -87,7 +87,7 @@ def die_with_seed_0(group, out, progress):
 def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
     """Before, all runs that were under way or to come failed with it."""
     groups = [[spec] for spec in small.runs(["random"], range(5))]
-    done = list(_in_processes(groups, partial(die_with_seed_0, out=tmp_path), print, jobs=2))
+    done = list(_execute_in_processes(groups, partial(die_with_seed_0, out=tmp_path), print, jobs=2))
     outcomes = {group[0].seed: outcome for group, (outcome,) in done}
     assert isinstance(outcomes.pop(0), WorkerDied)
     assert outcomes == {seed: {} for seed in range(1, 5)}
@@ -99,7 +99,7 @@ def fail_as_a_whole(group, out, progress):
 
 def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
     groups = [[spec] for spec in small.runs(["random"], range(2))]
-    for _, (outcome,) in _in_processes(groups, partial(fail_as_a_whole, out=tmp_path), print, jobs=2):
+    for _, (outcome,) in _execute_in_processes(groups, partial(fail_as_a_whole, out=tmp_path), print, jobs=2):
         assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
@@ -286,7 +286,7 @@ class TestSettings:
             ("episodes=0", "episodes"),
             ("episodes=many", "episodes"),
             ("episodes", "key=value"),
-            ("episodes.x=1", "no group of settings"),
+            ("episodes.x=1", "not a group of settings"),
         ],
     )
     def test_bad_overrides(self, override, message):

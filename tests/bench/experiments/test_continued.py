@@ -90,5 +90,5 @@ def test_one_that_cannot_go_on_does_not_stop_the_others(small, tmp_path):
         continue_bench(tmp_path, rounds=16)
     assert [record["seed"] for record in caught.value.records] == [1]
     (tmp_path / records[0]["folder"] / "config.json").write_text("{}")
-    with pytest.raises(DataError, match="does not say which run"):
+    with pytest.raises(DataError, match="does not have the settings of a run"):
         continue_bench(tmp_path, rounds=16)

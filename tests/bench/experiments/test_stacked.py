@@ -9,7 +9,7 @@ import pytest
 from daband.bench import _executors as module
 from daband.bench import _run as prepared
 from daband.bench._bench import bench
-from daband.bench._executors import groups_of
+from daband.bench._executors import group_runs
 from daband.bench._settings import load_experiment
 
 SETTINGS = ["episodes=3", "episode_length=32", 'methods.nlinucb.device="cpu"', 'methods.daband.device="cpu"']
@@ -21,9 +21,9 @@ def specs():
 
 
 def test_groups_hold_the_seeds_of_a_method(specs, monkeypatch):
-    assert all(len(group) == 1 for group in groups_of(specs))  # on the CPU nothing is gained
+    assert all(len(group) == 1 for group in group_runs(specs))  # on the CPU nothing is gained
     monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method != "linucb")
-    groups = groups_of(specs)
+    groups = group_runs(specs)
     assert sorted((group[0].method, len(group)) for group in groups) == [
         ("daband", 3),
         ("linucb", 1),

@@ -28,5 +28,5 @@ def test_several_folders(images, vectors):
 def test_what_is_not_there_is_told(tmp_path):
     with pytest.raises(DataError, match="there is no folder"):
         frame(tmp_path / "nowhere")
-    with pytest.raises(InvalidInput, match="folders is empty"):
+    with pytest.raises(InvalidInput, match="folders must have at least one"):
         frame([])

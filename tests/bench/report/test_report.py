@@ -264,7 +264,7 @@ def test_folders_without_runs_are_errors(tmp_path):
         ("rounds.npz", b"not a zip", r"rounds\.npz is damaged"),
         ("episodes.jsonl", b'{"episode": 1}\n{"epi', r"episodes\.jsonl is damaged"),
         ("episodes.jsonl", b"1\n", r"episodes\.jsonl is damaged"),
-        ("environment.json", b"[]", r"environment\.json is not what daband writes"),
+        ("environment.json", b"[]", r"environment\.json was not written by daband"),
     ],
 )
 def test_a_damaged_file_is_named(images, tmp_path, name, content, message):

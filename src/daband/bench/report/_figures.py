@@ -106,5 +106,6 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
 
 
 def _figure(height: float) -> tuple[Figure, Any]:
+    """Return an empty figure with its axes."""
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     return figure, figure.subplots()

@@ -86,7 +86,7 @@ class MethodSummary:
     rounds: int
     seconds: float
     #: How often each arm was chosen in the target, as fractions over contexts and seeds; empty if not counted.
-    arm_shares: tuple[float, ...]
+    arm_fractions: tuple[float, ...]
 
     @property
     def key(self) -> Key:
@@ -130,12 +130,13 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
         seeds = tuple(record["seed"] for record in group)
         metric = metric_of([record for record in records if record["pair"] == pair])
         seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
-        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_shares": _arm_shares(group)}
+        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_fractions": _arm_fractions(group)}
         rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **budget))
     return rows
 
 
-def _arm_shares(group: Sequence[Record]) -> tuple[float, ...]:
+def _arm_fractions(group: Sequence[Record]) -> tuple[float, ...]:
+    """Return how often each arm was chosen in the target, as fractions; empty if it was not counted."""
     counted = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
     if not counted or len({len(counts) for counts in counted}) > 1:
         return ()
@@ -177,7 +178,7 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
     for record in runs:
         if record[metric.field] is not None:
             by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
-    return {seed: float(np.mean(list(of.values()))) for seed, of in by_seed.items() if of.keys() == pairs}
+    return {seed: float(np.mean(list(scores.values()))) for seed, scores in by_seed.items() if scores.keys() == pairs}
 
 
 def verdict(records: Sequence[Record]) -> MethodComparison | None:

@@ -71,8 +71,11 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
 
 
 def _figure_bytes(figure: Figure, ending: str) -> bytes:
+    """Return a figure as the content of a file."""
     content = io.BytesIO()
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]  # equal runs, equal files
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[
+        ending
+    ]  # without dates, so that equal runs give equal files
     figure.savefig(content, format=ending, dpi=200, metadata=metadata)
     return content.getvalue()
 
@@ -84,23 +87,27 @@ def assemble(folder: Path, *, pair: str | None = None) -> dict[str, Any]:
     if pair is not None and pair not in pairs:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
     families = group_by(runs, lambda run: summaries.pair_family(run.record["pair"]))
-    answers = {family: _answer([run.record for run in of], family) for family, of in families.items()}
+    descriptions = {
+        family: _describe_result([run.record for run in family_runs], family)
+        for family, family_runs in families.items()
+    }
     parts = sections.assessment_sections(runs)
-    for family, of in families.items():
-        detailed = pair if pair is not None and summaries.pair_family(pair) == family else of[0].record["pair"]
-        text = [" ".join(answers[family])] if len(families) > 1 else []
-        parts += [Section(family, text, level=2), *_data_set(family, of, detailed)]
+    for family, family_runs in families.items():
+        detailed = pair if pair is not None and summaries.pair_family(pair) == family else family_runs[0].record["pair"]
+        text = [" ".join(descriptions[family])] if len(families) > 1 else []
+        parts += [Section(family, text, level=2), *_data_set_sections(family, family_runs, detailed)]
     parts += [*sections.warning_sections(runs), sections.setup_section(runs)]
-    detail = next(iter(answers.values()))[1] if len(families) == 1 else ""
+    detail = next(iter(descriptions.values()))[1] if len(families) == 1 else ""
     return {
         "title": f"daband: {', '.join(families)}",
-        "headline": " ".join(headline for headline, _ in answers.values()),
+        "headline": " ".join(headline for headline, _ in descriptions.values()),
         "lead": f"{detail} {_lead([run.record for run in runs])}".strip(),
         "sections": parts,
     }
 
 
-def _data_set(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Section]:
+def _data_set_sections(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Section]:
+    """Return the sections of a data set, with one pair in detail."""
     pairs = group_by(runs, lambda run: run.record["pair"])
     details = sections.detail_sections(detailed, _runs_to_show(pairs[detailed]))
     if len(pairs) == 1:
@@ -108,8 +115,8 @@ def _data_set(family: str, runs: Sequence[RunFiles], detailed: str) -> list[Sect
     compared = [run.record for run in runs if summaries.role_of(run.record) == "comparison"]
     tables = sections.pairs_tables(family, compared)
     parts = [Section("All pairs", tables=tables)] if tables else []
-    for name, of_pair in pairs.items():
-        for section in sections.result_sections(name, of_pair):
+    for name, pair_runs in pairs.items():
+        for section in sections.result_sections(name, pair_runs):
             parts.append(replace(section, title=f"{name}: {section.title}", drawings=(), folded=True))
     return [*parts, *(replace(section, title=f"{section.title}: {detailed}") for section in details)]
 
@@ -124,7 +131,7 @@ def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
     return [run for run in runs if run.key in best]
 
 
-def _answer(records: Sequence[Record], family: str) -> tuple[str, str]:
+def _describe_result(records: Sequence[Record], family: str) -> tuple[str, str]:
     """Return the result of one data set as a headline and its qualification."""
     if not summaries.labelled(records):
         methods = len({summaries.key_of(record) for record in records})
@@ -134,7 +141,7 @@ def _answer(records: Sequence[Record], family: str) -> tuple[str, str]:
     if result is None:
         return f"No method ran on every pair of {family}, so there is no winner yet.", ""
     chosen = "" if "comparison" in roles else " " + caption("chosen_in_the_target")
-    headline, detail = _comparison(family, result, len({record["pair"] for record in records}))
+    headline, detail = _describe_comparison(family, result, len({record["pair"] for record in records}))
     return headline, detail + chosen
 
 
@@ -147,19 +154,20 @@ def _lead(records: Sequence[Record]) -> str:
     return caption("lead", runs=len(records), seeds=seeds, budget=budget, rules=", ".join(rules))
 
 
-def _comparison(family: str, result: MethodComparison, pairs: int) -> tuple[str, str]:
+def _describe_comparison(family: str, result: MethodComparison, pairs: int) -> tuple[str, str]:
+    """Return the best method as a headline, and its difference to the rival."""
     digits, paired = result.metric.digits(result.mean.value), result.paired
-    words: dict[str, Any] = {
+    values: dict[str, Any] = {
         "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,
         "seeds": result.mean.seeds, "pairs": pairs, "score": f"{result.mean.value:,.{digits}f}",
     }  # fmt: skip
     if paired is None or result.rival is None:
-        return caption("winner", **words), ""
+        return caption("winner", **values), ""
     equal = abs(paired.difference) < 0.5 * 10.0**-digits
     clear = "equal" if equal else "clear" if paired.low > 0 else "not clear"
-    words |= {
+    values |= {
         "kind": "one seed" if math.isnan(paired.low) else clear, "rival": label(*result.rival), "paired": paired.n,
         "ahead": f"{paired.difference:,.{digits}f}",
         "between": f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}",
     }  # fmt: skip
-    return caption("winner", **words), caption("winner_detail", **words)
+    return caption("winner", **values), caption("winner_detail", **values)

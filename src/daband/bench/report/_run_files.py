@@ -53,15 +53,15 @@ class RunFiles:
 
     def json(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file of the run; empty if there is none."""
-        path = self._existing(name)
+        path = self._existing_path(name)
         content = {} if path is None else read_json(path)
         if not isinstance(content, dict):
-            raise DataError(f"{path} is not what daband writes: a JSON object was expected")
+            raise DataError(f"{path} was not written by daband: a JSON object was expected")
         return content
 
     def episodes(self) -> list[dict[str, Any]]:
         """Return a record per episode; empty if the folder is missing."""
-        path = self._existing("episodes.jsonl")
+        path = self._existing_path("episodes.jsonl")
         if path is None:
             return []
         try:
@@ -75,25 +75,26 @@ class RunFiles:
 
     def regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
         """Return rounds and cumulative regret, thinned, in the source or in the continued target; None if unknown."""
-        path = self._existing("rounds.npz" if where == "source" else "continued/rounds.npz")
-        if where == "target" and self._existing("continued/done") is None:
+        path = self._existing_path("rounds.npz" if where == "source" else "continued/rounds.npz")
+        if where == "target" and self._existing_path("continued/done") is None:
             return None
         regret = None if path is None else read_npz(path, ("regret",)).get("regret")
         if regret is None or not len(regret) or not np.isfinite(regret).all():
             return None
-        at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
-        return at + 1, np.cumsum(regret)[at]
+        indices = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
+        return indices + 1, np.cumsum(regret)[indices]
 
     def continued(self) -> Record:
         """Return the record of the run's continuation in the target; empty if there is none."""
-        return self.json("continued/result.json") if self._existing("continued/done") else {}
+        return self.json("continued/result.json") if self._existing_path("continued/done") else {}
 
     def assessment(self) -> Assessment | None:
         """Return the assessment that ``daband assess`` wrote, or None."""
-        path = self._existing("assessment.json")
+        path = self._existing_path("assessment.json")
         return None if path is None else read_assessment(path)
 
-    def _existing(self, name: str) -> Path | None:
+    def _existing_path(self, name: str) -> Path | None:
+        """Return the path of a file of the run, or None if it does not exist."""
         path = None if self.path is None else self.path / name
         return path if path is not None and path.exists() else None
 
@@ -117,17 +118,18 @@ def read_records(folder: str | Path) -> list[Record]:
     if path.is_file() and not (folder / "done").exists():
         records = read_json(path)
         if isinstance(records, list) and not records:
-            raise DataError(f"{path} holds no finished run yet")
-        return _check(records, path)
+            raise DataError(f"{path} has no finished run yet")
+        return _check_records(records, path)
     done = [folder / "done"] if (folder / "done").exists() else sorted(folder.glob("*/done"))
     if not done:
         raise DataError(
             f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
         )
-    return _check([read_json(mark.with_name("result.json")) for mark in done], folder)
+    return _check_records([read_json(mark.with_name("result.json")) for mark in done], folder)
 
 
-def _check(records: Any, path: Path) -> list[Record]:
+def _check_records(records: Any, path: Path) -> list[Record]:
+    """Return records. Raise an error if a field is missing."""
     if not isinstance(records, list) or not all(
         isinstance(record, dict) and all(name in record for name in _REQUIRED) for record in records
     ):
@@ -151,14 +153,15 @@ def frame(folders: Folders) -> pl.DataFrame:
     Args:
         folders: a run's folder, a folder of runs, or several of either.
     """
-    return _table([{**run.record, "run_folder": run.path and str(run.path)} for run in _runs(folders)])
+    return _table([{**run.record, "run_folder": run.path and str(run.path)} for run in _load_all(folders)])
 
 
-def _runs(folders: Folders) -> list[RunFiles]:
-    several = [folders] if isinstance(folders, str | Path) else list(folders)
-    if not several:
-        raise InvalidInput("folders is empty; give at least one run's folder or folder of runs")
-    return [run for folder in several for run in load_runs(folder)]
+def _load_all(folders: Folders) -> list[RunFiles]:
+    """Return the runs of one or several folders."""
+    folder_list = [folders] if isinstance(folders, str | Path) else list(folders)
+    if not folder_list:
+        raise InvalidInput("folders must have at least one run's folder or folder of runs")
+    return [run for folder in folder_list for run in load_runs(folder)]
 
 
 def _table(rows: list[dict[str, Any]]) -> pl.DataFrame:

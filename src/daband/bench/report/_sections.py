@@ -220,7 +220,7 @@ def _unlabelled_tables(pair: str, rows: Sequence[MethodSummary], records: Record
     }
     tables = [Table.of_columns(f"{slug(pair)}-methods", caption("unlabelled", pair=pair, logged=logged), columns)]
     classes = _class_names(records)
-    counted = {label(*row.key): row.arm_shares for row in rows if len(row.arm_shares) == len(classes) > 0}
+    counted = {label(*row.key): row.arm_fractions for row in rows if len(row.arm_fractions) == len(classes) > 0}
     if counted:
         chosen = {name: [f"{fraction:.3f}" for fraction in fractions] for name, fractions in counted.items()}
         about = caption("arms", pair=pair)
