@@ -41,10 +41,8 @@ from daband.trust._questions import Evidence, Questions
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _COMPONENTS = 64
-#: For vectors of at least this many numbers trees are no candidates. Policies that project take this many components.
+#: Vectors of at least this many numbers are projected on this many principal components, and trees are not candidates.
 _MIN_WIDE = 512
-#: Maximum numbers of a vector that a mixture takes as they are. On 1,280 features a projection saved little time.
-_MAX_UNPROJECTED = 2048
 _IMAGE_DIMENSIONS = 3
 
 
@@ -88,9 +86,9 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user did
       not state the shift, there are also LinUCB and the mixture with each domain's own statistics, and DABand with
       alignment. Only target rewards can show which assumption holds.
-    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture; above 2,048 numbers the mixture takes 512
-      principal components. If the source has labels and the shift may be one of style, as for features of a pretrained
-      network, self-training replaces the mixture; it takes seconds.
+    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture on 512 principal components. If the source
+      has labels and the shift may be one of style, as for features of a pretrained network, self-training replaces the
+      mixture; it takes seconds.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains significantly in the
@@ -133,8 +131,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if wide:
-        method = "mixture" if math.prod(pair.context_shape) <= _MAX_UNPROJECTED else f"mixture{_PCA_SUFFIX}"
-        return [*candidates, Candidate("mixture", method, {"recipe": recipe}, _MIN_WIDE, preferred=True)]
+        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _MIN_WIDE, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
