@@ -150,10 +150,10 @@ _MAX_SCRATCH_BYTES = 1 << 25
 
 def thread_scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
     """Return an uninitialised array of this thread, valid until the thread requests another of this name."""
-    size, kind = math.prod(shape), np.dtype(dtype)
+    size, data_type = math.prod(shape), np.dtype(dtype)
     flat: AnyArray | None = getattr(_LOCAL, name, None)
-    if flat is None or flat.size < size or flat.dtype != kind:
-        flat = np.empty(size, kind)
+    if flat is None or flat.size < size or flat.dtype != data_type:
+        flat = np.empty(size, data_type)
         if flat.nbytes <= _MAX_SCRATCH_BYTES:
             setattr(_LOCAL, name, flat)
     return flat[:size].reshape(shape)
@@ -214,9 +214,9 @@ def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
     if rewards.size == 1 and abs(rewards.item()) <= MAX_REWARD:  # a loop of single rounds needs no reductions
         return rewards
-    wrong = ~(np.abs(rewards) <= MAX_REWARD)  # NaN is outside every bound
-    if wrong.any():
-        row = int(np.argwhere(wrong)[0, 0])
+    is_invalid = ~(np.abs(rewards) <= MAX_REWARD)  # NaN is outside every bound
+    if is_invalid.any():
+        row = int(np.argwhere(is_invalid)[0, 0])
         raise InvalidInput(
             f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row {row}; drop "
             "rounds without a reward"
@@ -231,8 +231,8 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
     array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)
     if array.shape != (n,):
         raise InvalidInput(f"weights must have shape ({n},), got {array.shape}")
-    wrong = ~((array >= 0.0) & (array <= MAX_WEIGHT))
-    if wrong.any():
-        row = int(np.argmax(wrong))
+    is_invalid = ~((array >= 0.0) & (array <= MAX_WEIGHT))
+    if is_invalid.any():
+        row = int(np.argmax(is_invalid))
         raise InvalidInput(f"weights must be in [0, {MAX_WEIGHT:g}], row {row} has {array[row]:g}")
     return array

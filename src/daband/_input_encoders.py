@@ -39,7 +39,7 @@ _PROGRESS_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Pixels:
-    """The preprocessing of an image file to the input of an encoder, (3, crop, crop).
+    """The preprocessing that converts an image file to the input of an encoder, (3, crop, crop).
 
     The shorter side is resized to ``resize``, or both sides if ``squash``. Then the centre is cropped, and pixels in
     [0, 1] are standardised by the channels' ``mean`` and ``deviation``.
@@ -217,8 +217,8 @@ class InputEncoder:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of everything that determines the features."""
-        rest = json.dumps([{**self.state(), "name": None}, self.tokenizer], sort_keys=True)
-        return hashlib.sha256(self.program.content + rest.encode()).hexdigest()[:32]
+        settings = json.dumps([{**self.state(), "name": None}, self.tokenizer], sort_keys=True)
+        return hashlib.sha256(self.program.content + settings.encode()).hexdigest()[:32]
 
     @property
     def _cache_path(self) -> Path:
@@ -279,13 +279,13 @@ def _hash(content: bytes) -> bytes:
 
 
 def token_arrays(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
-    """Return the inputs (n, length) of a text encoder by name."""
+    """Return the inputs of a text encoder by name, (n, length) each, with texts padded to the same length."""
     encoded = tokenizer.encode_batch(list(texts))
     return {name: np.array([getattr(text, field) for text in encoded], np.int64) for name, field in TOKEN_PARTS.items()}
 
 
 def _show_progress(name: str, done: int, total: int, started: float) -> None:
-    """Write a line to a terminal if encoding takes long."""
+    """Show a progress bar on a terminal, after the first two seconds. ``started`` is a time of ``time.monotonic``."""
     seconds = time.monotonic() - started
     if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
         return
@@ -302,10 +302,10 @@ encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = 
 def input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
     """Return the encoder for the argument ``encoder`` of a reader.
 
-    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path: of a module
-    that ``torch.save`` wrote, of an ONNX file, or of a folder with model.onnx and tokenizer.json. ``framing`` has the
-    two sizes in pixels to which images are resized and then cropped, for a module or an ONNX file; a named model has
-    its own.
+    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path. The path is a
+    module written by ``torch.save``, an ONNX file, or a folder with model.onnx and tokenizer.json. ``framing`` has the
+    sizes in pixels to which images are resized and then cropped, for a module or an ONNX file. Named models have their
+    own sizes.
     """
     if isinstance(encoder, InputEncoder):
         return encoder

@@ -1,4 +1,4 @@
-"""Methods by their command-line names: a registered policy, optionally on principal components ("linucb-p")."""
+"""Build methods from their command-line names: the name of a policy, or with "-p" the policy after PCA ("linucb-p")."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMAGE_SHAPE, _VECTOR_SHAPE = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
-    """Return every method: each policy, and each policy that uses contexts after PCA."""
+    """Return the names of all methods, sorted: every policy, and with "-p" every policy that uses contexts."""
     names = policies.names()
     reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in WITHOUT_CONTEXTS]
     return sorted([*names, *reduced])
@@ -83,12 +83,12 @@ def check_recipe(recipe: Any) -> None:
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
-    """Return the policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` take precedence."""
+    """Return the policy of a method for a pair. Arguments not in ``settings`` come from ``Policy.for_pair``."""
     arguments = policy_arguments(checked_method(method), settings)
-    kind = policy_class(method)
+    cls = policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = default_transform(kind, pair, components=components)
-    return kind.for_pair(pair, seed=seed, **arguments)
+        arguments["transform"] = default_transform(cls, pair, components=components)
+    return cls.for_pair(pair, seed=seed, **arguments)
 
 
 def policy_class(method: str) -> type[Policy]:

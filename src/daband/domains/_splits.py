@@ -21,7 +21,7 @@ _BLOCK = 4096
 
 
 def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
-    """Return indices (m,) for training and indices (n - m,) for evaluation, half of every class each.
+    """Split every class in two halves. Return indices (m,) for training and indices (n - m,) for evaluation.
 
     Args:
         labels: the class of every context, (n,).
@@ -30,26 +30,28 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    keys = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    group_ids = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     training: list[IntArray] = []
     held_out: list[IntArray] = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        members = [rows[keys[rows] == key] for key in generator.permutation(np.unique(keys[rows]))]
+        groups_of_class = [
+            rows[group_ids[rows] == group_id] for group_id in generator.permutation(np.unique(group_ids[rows]))
+        ]
         sides: tuple[list[IntArray], list[IntArray]] = ([], [])
         counts = [0, 0]
-        for member in members:  # each group to the side that has fewer so far
+        for group_rows in groups_of_class:  # each group goes to the side that has fewer rows so far
             side = 0 if counts[0] <= counts[1] else 1
-            sides[side].append(member)
-            counts[side] += len(member)
+            sides[side].append(group_rows)
+            counts[side] += len(group_rows)
         training += sides[0]
         held_out += sides[1]
-    # Shuffled, because files are listed class by class: an index must not reveal the class, on either side.
+    # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the class.
     return _shuffle(generator, training), _shuffle(generator, held_out)
 
 
 def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tuple[IntArray, IntArray]:
-    """Return indices (n - m,) for training and indices (m,) held out, about the fraction ``fraction`` of every class.
+    """Hold out about ``fraction`` of every class. Return indices (n - m,) for training and held-out indices (m,).
 
     The only example of a class is never held out. Both arrays are sorted.
 
@@ -60,16 +62,16 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
     """
     fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-    classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, class_indices, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled = generator.permutation(len(labels))
-    repeated = shuffled[sizes[class_of[shuffled]] > 1]
-    by_class = repeated[np.argsort(labels[repeated], kind="stable")]
-    # Rows are sorted by class, and every (1 / fraction)-th is held out. So the fraction holds in each class, up to a
-    # row.
-    counted = np.floor(np.arange(len(by_class) + 1) * fraction + 0.5)
+    splittable = shuffled[sizes[class_indices[shuffled]] > 1]
+    sorted_by_class = splittable[np.argsort(labels[splittable], kind="stable")]
+    # Rows are sorted by class, and every (1 / fraction)-th row is held out, so every class loses this fraction, up to
+    # one row.
+    cumulative_counts = np.floor(np.arange(len(sorted_by_class) + 1) * fraction + 0.5)
     held_out = np.zeros(len(labels), np.bool_)
-    held_out[by_class[np.diff(counted) > 0]] = True
-    for label in classes[np.bincount(class_of[held_out], minlength=len(classes)) == sizes]:
+    held_out[sorted_by_class[np.diff(cumulative_counts) > 0]] = True
+    for label in classes[np.bincount(class_indices[held_out], minlength=len(classes)) == sizes]:
         held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 

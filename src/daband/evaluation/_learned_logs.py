@@ -1,7 +1,7 @@
 """Reject logs that a policy has learned, because its estimated value on them is too high.
 
-A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate from these rounds is
-therefore biased upwards.
+A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate of its value from these
+rounds is therefore biased upwards, and ``evaluate_log`` rejects them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_unlearned(policy: Any, log: ParquetLog, id_column: str | None) -> None
 
 
 def check_unlearned_ids(policy: Any, ids: Any, n: int) -> None:
-    """Raise if the policy has learned rounds with these ids, one for each of ``n`` rounds."""
+    """Raise an error if the policy has learned a round with one of these ids, one id for each of ``n`` rounds."""
     if isinstance(policy, Policy):
         _raise_if_learned(sum(name in policy._ids for name in policy._ids.check(ids, n)), n)
 

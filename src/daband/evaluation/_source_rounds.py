@@ -1,4 +1,4 @@
-"""Read source rounds in any form, with the reward of every arm or with the logged arms."""
+"""Read source rounds with rewards, from evaluation domains, reward domains and logs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
 
-#: Number of consecutive rows that are read at a time from a domain in its own order.
+#: The number of adjacent rows that are read at once.
 _BLOCK = 50
 
 
-def in_domains(
-    act: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
+def apply_by_source(
+    function: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
 ) -> list[AnyArray]:
-    """Return the arrays of ``act(contexts, domain)``, with a row per context, called for each source separately.
+    """Call ``function(contexts, source_name)`` for the contexts of each source. Return its arrays in the given order.
 
-    ``origin`` (n,) has the name of the source of each context; None if there is only one.
+    ``origin`` (N,) has the source name of each context; None if there is one source. ``function`` returns arrays with a
+    row per context.
     """
     if origin is None:
-        return list(act(contexts, "source"))
-    rows_of = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
-    order = np.argsort(np.concatenate(list(rows_of.values())))
-    parts = [act(contexts[rows], name) for name, rows in rows_of.items()]
-    return [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)]
+        return list(function(contexts, "source"))
+    rows_by_source = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
+    order = np.argsort(np.concatenate(list(rows_by_source.values())))
+    parts = [function(contexts[rows], name) for name, rows in rows_by_source.items()]
+    return [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
 
 
-def positions_of(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
-    """Return the indices of the contexts that ``rewarded_rounds`` returns for the first ``n`` rounds."""
+def round_indices(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
+    """Return the index in the domain of each of the first ``n`` contexts of ``rewarded_rounds``."""
     if isinstance(domain, Contexts):
         return domain.order(0, n, seed=seed)
-    positions = np.concatenate([np.arange(*block) for block in _blocks(len(domain), n)])
-    return positions[np.random.default_rng(seed).permutation(len(positions))]
+    indices = np.concatenate([np.arange(*block) for block in _blocks(len(domain), n)])
+    return indices[np.random.default_rng(seed).permutation(len(indices))]
 
 
 def rewarded_rounds(
     domain: EvaluationDomain | RewardDomain | LoggedDomain, start: int, stop: int, *, seed: int
 ) -> tuple[AnyArray, FloatArray | LoggedRounds]:
-    """Return the contexts of these rounds, and the reward of every arm (N, K) or the logged rounds."""
+    """Return the contexts of rounds ``start`` to ``stop - 1``, and their rewards.
+
+    Rewards are an array (N, K) with the reward of every arm, or for a log its ``LoggedRounds``.
+    """
     if isinstance(domain, LoggedDomain):
         log = domain.rounds(start, stop, seed=seed)
         return log.contexts, log
@@ -63,7 +67,7 @@ def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArra
 
 
 def _blocks(total: int, n: int) -> list[tuple[int, int]]:
-    """Return the row ranges to read, so that ``n`` of ``total`` rows are evenly spaced over all of them."""
+    """Return row ranges (start, stop) with about ``n`` rows, evenly spaced over ``total`` rows."""
     if n == total:
         return [(0, total)]
     count = math.ceil(n / _BLOCK)

@@ -60,32 +60,33 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray | None, z: FloatArray) -
 def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
     """Return variances (B, heads) in single precision, or None if they may be inaccurate.
 
-    They are |R'z|^2 with A^-1 = R R', R lower triangular. The norm of a row of R is the square root of A^-1's diagonal.
-    Rounding one factor of |R'| |z| changes its norm, the bonus, by at most the rounding unit times |z| times these
-    norms; up to 1e-4 is accepted. This estimates the total error and is not a bound: d products are summed. Their
-    errors mostly cancel (measured: a twentieth of the estimate); without cancellation they would be about 1.5 d times
-    the estimate.
+    A variance is |R'z|^2 with A^-1 = R R' and R lower triangular. The norm of row i of R is the square root of the i-th
+    diagonal element of A^-1. The estimated rounding error of a bonus |R'z| is the rounding unit times the sum over i of
+    |z_i| times this norm; at most 1e-4 is accepted. It is an estimate and not a bound, because d products are summed.
+    Their errors mostly cancel: the measured error is a twentieth of the estimate. Without cancellation it would be
+    about 1.5 d times the estimate.
     """
     max_features = np.abs(z).max(axis=0)
     max_deviation = float((max_features @ np.sqrt(np.abs(inverse.diagonal(axis1=1, axis2=2)).T)).max())
     if not np.finfo(np.float32).eps / 2 * max_deviation <= _MAX_ROUNDING_ERROR:
         return None
     try:
-        root = np.linalg.cholesky(inverse).astype(np.float32)
+        factor = np.linalg.cholesky(inverse).astype(np.float32)
     except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
         return None
     heads, dim, _ = inverse.shape
     # Blocks of columns skip most of the zeros. One product covers the columns of all heads side by side.
     columns = max(16, dim // 4)
     blocks = [
-        (at, root[:, at:, at : at + columns].transpose(1, 0, 2).reshape(dim - at, -1)) for at in range(0, dim, columns)
+        (first, factor[:, first:, first : first + columns].transpose(1, 0, 2).reshape(dim - first, -1))
+        for first in range(0, dim, columns)
     ]
     variance = np.zeros((len(z), heads))
     rows = max(64, 2 * _BLOCK_NUMBERS // (heads * columns))
     for start in range(0, len(z), rows):
         part = z[start : start + rows].astype(np.float32)
-        for at, block in blocks:
-            products = (part[:, at:] @ block).reshape(len(part), heads, -1)
+        for first, block in blocks:
+            products = (part[:, first:] @ block).reshape(len(part), heads, -1)
             variance[start : start + rows] += np.einsum("nhd,nhd->nh", products, products)
     return variance
 
@@ -93,16 +94,17 @@ def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
 def mixed_scores(
     scores: Sequence[tuple[FloatArray, FloatArray]], weights: Sequence[float], bonus_weights: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted mean of several predictions, each of means and bonuses (B, K).
+    """Return the weighted mean of several predictions, as means and bonuses (B, K). Each prediction has both.
 
-    The error of a mean is at most the mean of the errors, so the same mean of the bonuses is a valid bonus.
+    The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of the bonuses is a
+    valid bonus.
     """
     if len(scores) == 1:
         return scores[0]
     mean, bonus = weights[0] * scores[0][0], bonus_weights[0] * scores[0][1]
-    for (own_mean, own_bonus), weight, bonus_weight in zip(scores[1:], weights[1:], bonus_weights[1:], strict=True):
-        mean += weight * own_mean
-        bonus += bonus_weight * own_bonus
+    for (other_mean, other_bonus), weight, bonus_weight in zip(scores[1:], weights[1:], bonus_weights[1:], strict=True):
+        mean += weight * other_mean
+        bonus += bonus_weight * other_bonus
     return mean, bonus
 
 
@@ -241,9 +243,11 @@ _MAX_SEQUENTIAL_DIM = 96
 
 
 class Episode(NamedTuple):
-    """The predictions for the rounds of an episode before the first one: see ``_kernels_numba.play_episode``."""
+    """The predictions for all rounds of an episode before its first round; see ``_kernels_numba.play_episode``."""
 
+    #: Products of contexts and inverses, (heads, B, d).
     products: FloatArray
+    #: Contexts (B, d).
     contexts: FloatArray
     direct: bool
     #: Predictions (2, B, heads) of rewards and of ones.
@@ -306,16 +310,16 @@ class PrimalRidge:
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
-        for name, more in self._heads_without_rounds(n).items():
-            setattr(self, name, np.concatenate([getattr(self, name), more]))
+        for name, new_heads in self._heads_without_rounds(n).items():
+            setattr(self, name, np.concatenate([getattr(self, name), new_heads]))
 
     def add_dimensions(self, n: int) -> None:
         """Append ``n`` features that were 0 in every learned round."""
         self.dim += n
-        for name, more in self._heads_without_rounds(self.n_heads).items():
+        for name, larger in self._heads_without_rounds(self.n_heads).items():
             array = getattr(self, name)
-            more[tuple(map(slice, array.shape))] = array
-            setattr(self, name, more)
+            larger[tuple(map(slice, array.shape))] = array
+            setattr(self, name, larger)
         self.refresh_after = max(1024, 16 * self.dim)
 
     def gram(self, head: int) -> FloatArray:
@@ -332,9 +336,9 @@ class PrimalRidge:
 
         Without ``bonuses``, variances are 0.
         """
-        is_usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        is_double = contexts.dtype == np.float64 and contexts.flags.c_contiguous
         inverse = self.inverse if bonuses else None
-        z = contexts if is_usual else unit_scale(contexts)
+        z = contexts if is_double else unit_scale(contexts)
         mean, variance = ridge_scores(self.coefficients(centre), inverse, z)
         return mean + centre if centre else mean, variance
 
@@ -408,13 +412,13 @@ class PrimalRidge:
         """Update one head by Woodbury's identity, or invert A if that is cheaper or more accurate."""
         inverse = self.inverse[head]
         if 2 * len(z) < self.dim:
-            u = z @ inverse
-            inner = np.eye(len(z)) + u @ z.T
+            products = z @ inverse
+            inner = np.eye(len(z)) + products @ z.T
             if inner.diagonal().max() <= _LARGE_VARIANCE:
-                whiten = np.linalg.inv(np.linalg.cholesky(inner))
-                root = whiten @ u
-                self.theta[head] += (whiten @ (targets - z @ self.theta[head].T)).T @ root
-                inverse -= root.T @ root  # a matrix times its own transpose: exactly symmetric
+                inverse_factor = np.linalg.inv(np.linalg.cholesky(inner))
+                scaled_products = inverse_factor @ products
+                self.theta[head] += (inverse_factor @ (targets - z @ self.theta[head].T)).T @ scaled_products
+                inverse -= scaled_products.T @ scaled_products  # a matrix times its own transpose: exactly symmetric
                 self._record(head, z, targets)
                 return
         self._sum_and_invert(head, z, targets)
@@ -447,8 +451,8 @@ class PrimalRidge:
         self._sum(head, z, targets)
         if not self._invert(head):
             # The rows are already in A, so rank-one updates are applied to a copy of the statistics.
-            scratch = tuple(array.copy() for array in self._arrays()[2:])
-            kernels.learn_rounds((self.inverse, self.theta, *scratch), z, np.full(len(z), head), targets, np.inf)
+            copies = tuple(array.copy() for array in self._arrays()[2:])
+            kernels.learn_rounds((self.inverse, self.theta, *copies), z, np.full(len(z), head), targets, np.inf)
 
     def _invert(self, head: int) -> bool:
         """Compute A^-1 and theta from A and return True, or return False and change nothing if that is less accurate.

@@ -12,7 +12,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray, Mask, unit_scale
 _MIN_PROPENSITY = 0.01
 #: The number of folds in which rounds are held out.
 _FOLDS = 5
-#: Steps in which weights of arms are fitted.
+#: The number of iterations that fit the weights of arms.
 _STEPS = 100
 
 
@@ -31,8 +31,8 @@ def estimate_propensities(
         weights = np.where(counts > 0, 1.0, 0.0)
         for _ in range(_STEPS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
             weights = np.where(counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0)
-        chances = weights[arms] / (offered @ weights)
-        return np.clip(chances, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
+        probabilities = weights[arms] / (offered @ weights)
+        return np.clip(probabilities, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
@@ -54,7 +54,7 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
-        table = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
+        probabilities = cross_val_predict(model, features, arms, cv=folds, method="predict_proba")
     columns = np.unique(arms, return_inverse=True)[1]
-    predicted: FloatArray = table[np.arange(len(arms)), columns]
+    predicted: FloatArray = probabilities[np.arange(len(arms)), columns]
     return np.clip(predicted, _MIN_PROPENSITY, 1.0)

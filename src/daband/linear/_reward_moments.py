@@ -19,7 +19,7 @@ class RewardMoments:
     """The weighted count, mean and variance of rewards, and the smallest and largest reward.
 
     Args:
-        standardise: if False, the prior mean is 0 and the unit is 1, whatever the rewards.
+        standardise: if False, the prior mean is always 0 and the unit is always 1.
 
     >>> from daband.linear._reward_moments import RewardMoments
     >>> import numpy as np

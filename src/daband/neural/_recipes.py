@@ -72,9 +72,9 @@ def resolve_recipe(
     A mapping with every group of a recipe is that recipe. Any other mapping is a change (``Recipe.changed``) of the
     recipe that it names under ``base``, by default "default". None means "default".
 
-    ``default`` and ``small`` follow ``shift``, by default the one for the context's shape. The changes of a mapping are
-    applied after that. ``standardised`` contexts are not normalised again. With ``source_only`` a name, and the
-    ``base`` of a change, mean that recipe without target terms. A full recipe is used without a change.
+    ``default`` and ``small`` are adjusted to ``shift``, by default ``default_shift(context_shape)``, before the changes
+    of a mapping are applied. ``standardised`` contexts are not normalised again. With ``source_only``, target terms are
+    removed from a named recipe, also if it is the ``base`` of a change. A full recipe is used as it is.
     """
     if isinstance(recipe, Recipe):
         resolved = recipe

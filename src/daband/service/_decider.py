@@ -1,4 +1,4 @@
-"""Convert the JSON of a request to events of the log: check it, and decide by the model."""
+"""Check the JSON of a request, decide with the deployed policy, and return the events for the log."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Decider:
         return [arm for name, arm in new.items() if catalogue is not None and name not in catalogue.index]
 
     def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the events of a request for the log, the warnings on each row, and rankings of arms."""
+        """Return the events of a request for the log, and the warnings and the ranking of arms of each event."""
         model, settings = self.model, self._settings
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control)

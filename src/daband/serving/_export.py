@@ -1,4 +1,4 @@
-"""Write a trained policy to one file that decides, without its training data (``daband.export``)."""
+"""``export``: write a trained policy, without its training data, to one file from which it can be deployed."""
 
 from __future__ import annotations
 
@@ -128,10 +128,13 @@ def export(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = build_deployed(frozen, _through_json(header), ranges=ranges, reference=None)
     if contexts is not None:
-        counted = build_reference(deployed, contexts)
-        if counted is not None:
-            header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
-            parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
+        reference_counts = build_reference(deployed, contexts)
+        if reference_counts is not None:
+            header["reference"] = {
+                "names": list(reference_counts.names),
+                "contexts": int(reference_counts.counts[0].sum()),
+            }
+            parts = {"edges": reference_counts.edges, "counts": reference_counts.counts, "arms": reference_counts.arms}
             arrays.update({f"reference/{name}": array for name, array in parts.items()})
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:

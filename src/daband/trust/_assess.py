@@ -15,7 +15,7 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, L
 from daband.domains._mixtures import origins
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation._source_rounds import in_domains, positions_of, rewarded_rounds
+from daband.evaluation._source_rounds import apply_by_source, rewarded_rounds, round_indices
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, prove_choices
 from daband.linear._catalogue import Catalogue
@@ -147,7 +147,7 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
         contexts = transformed_contexts(policy, contexts, domain)
         return [contexts if joint is policy else transformed_contexts(joint, contexts, domain)]
 
-    (features,) = in_domains(transform, rounds.contexts, rounds.origin)
+    (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
         arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n)
         rewards, weights = rounds.rewards(arms), np.ones(n)
@@ -180,7 +180,7 @@ class SourceRounds:
         """Read at most ``n`` rounds; of a log, at most the larger of ``n`` and 20,000."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
-        origin = origins(source, positions_of(source, n, seed)) if len(source.by_name) > 1 else None
+        origin = origins(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origin, None)
         shared = contexts.ndim > 1 + len(source.context_shape)
@@ -188,7 +188,7 @@ class SourceRounds:
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
-        arms, means = in_domains(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
+        arms, means = apply_by_source(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
             wrong = ~offered[np.arange(len(arms)), arms]
@@ -210,7 +210,7 @@ class SourceRounds:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
             return self.table[:, self.best_arm()] if self.logged is None else self.logged.rewards
-        (arms,) = in_domains(lambda rows, name: [incumbent.arms(rows, name)], self.contexts, self.origin)
+        (arms,) = apply_by_source(lambda rows, name: [incumbent.arms(rows, name)], self.contexts, self.origin)
         return self.rewards(arms)
 
 
@@ -354,7 +354,7 @@ def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> t
 
     n = MAX_CONTEXTS
     origin = None if rounds.origin is None else rounds.origin[:n]
-    source = project(in_domains(flat_features, rounds.contexts[:n], origin)[0])
+    source = project(apply_by_source(flat_features, rounds.contexts[:n], origin)[0])
     target = project(flat_features(sample.contexts[:n], "target")[0])
     return classifier_accuracy(source, target), outside_support(source[:_SUPPORT_CONTEXTS], target[:_SUPPORT_CONTEXTS])
 

@@ -37,7 +37,7 @@ from daband.trust._assessment import Assessment
 from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
 from daband.trust._questions import Evidence, Questions
 
-#: Methods whose name ends so are fitted on principal components.
+#: The suffix of methods that are fitted on principal components.
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _COMPONENTS = 64
@@ -99,24 +99,27 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
     """
     if quick:
-        every = default_candidates(pair, recipe="small")
-        default = next(candidate for candidate in every if candidate.preferred)
-        others = [candidate for candidate in every if candidate is not default]
+        all_candidates = default_candidates(pair, recipe="small")
+        default = next(candidate for candidate in all_candidates if candidate.preferred)
+        others = [candidate for candidate in all_candidates if candidate is not default]
         return [*others[:2], default]
-    image = len(pair.context_shape) == _IMAGE_DIMENSIONS
-    logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
-    by_features = [
+    is_image = len(pair.context_shape) == _IMAGE_DIMENSIONS
+    is_logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
+    feature_candidates = [
         Candidate("linucb", "linucb"),
-        Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not logged),
+        Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not is_logged),
     ]
-    if logged and not image:
+    if is_logged and not is_image:
         method = "log" if math.prod(pair.context_shape) <= MAX_DIMENSIONS else f"log{_PCA_SUFFIX}"
-        of_log = [Candidate("best arm", method, {"by_context": False}), Candidate("log", method, preferred=True)]
-        return of_log if pair.catalogue is None else [*of_log, *by_features]
-    if pair.catalogue is not None and not image:
-        return [Candidate("constant", "constant"), *by_features]
+        log_candidates = [
+            Candidate("best arm", method, {"by_context": False}),
+            Candidate("log", method, preferred=True),
+        ]
+        return log_candidates if pair.catalogue is None else [*log_candidates, *feature_candidates]
+    if pair.catalogue is not None and not is_image:
+        return [Candidate("constant", "constant"), *feature_candidates]
     candidates = [Candidate("constant", "constant")]
-    if image:
+    if is_image:
         candidates += [
             Candidate("linucb-p", "linucb-p"),
             Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
@@ -124,13 +127,13 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))
-    wide = math.prod(pair.context_shape) >= _MIN_WIDE
-    if wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
+    is_wide = math.prod(pair.context_shape) >= _MIN_WIDE
+    if is_wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
         candidates.append(Candidate("self-training", "self-training-p", components=_MIN_WIDE, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
-    if wide:
+    if is_wide:
         return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _MIN_WIDE, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
@@ -274,7 +277,7 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
-        first_answer=partial(_first_answer, pair, seed),
+        first_answer=partial(_first_result, pair, seed),
     )
     comparison = _Comparison.compare(pair, [policies[0] for policies in members], candidates, incumbent, seed)
     survey, chosen = None, comparison.preferred
@@ -350,8 +353,8 @@ class _Comparison:
             for choice, policy in zip(source_choices, trained, strict=True)
         ]
         if incumbent is None:  # the arm of the trained constant candidate, or the best arm on held-out rounds
-            constant = [choices[index] for index, candidate in enumerate(candidates) if _is_constant(candidate)]
-            arm = int(constant[0].source_arms[0]) if constant else rounds.best_arm()
+            constant_choices = [choices[index] for index, candidate in enumerate(candidates) if _is_constant(candidate)]
+            arm = int(constant_choices[0].source_arms[0]) if constant_choices else rounds.best_arm()
             if pair.catalogue is not None:
                 arm = rounds.best_arm(pair.catalogue)
             incumbent = constant_arm(arm, pair.class_names)
@@ -434,7 +437,7 @@ class _Comparison:
         return rows
 
 
-def _first_answer(pair: Pair, seed: int, name: str, policy: Policy) -> str:
+def _first_result(pair: Pair, seed: int, name: str, policy: Policy) -> str:
     """Return a sentence with the mean source reward of a trained candidate, or "" if it always chooses one arm."""
     assert pair.source_test is not None
     rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
@@ -446,7 +449,7 @@ def _first_answer(pair: Pair, seed: int, name: str, policy: Policy) -> str:
 
 
 def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain, seed: int) -> None:
-    """Let a policy learn the held-out rounds of a log after its assessment, because logged rewards are noisy."""
+    """Update a policy with the held-out rounds of a log after its assessment, because logged rewards are noisy."""
     if not isinstance(held_out, LoggedDomain):
         return
     for name, rounds in held_out.by_domain(0, min(len(held_out), MAX_STORED_ROUNDS), seed=seed):
@@ -457,21 +460,21 @@ def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain
 def _prefer_features(
     pair: Pair, trained: Sequence[Policy], preferred: int, seed: int
 ) -> tuple[int, LogEvidence | None]:
-    """Return the candidate to choose if target arms have no reward in a log, and the evidence for it.
+    """Return the index of the candidate to choose without target rewards, and the evidence on features or None.
 
-    This is the last candidate that uses arm features, instead of a ``LogPolicy``, which never chooses such arms. It
-    must gain significantly in the log, unless the log has no target arm at all.
+    A ``LogPolicy`` never chooses arms without rewards. If the target has such arms, the last candidate that uses arm
+    features is chosen instead. It must gain significantly in the log, unless the log has no target arm at all.
     """
     log_policy, catalogue = trained[preferred], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
         return preferred, None
-    rewarded = catalogue.offered[1] & (log_policy.counts > 0)
-    all_rewarded = (rewarded == catalogue.offered[1]).all()
+    rewarded_arms = catalogue.offered[1] & (log_policy.counts > 0)
+    all_rewarded = (rewarded_arms == catalogue.offered[1]).all()
     rounds = None if all_rewarded else SourceRounds.read(pair.source, _MAX_CONTEXTS, seed=seed)
     for index in reversed(range(len(trained))):
         evidence = None if rounds is None else prove_new_arms(trained[index], rounds)
         if evidence is not None:
-            return (index if evidence.personalises or not rewarded.any() else preferred), evidence
+            return (index if evidence.personalises or not rewarded_arms.any() else preferred), evidence
     return preferred, None
 
 
@@ -483,25 +486,25 @@ def _is_constant(candidate: Candidate) -> bool:
 def _log_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
     """Return a sentence with the evidence of a log for the chosen policy, or "" if there is none."""
     by_context = isinstance(policy, LogPolicy) and policy.by_context
-    rule = _log_sentence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
+    rule = _describe_log_evidence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
     if new_arms is None:
         return rule
-    gain = _gain(new_arms, pair.class_names, unit)
-    verb = "; target arms without any reward are not" if rule else "target arms without any reward are"
+    gain = _describe_gain(new_arms, pair.class_names, unit)
+    clause = "; target arms without any reward are not" if rule else "target arms without any reward are"
     return (
-        f"{rule}{verb} chosen by their features: with a fifth of the arms left out, choosing by "
+        f"{rule}{clause} chosen by their features: with a fifth of the arms left out, choosing by "
         f"arm features gains {gain}{'' if new_arms.personalises else ', which is not proven'}"
     )
 
 
-def _gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
-    """Return a gain with its error, in the unit of the rewards."""
+def _describe_gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+    """Return a gain with its standard error, in the unit of the rewards, as text."""
     digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
     gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
     return f"{gain} over {constant_arm(evidence.arm, arm_names).name}"
 
 
-def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
+def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
     constant_policy = constant_arm(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
@@ -509,13 +512,13 @@ def _log_sentence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) ->
     if evidence.error == 0.0:
         return f"choosing by context always gives the same arm: {constant_policy} is chosen"
     chosen = "arms are chosen by context" if evidence.personalises else f"{constant_policy} is chosen"
-    return f"personalising gains {_gain(evidence, arm_names, unit)}: {chosen}"
+    return f"personalising gains {_describe_gain(evidence, arm_names, unit)}: {chosen}"
 
 
 def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
     """Update the chosen policy with the target rewards.
 
-    They are a few rounds among thousands, so they cannot do much harm. A network takes no gradient steps.
+    These are a few rounds among thousands, so their effect is small. A network takes no gradient steps.
     """
     rows = np.array([context for context, _ in answers])
     policy.update(

@@ -1,6 +1,6 @@
 """Read tables and log files: the usual formats, and pandas, polars and arrow tables.
 
-``tidy`` makes text columns equal for all formats. ``daband._table_transform`` interprets single values.
+``tidy`` converts text columns in the same way for all formats. ``daband._table_transform`` interprets single values.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
 
 
 def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
-    """Return rows with stripped texts; texts that mean a missing value become None.
+    """Return rows with texts stripped. Texts that mean a missing value become None.
 
-    A text column becomes numbers or booleans if every text can be read so. A column with leading zeros stays text.
+    A text column is converted to numbers or booleans if all its texts can be. A column with leading zeros stays text.
     """
     texts = [name for name, kind in rows.collect_schema().items() if kind == pl.String]
     if not texts:
@@ -129,10 +129,10 @@ def tidy(rows: pl.LazyFrame, *, decimal_comma: bool = False) -> pl.LazyFrame:
     patterns = (_INTEGER, _COMMA_NUMBER if decimal_comma else NUMBER_TEXT, "(?i:true|false)")
     for pattern, kind in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         column = pl.col(texts)
-        spelled = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
-        found = [name for name in texts if spelled[name].item()]
-        texts = [name for name in texts if name not in found]
-        values = pl.col(found)
+        all_match = rows.select(column.str.contains(f"^(?:{pattern})$").all() & (column.count() > 0)).collect()
+        converted = [name for name in texts if all_match[name].item()]
+        texts = [name for name in texts if name not in converted]
+        values = pl.col(converted)
         if kind == pl.Boolean:
             rows = rows.with_columns(values.str.to_lowercase() == "true")
             continue
@@ -163,13 +163,15 @@ def _csv_format(path: Path) -> tuple[dict[str, Any], int]:
     if header.count("\t") > len(re.findall("[,;]", header)) or _suffix(path) == ".tsv":
         separator = "\t"
     cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
-    points = any(re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells)
-    commas = not points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
-    return {"separator": separator, "decimal_comma": commas}, int(skipped)
+    has_decimal_points = any(
+        re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS, cell) for cell in cells
+    )
+    has_decimal_commas = not has_decimal_points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
+    return {"separator": separator, "decimal_comma": has_decimal_commas}, int(skipped)
 
 
 def _describe_long_row(path: Path) -> str:
-    """Return a phrase about the first line of a CSV file that has more cells than the header."""
+    """Return text for an error: the first line of a CSV file that has more cells than the header."""
     csv_format, skipped = _csv_format(path)
     with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
         lines = csv.reader(file, delimiter=csv_format["separator"])
@@ -243,24 +245,24 @@ def part_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
 
 
 def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files of a log: those in a folder or of a glob, sorted, or those in a list."""
+    """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in their order."""
     if isinstance(log, str | Path):
         path, kinds = checked_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
             paths = sorted(file for file in path.iterdir() if _suffix(file) in kinds)
-            where = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
+            problem = f"the folder {path} has no {' or '.join(f'*{kind}' for kind in kinds)} file"
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-            where = f"no file matches {path}"
+            problem = f"no file matches {path}"
         else:
-            paths, where = [path] if path.exists() else [], f"{path} does not exist"
+            paths, problem = [path] if path.exists() else [], f"{path} does not exist"
         if not paths:
-            raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
+            raise DataError(f"{problem}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
         return paths
     if not isinstance(log, Sequence) or not log:
         kind = "an empty list" if isinstance(log, Sequence) else type(log).__name__
-        frame = "; write the frame to a file first" if hasattr(log, "columns") else ""
-        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{frame}")
+        remedy = "; write the frame to a file first" if hasattr(log, "columns") else ""
+        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {kind}{remedy}")
     return [checked_path(path, "log") for path in log]
 
 
@@ -280,16 +282,16 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
 def arm_numbers(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
     """Return the index of each arm name in a column of a log; None if the column has indices."""
     index = {arm: number for number, arm in enumerate(arm_names or ())}
-    found = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
-    unknown = next((spell(value) for value, number in found.items() if number is None), None)
+    index_of_value = {value: find_arm(value, index) for value in column.drop_nulls().to_list()}
+    unknown = next((spell(value) for value, number in index_of_value.items() if number is None), None)
     if unknown is None:
-        return None if all(value == number for value, number in found.items()) else found
+        return None if all(value == number for value, number in index_of_value.items()) else index_of_value
     if column.dtype.is_numeric():
         return None
-    where = f"{path} has {unknown!r} in the arm's column {column.name!r}"
+    problem = f"{path} has {unknown!r} in the arm's column {column.name!r}"
     if arm_names is None:
-        raise DataError(f"{where}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
-    raise DataError(f"{where}, which is not an arm{did_you_mean(unknown, index)} ({', '.join(index)})")
+        raise DataError(f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
+    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown, index)} ({', '.join(index)})")
 
 
 def find_arm(value: Any, index: Mapping[str, int]) -> int | None:

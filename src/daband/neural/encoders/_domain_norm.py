@@ -27,9 +27,10 @@ _MIN_BFLOAT16_CAPABILITY = 8
 
 
 def triton_kernels(device: torch.device) -> ModuleType | None:
-    """Return ``daband.neural._triton_kernels`` if Triton is installed, as with torch for NVIDIA GPUs.
+    """Return the module ``daband.neural._triton_kernels`` if it can be used on the device, else None.
 
-    Triton starts kernels on the current device only; other devices use torch's operations.
+    It needs Triton, which comes with torch for NVIDIA GPUs, and a GPU with bfloat16. The device must be the
+    current one, because Triton starts kernels only there.
     """
     if not has_bfloat16(device) or device.index not in (None, torch.cuda.current_device()):
         return None
@@ -63,9 +64,9 @@ class DomainNorm(nn.Module):
     Scale and shift are shared by the domains, which keeps their features comparable. A domain that was never trained on
     uses the statistics of the sources, so that a policy without any target context can act in the target.
 
-    ``statistics`` "own" normalises a domain by its own statistics. "source" normalises every domain by those of all
-    sources, which keeps a meaningful difference between the domains: if patients of one domain need more,
-    removing the mean removes this difference as well.
+    With ``statistics="own"`` each domain is normalised by its own statistics. With ``statistics="source"`` every domain
+    is normalised by the statistics of all sources. This keeps differences between domains that matter for rewards. For
+    example, if patients of one domain are older, subtracting the mean of each domain would hide their age.
 
     Stacked runs are normalised together. Parameters and buffers then have ``runs * channels`` channels (by
     ``torch.func.functional_call``), and ``batches_seen`` has a column per run. The channels of each run are
@@ -97,7 +98,7 @@ class DomainNorm(nn.Module):
         self.frozen: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; the shape does not change."""
+        """Return normalised features of the same shape. Rows are sorted by domain, ``domain_rows[i]`` of domain i."""
         rows = list(domain_rows)
         if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
             rows = [sum(rows[: self.n_sources]), sum(rows[self.n_sources :])]
@@ -155,9 +156,9 @@ class DomainNorm(nn.Module):
     def _normalise(
         self, part: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, by_batch: bool
     ) -> torch.Tensor:
-        """Normalise rows of one domain, by the batch's statistics or by these."""
-        rules = by_batch, self.momentum, self.epsilon
-        return functional.batch_norm(part, mean, variance, self.weight, self.bias, *rules)
+        """Return normalised rows of one domain: by their own statistics if ``by_batch``, else by the given ones."""
+        settings = by_batch, self.momentum, self.epsilon
+        return functional.batch_norm(part, mean, variance, self.weight, self.bias, *settings)
 
     def _running_statistics(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the running mean and variance (C,) that a domain is normalised by."""
@@ -173,7 +174,7 @@ class DomainNorm(nn.Module):
         return torch.lerp(mean, means[domain], has_own), torch.lerp(variance, variances[domain], has_own)
 
     def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
-        """Repeat a value per run for each channel of the run; the value of a single run is returned unchanged."""
+        """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def extra_repr(self) -> str:
@@ -181,5 +182,5 @@ class DomainNorm(nn.Module):
 
 
 def pool_relu(maps: torch.Tensor) -> torch.Tensor:
-    """Apply 2x2 max pooling, then ReLU: the order with a quarter of the work."""
+    """Return maps after 2x2 max pooling and ReLU. ReLU comes last, because pooled maps have a quarter of the size."""
     return functional.relu(functional.max_pool2d(maps, 2), inplace=True)

@@ -33,7 +33,7 @@ Step = Callable[[bool], None]
 
 
 class StepRunner:
-    """A runner of gradient steps: eagerly, or from CUDA graphs, one for steps with measuring and one for others."""
+    """Runs gradient steps eagerly or from CUDA graphs: one graph for steps that are measured, one for other steps."""
 
     def __init__(self, step: Step, recorder: CudaRecorder | None = None) -> None:
         self._step = step
@@ -70,15 +70,15 @@ class StepRunner:
 
 
 class CudaRecorder:
-    """A recorder of CUDA graphs, which may draw from these generators."""
+    """Records CUDA graphs. ``generators`` are the random generators that recorded work may use."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         self._generators = generators
         self._collected = False
 
     def warm_up(self, work: Callable[[], None]) -> None:
-        """Run ``work`` on the stream that will record it."""
-        # On a separate stream, as for recording, so that memory allocated here can be reused there.
+        """Run ``work`` on a separate stream, as torch recommends before recording."""
+        # Recording also uses a separate stream, so it can reuse memory that is allocated here.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -120,10 +120,10 @@ def _without_garbage_collection() -> Iterator[None]:
 def take_steps(
     learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers], *, committee: bool = False
 ) -> list[dict[str, float]]:
-    """Take ``steps`` gradient steps for each learner on its buffers, and return means of the measurements.
+    """Take ``steps`` gradient steps for each learner on its buffers, and return the mean measurements of each learner.
 
-    Learners that are given together must be stackable; they stay stacked until one of them is given with others. In a
-    ``committee``, the mean prediction of all their EMA encoders gives the pseudo-labels of each.
+    Several learners must be stackable. They stay stacked until a call has one of them with other learners. With
+    ``committee``, the pseudo-labels of every learner are the mean predictions of all EMA encoders.
     """
     return _find_stepper(learners, committee).take(steps, buffers)
 
@@ -188,26 +188,26 @@ class Stepper:
         try:
             with nullcontext() if first.needs_threads else one_thread(), tf32_matmul():
                 for start in range(0, steps, batches.block):
-                    self._take_block(batches, min(batches.block, steps - start), left=steps - start)
+                    self._take_block(batches, min(batches.block, steps - start), steps_left=steps - start)
         except torch.OutOfMemoryError as error:
             batch, runs = self._shape.rounds, self.stack.runs
             raise DeviceOutOfMemory(
                 f"the device ran out of memory with batch={batch}; try LearningSettings(batch={max(1, batch // 2)})"
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
-        numbers = torch.cat([faults[:, ::2], self.step.totals], dim=1)
-        return [self._means(*row) for row in numbers.cpu().tolist()]
+        measurements = torch.cat([faults[:, ::2], self.step.totals], dim=1)
+        return [self._means(*row) for row in measurements.cpu().tolist()]
 
-    def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
-        """Draw batches and take ``steps`` steps, of which ``left`` remain in this call of ``take``."""
+    def _take_block(self, batches: Batches, steps: int, *, steps_left: int) -> None:
+        """Draw batches and take ``steps`` steps. ``take`` has ``steps_left`` steps left, including these."""
         step = self.step
         recorded = steps == batches.block and batches.recordable
         batches.load(steps, partial(self._draw_runner.run, False) if recorded else None)
-        table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
-        step.schedule[:steps].copy_(torch.from_numpy(table), non_blocking=True)
+        schedules = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
+        step.schedule[:steps].copy_(torch.from_numpy(schedules), non_blocking=True)
         step.position.zero_()
         self.stack.first.encoder.train()
-        for remaining in range(left, left - steps, -1):
+        for remaining in range(steps_left, steps_left - steps, -1):
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
 
     def _draw_block(self) -> None:
@@ -216,12 +216,14 @@ class Stepper:
         self.step.batches.draw(self.step.batches.block)
 
     def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
-        """Make new batches, and discard recordings, if buffers have moved or have received their first contexts."""
-        parts = [own.parts().values() for own in buffers]
-        if len({tuple(part.kind for part in own) for own in parts}) > 1:
+        """Return the batches. Make new ones, and discard recordings, if buffers moved or got their first contexts."""
+        parts_by_run = [run_buffers.parts().values() for run_buffers in buffers]
+        if len({tuple(part.kind for part in run_parts) for run_parts in parts_by_run}) > 1:
             raise InvalidInput("buffers of stacked runs must hold the same kinds of contexts")
         addresses = tuple(
-            (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
+            (id(part), part.kind, None if part.on_host else part.contexts.data_ptr())
+            for run_parts in parts_by_run
+            for part in run_parts
         )
         if self.step.batches is None or addresses != self._addresses:
             generators = [learner.generator for learner in self.stack.learners]
@@ -232,8 +234,8 @@ class Stepper:
             self._addresses = addresses
         return self.step.batches
 
-    def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:
-        """Return the means of measurements by name, with the number of skipped steps."""
-        named = zip(self.step.measured_names, totals, strict=False)
-        means = {name: total / counted for name, total in named if counted}
-        return {**means, "skipped_steps": skipped, "worst_streak": worst}
+    def _means(self, skipped: float, worst_streak: float, n_measured: float, *totals: float) -> dict[str, float]:
+        """Return the means of ``n_measured`` measurements by name, and the numbers of skipped steps."""
+        named_totals = zip(self.step.measured_names, totals, strict=False)
+        means = {name: total / n_measured for name, total in named_totals if n_measured}
+        return {**means, "skipped_steps": skipped, "worst_streak": worst_streak}
