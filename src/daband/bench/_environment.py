@@ -66,6 +66,7 @@ def _commit() -> str | None:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
+    """Return the name of the processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -47,9 +47,9 @@ def _file_options(
         str | None, _option("The column with the probability of the chosen arm; estimated by default.")
     ] = None,
     offered: Annotated[
-        str | None, _option("Column of a log with the arms that could be chosen, separated by |; default: all.")
+        str | None, _option("The column with the arms that could be chosen, separated by |; default: all.")
     ] = None,
-    id: Annotated[list[str] | None, _option("A column that names a row; it is left out.")] = None,
+    id: Annotated[list[str] | None, _option("A column that identifies a row; it is not used as context.")] = None,
     category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,

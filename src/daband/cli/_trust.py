@@ -252,6 +252,7 @@ def choose_command(
 
 
 def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: int) -> None:
+    """Print the commands that a user may call next."""
     quoted = shlex.quote(str(out_folder))
     if choice.questions is not None:
         say(

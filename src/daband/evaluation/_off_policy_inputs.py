@@ -47,7 +47,7 @@ def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
     """Return the target contexts, (m, *C), with the same shape as the logged ones."""
     if isinstance(target, RewardDomain | LoggedDomain):
-        raise InvalidInput("target must be contexts alone, e.g. pair.target; its rewards have no use here")
+        raise InvalidInput("target must be contexts without rewards, e.g. pair.target")
     contexts = target.read(np.arange(len(target))) if isinstance(target, Contexts) else as_numpy(target, "target")
     if contexts.shape[1:] != logged.shape[1:] or not len(contexts):
         raise InvalidInput(

@@ -110,6 +110,8 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     max_connections = min(limits.connections, max(files - _RESERVED_FILES, _MIN_CONNECTIONS))
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        """The HTTP protocol of one connection, with a timer while it waits for the client."""
+
         _timer: asyncio.TimerHandle | None = None
         _since = 0.0  # time at which the timer was started
         _received = 0  # bytes received since then
@@ -156,16 +158,19 @@ def _limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._stop_timer()
 
         def _start_timer(self) -> None:
+            """Start the timer again."""
             self._stop_timer()
             self._since, self._received = self.loop.time(), 0
             self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
 
         def _stop_timer(self) -> None:
+            """Stop the timer."""
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
         def _on_timeout(self) -> None:
+            """Close the connection, unless enough of a large body has arrived."""
             self._timer = None
             if self._received >= _BYTES_PER_PERIOD:
                 self._start_timer()

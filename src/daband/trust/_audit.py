@@ -268,6 +268,7 @@ def _reward_deviation(policy: Policy) -> float:
 
 
 def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
+    """Raise an error for invalid arguments of ``audit``."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
     if ask is not None and not callable(ask):

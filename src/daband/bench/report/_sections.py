@@ -93,6 +93,7 @@ class Section:
 
 @lru_cache(maxsize=1)
 def _captions() -> dict[str, jinja2.Template]:
+    """Return the templates of ``captions.toml``, by name."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701 - the page escapes
     environment.filters["count"] = lambda n, what: f"{n:,} {what}" + ("s" if n != 1 else "")
     texts = tomllib.loads(Path(__file__).with_name("captions.toml").read_text(encoding="utf-8"))
@@ -126,6 +127,7 @@ def _shared_arms(run: RunFiles) -> bool:
 
 
 def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list[Section]:
+    """Return the sections that compare methods on a pair."""
     rows, tables = _ranked(records), comparison_tables(pair, records)
     if not summaries.labelled(records):
         return [Section("Results without target labels", tables=tables)]
@@ -154,6 +156,7 @@ def _comparison_sections(pair: str, records: Records, *, by_class: bool) -> list
 
 
 def _ranked(records: Records) -> list[MethodSummary]:
+    """Return the summaries of methods, the best first."""
     return sorted(summaries.summarise(records), key=lambda row: -row.rank)
 
 
@@ -425,6 +428,7 @@ def _score_cells(rows: Sequence[MethodSummary], digits: int) -> list[str]:
 
 
 def _budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
+    """Return the table columns with rounds, seeds and seconds."""
     return {
         "rounds": [f"{row.rounds:,}" for row in rows],
         "seeds": [str(len(row.seeds)) for row in rows],
@@ -433,6 +437,7 @@ def _budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]:
 
 
 def _source_digits(rows: Sequence[MethodSummary]) -> int:
+    """Return the number of decimals for source regrets."""
     return decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
@@ -442,6 +447,7 @@ def _printed(value: float, deviation: float) -> str:
 
 
 def _difference(paired: Paired | None, digits: int) -> str:
+    """Return a paired difference as text; "" for None."""
     return "" if paired is None else f"{paired.difference:+,.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""Logs of Vowpal Wabbit and Azure Personalizer as a log and a catalogue of daband, and the other way.
+"""Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband, and back.
 
 - "vw": text of ``--cb_explore_adf``. Events are separated by empty lines; the first line may be ``shared``, and one
   action has the label ``action:cost:probability``. A feature ``city=Oslo`` without a value is a category, ``age:41`` a
@@ -8,7 +8,7 @@
 - "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
   ``eventId``. An event without a reward has the reward 0, Personalizer's default.
 
-An action's name is its ``id``, its tag, or the text of its features. Costs become rewards with the other sign.
+An action's name is its ``id``, its tag, or the text of its features. Rewards are negative costs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from daband._files import write_bytes
 from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 
+#: Columns of a log that are not part of the context.
 ROLES = ("arm", "reward", "propensity", "offered")
+#: Characters that names in Vowpal Wabbit cannot have.
 _FORBIDDEN = re.compile(r"[\s|:]+")
 
 
 class _Event(NamedTuple):
+    """One event of a log."""
+
+    #: Features of the context, by name.
     context: dict[str, Any]
-    #: Features of every action by name.
+    #: Features of every action, by the name of the action.
     actions: dict[str, dict[str, Any]]
+    #: Name of the chosen action.
     arm: str
     reward: float
     propensity: float
@@ -46,7 +52,7 @@ def guess_format(path: Path) -> str:
 
 
 def read_foreign_log(path: Path, kind: str) -> tuple[Any, Any]:
-    """Return the log and the catalogue (polars frames) of a file in a format.
+    """Return the log and the catalogue in a file, as polars frames; ``kind`` is "vw", "dsjson" or "personalizer".
 
     The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if events have different
     actions. The catalogue has the column ``id`` and the features with which an action first appears.
@@ -87,6 +93,7 @@ def _frame(rows: list[dict[str, Any]], *, sparse: bool) -> Any:
 
 
 def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
+    """Yield the events of a Vowpal Wabbit text that have a label."""
     event: list[tuple[int, str]] = []
     for number, line in enumerate([*lines, ""], start=1):
         if line.strip():
@@ -140,6 +147,7 @@ def _vw_features(text: str) -> dict[str, Any]:
 
 
 def _objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON objects of a file with their line numbers."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -165,6 +173,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
+    """Yield the events of a dsjson file that have a label."""
     for number, line in _objects(lines):
         if "_label_cost" not in line or line.get("_skipLearn"):
             continue
@@ -181,6 +190,7 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
 
 
 def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
+    """Yield the events of Personalizer's calls, joined by their id."""
     events: dict[str, dict[str, Any]] = {}
     for number, line in _objects(lines):
         if not isinstance(line.get("eventId"), str):
@@ -202,7 +212,7 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
 
 
 def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
-    """Write a log (with ``arm``, ``reward``, ``propensity``) and its catalogue in a format."""
+    """Write a log with ``arm``, ``reward`` and ``propensity``, and its catalogue, in the format ``kind``."""
     missing = [name for name in ROLES[:3] if name not in log.columns]
     if missing or "id" not in arms.columns:
         lacks = f"the log has no column {', '.join(missing)}" if missing else "the catalogue has no column id"
@@ -221,11 +231,15 @@ def write_foreign_log(log: Any, arms: Any, path: Path, kind: str) -> None:
 
 
 def _present(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a row that are not missing."""
     return {name: value for name, value in row.items() if value is not None}
 
 
 def _vw_text(event: _Event, _: int) -> str:
+    """Return an event in the format of Vowpal Wabbit."""
+
     def written(features: Mapping[str, Any]) -> str:
+        """Return features as text."""
         words = [
             f"{_FORBIDDEN.sub('_', name)}{'=' if isinstance(value, str) else ':'}{_FORBIDDEN.sub('_', str(value))}"
             for name, value in features.items()
@@ -240,6 +254,7 @@ def _vw_text(event: _Event, _: int) -> str:
 
 
 def _dsjson_text(event: _Event, number: int) -> str:
+    """Return an event as a line of dsjson."""
     actions = [{"_tag": name, **features} for name, features in event.actions.items()]
     index = list(event.actions).index(event.arm)
     line = {
@@ -251,6 +266,7 @@ def _dsjson_text(event: _Event, number: int) -> str:
 
 
 def _personalizer_text(event: _Event, number: int) -> str:
+    """Return an event as a line of Personalizer's calls."""
     line = {
         "eventId": str(number), "contextFeatures": [event.context],
         "actions": [{"id": name, "features": [features]} for name, features in event.actions.items()],
