@@ -68,7 +68,7 @@ def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
     ("options", "message"),
     [
         (["--host", "0.0.0.0"], "not every role has a token"),
-        (["--learn", "nothing.safetensors"], "is not a file"),
+        (["--learn", "nothing.safetensors"], "must be a file that policy.save wrote"),
         (["--log", "events.db"], "log must be"),
         (["--incumbent", "fax"], "'fax' is not an arm"),
     ],
@@ -140,7 +140,7 @@ def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
     monkeypatch.setattr(server, "_RESTART_SECONDS", 0.01)
     server._supervise_worker(stopping)
     assert len(tries) == 3
-    assert caplog.text.count("Cannot allocate memory; another one starts") == 2
+    assert caplog.text.count("Cannot allocate memory; it is started again") == 2
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ class _Sign:
     #: Field of the record.
     key: str
     #: The sign is present at this value or above.
-    maximum: float | None
+    at_least: float | None
     #: The sign is present at this value or below.
-    minimum: float | None
+    at_most: float | None
     #: Text of the warning, with the fields ``value`` and ``n``, the number of episodes.
     message: str
 
@@ -29,8 +29,8 @@ class _Sign:
         value = record.get(self.key)
         if value is None:
             return False
-        return (self.maximum is not None and value >= self.maximum) or (
-            self.minimum is not None and value <= self.minimum
+        return (self.at_least is not None and value >= self.at_least) or (
+            self.at_most is not None and value <= self.at_most
         )
 
 

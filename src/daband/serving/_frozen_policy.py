@@ -547,9 +547,9 @@ class FrozenPolicy:
     @functools.cached_property
     def _convolutions(self) -> ConvNetwork | None:
         """The network if it is the policy's only member and starts with convolutions."""
-        alone = len(self.members) == 1 and self.transform is None and self.members[0].transform is None
+        is_only_member = len(self.members) == 1 and self.transform is None and self.members[0].transform is None
         network = self.members[0].network
-        return network if alone and isinstance(network, ConvNetwork) else None
+        return network if is_only_member and isinstance(network, ConvNetwork) else None
 
     @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:

@@ -182,7 +182,7 @@ def test_interrupted_and_completed(unbroken, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode in (130, -signal.SIGINT)
-    assert "the same command resumes" in errors
+    assert "the same command continues" in errors
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
 
@@ -238,7 +238,7 @@ def test_terminated_and_completed(unbroken, tmp_path):
     _, errors = process.communicate()
     assert process.returncode == 143
     assert "Traceback" not in errors
-    assert "the same command resumes" in errors
+    assert "the same command continues" in errors
     assert not list(tmp_path.rglob("*.tmp"))
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path)) == timeless(unbroken)
