@@ -422,7 +422,7 @@ class TestBadInput:
         spoiled[2, 0] = np.inf
         self.refused("target has a NaN or infinite value, first in row 2", target=spoiled)
         pair = daband.domains.from_log(source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K)
-        self.refused("target must be contexts alone", target=pair.source)
+        self.refused("target must be contexts without rewards", target=pair.source)
 
     def test_probabilities_of_a_function(self):
         self.refused("sum to 1, those of row 0", policy=lambda x: np.full((len(x), K), 0.5))
