@@ -43,7 +43,7 @@ def test_healthy_training_says_nothing():
         warnings.simplefilter("error", CollapseWarning)
         record = run(weighed(regression_error=0.1)).episodes[-1]
     terms = [value for name, value in record.items() if name.startswith("bound_")]
-    assert len(terms) == 7
+    assert len(terms) == 6
     assert np.isfinite(terms).all()
     assert not {"bound_divergence", "bound_total"} & record.keys()  # without a discriminator it is unknown
     assert record["bound_rounds"] == 28 * 32

@@ -94,7 +94,7 @@ def test_the_page_is_whole_in_a_browser(chromium, page, tmp_path, width):
     assert found["wide"] == width
     assert found["page"] <= width, "the page scrolls sideways"
     assert found["sticking"] == []
-    assert found["drawings"] >= 4
+    assert found["drawings"] >= 3
     assert found["empty"] == []
     assert found["hidden"] == 0
 
