@@ -28,7 +28,7 @@ class Columns:
     with dates. Rewards are given in one of three ways: ``label`` (the reward is 1 for the arm that this column
     names, else 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward`` and
     ``propensity`` (without it, ``from_table`` estimates propensities). A log may have ``label`` or ``rewards`` too, for
-    the target test. ``offered`` lists the arms that could be chosen in a row of a log, separated by |, if not all
+    the target test. ``offered`` lists the arms that could be chosen in a row of a log, separated by ``|``, if not all
     could. ``id`` names rows in the questions of an audit. None of these columns may be a context.
     ``encoders`` maps context columns with texts or images to an encoder: a name such as
     "sentence-transformers:all-MiniLM-L6-v2", a path or a module (see ``from_texts``).
