@@ -28,7 +28,7 @@ from daband.domains._contract import Pair, RewardDomain
 from daband.domains.readers._logs import from_log
 from daband.policies._policy import Policy
 from daband.training._loop import train_stacked
-from daband.training._trainer import Run, TrainSettings, source_phase
+from daband.training._trainer import Run, TrainSettings, build_source_phase
 
 FIVE = (0, 1, 2, 3, 4)
 THREE = (0, 1, 2)
@@ -181,7 +181,7 @@ def _train(made: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
     if not made[0].learns_by_gradients:
         return [daband.train(one, source=pair.source, target=pair.target, episodes=episodes) for one in made]
     settings = TrainSettings(episodes=episodes)
-    runs = train_stacked([source_phase(policy, pair.source, pair.target, settings) for policy in made])
+    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in made])
     failed = [run for run in runs if isinstance(run, Exception)]
     if failed:
         raise failed[0]

@@ -186,7 +186,7 @@ class TestEpisodes:
         settings = {"source": pair.source, "episode_length": 10, "directory": tmp_path}
         daband.train(make(pair), **settings, episodes=4)
         with pytest.raises(
-            daband.InvalidInput, match=rf"other settings \(training.episodes: there 4, here {episodes}\)"
+            daband.InvalidInput, match=rf"other settings \(training.episodes: stored 4, now {episodes}\)"
         ):
             daband.train(make(pair), **settings, episodes=episodes)
         assert daband.train(make(pair), **settings, episodes=4).rounds == 40

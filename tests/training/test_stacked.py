@@ -16,7 +16,7 @@ from daband.neural._recipes import recipe_for
 from daband.neural.learning._stacked_runs import Stack
 from daband.policies._ridge import LinUCB
 from daband.training._loop import train, train_stacked
-from daband.training._trainer import TrainSettings, source_phase
+from daband.training._trainer import TrainSettings, build_source_phase
 from tests.neural.learning.one_step import assert_same_step
 
 ARMS = 4
@@ -24,7 +24,7 @@ EPISODE = 32
 
 
 def training_of(policy, *, source, target=None, **settings):
-    return source_phase(policy, source, target, TrainSettings(**settings))
+    return build_source_phase(policy, source, target, TrainSettings(**settings))
 
 
 def images(n=320, seed=0):

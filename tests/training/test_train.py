@@ -126,7 +126,7 @@ class TestBadInput:
     def test_a_folder_of_other_settings(self, pair, tmp_path):
         daband.train(make(pair), source=pair.source, episodes=1, directory=tmp_path)
         other = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.9)
-        with pytest.raises(InvalidInput, match=r"other settings \(policy.alpha: there 0.3, here 0.9\)"):
+        with pytest.raises(InvalidInput, match=r"other settings \(policy.alpha: stored 0.3, now 0.9\)"):
             daband.train(other, source=pair.source, episodes=1, directory=tmp_path)
 
 

@@ -265,7 +265,7 @@ def test_one_process_works_in_a_folder(trained, tmp_path):
 
 def test_a_folder_of_other_questions_is_rejected(trained, tmp_path):
     begin(trained, tmp_path / "a")
-    with pytest.raises(InvalidInput, match=r"other settings \(confidence: there 0.95, here 0.9\)"):
+    with pytest.raises(InvalidInput, match=r"other settings \(confidence: stored 0.95, now 0.9\)"):
         begin(trained, tmp_path / "a", confidence=0.9)
     other = daband.LinUCB.for_pair(trained.pair, seed=1)
     daband.train(other, source=trained.pair.source, target=trained.pair.target, episodes=1, episode_length=50)

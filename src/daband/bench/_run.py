@@ -20,7 +20,7 @@ from daband.evaluation._zero_shot import Evaluation, count_arms, evaluate
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
-from daband.training._trainer import Phase, Run, TrainSettings, source_phase
+from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
 
 #: The files with a digest in ``done``; the policy's file has its own digest.
 _DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
@@ -74,7 +74,7 @@ class Prepared:
             config={"run": spec.model_dump(mode="json")},
             progress=None if progress is None else lambda record: progress({**record, "of": phase.episodes}),
         )
-        phase = source_phase(self.policy, source, self.pair.target, settings)
+        phase = build_source_phase(self.policy, source, self.pair.target, settings)
         return phase
 
 

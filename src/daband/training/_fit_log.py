@@ -2,9 +2,9 @@
 
 A linear policy (LinUCB, Constant) learns from sums over rounds, in one pass. Every part of the log is summed
 separately, on any machine, and the sums are added in the order of the parts. So the result depends neither on the
-number of workers, nor on lost workers, nor on interruptions. A policy that learns by gradients reads the same stream in
-one process: its replay buffers keep a uniform sample of it, and it takes its gradient steps after every ``adapt_every``
-rounds.
+number of workers, nor on lost workers, nor on interruptions. A policy that learns by gradients reads the rounds in
+order, in one process. Its replay buffers keep a uniform sample of them, and it takes its gradient steps after every
+``adapt_every`` rounds.
 
 In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another file has the learned
 state together with the parts that it was learned from, so that both agree even after a crash. The policy stores the
@@ -57,7 +57,7 @@ _GRADIENT_PART_ROWS = 65_536
 
 
 class LogWarning(UserWarning):
-    """Warn that a part of a log was ignored."""
+    """A warning that a part of a log was ignored."""
 
 
 def fit_log(
@@ -75,7 +75,9 @@ def fit_log(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Policy:
-    """Fit a policy to a log in Parquet files of any size, and return the policy. Few batches of rows are in memory.
+    """Fit a policy to a log in Parquet files of any size, and return the policy.
+
+    Only a few batches of rows are in memory at a time.
 
     Args:
         policy: changed in place. Rounds that it has learned before still count. It stores the digests of learned files,
@@ -137,7 +139,7 @@ def learn_log(
     """Learn from a target log, which was recorded after deployment, and return the policy.
 
     In production, repeat these steps: decide with the exported file, log decisions and rewards, learn the log, export
-    again. ``policy.version`` is the number of logs it has learned, and so is the exported file's
+    again. ``policy.version`` counts the logs that the policy has learned. The exported file has the same number in
     ``DeployedPolicy.version``. Every round counts once. Files are identified by their content: for the same file under
     another name, or a folder to which files were added, only new files are learned. With ``id``, each round is
     identified separately.
@@ -177,9 +179,9 @@ def learn_log(
         weights=weights,
         names={"arm": arm, "reward": reward, "propensity": propensity},
     )
-    before = policy.log_parts
+    parts_before = policy.log_parts
     _fit(policy, log, settings)
-    if policy.log_parts != before:
+    if policy.log_parts != parts_before:
         policy.version += 1
     return policy
 
@@ -204,12 +206,12 @@ class _FitSettings:
 
     @property
     def part_prefix(self) -> str:
-        """The prefix of the digests of parts that were played in the target."""
+        """The prefix of the digests of parts: "target/" for target logs, otherwise empty."""
         return _TARGET_PREFIX if self.domain == "target" else ""
 
 
 def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
-    """Open the log, lock the folder, and learn from sums or from a stream."""
+    """Open the log, lock the folder, and learn from sums or, in order, from batches. Return the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns = settings.engine, settings.target, settings.columns
@@ -219,7 +221,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if settings.workers is not None:
         check_int("workers", settings.workers, minimum=1)
     roles = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
-    opened = open_log(
+    parquet_log = open_log(
         log,
         policy,
         columns=columns,
@@ -227,26 +229,26 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         skip_unrewarded=settings.domain == "target",
     )
     config = {
-        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
+        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(parquet_log.columns),
         "domain": settings.domain,
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
     }  # fmt: skip
-    by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
-    for path, rounds in opened.unrewarded.items():
-        again = "" if settings.id is not None else " with id=, so that the others are not counted again"
-        _warn(f"{path}: {rounds:,} rounds without a reward yet are ignored; learn it again later{again}", stacklevel=3)
-    if engine == "ray" and not by_sums:
+    learns_from_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
+    for path, rounds in parquet_log.unrewarded.items():
+        hint = "" if settings.id is not None else " with id=, so that the others are not counted again"
+        _warn(f"{path}: {rounds:,} rounds without a reward yet are ignored; learn it again later{hint}", stacklevel=3)
+    if engine == "ray" and not learns_from_sums:
         raise InvalidInput(
             f"engine must be 'local' for {policy.name}, which learns rounds one after the other: engine='ray' needs a "
             "linear policy, and no id="
         )
     directory = settings.directory
-    # The first save comes soon. The distance of later saves depends on the time that a save takes.
+    # The first save comes soon. The time between later saves depends on the duration of a save.
     with nullcontext() if directory is None else Folder(directory, what="a fit_log", save_every=1e-6) as folder:
         if folder is not None:
             folder.claim("log.json", config)
-        run = _LogRun(policy, opened, settings, folder)
-        if by_sums:
+        run = _LogRun(policy, parquet_log, settings, folder)
+        if learns_from_sums:
             assert isinstance(policy, RidgePolicy)
             run.sum_parts(policy)
         else:
@@ -260,18 +262,18 @@ class _LogRun:
     def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
         self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
         self._started = time.perf_counter()
-        self._rows = self._parts = 0
-        #: The digest of every learned part, by its name.
-        self._learned: dict[str, str] = {}
+        self._rows_done = self._parts_done = 0
+        #: The digest of each part that was learned in this call or that the folder contains, by the part's name.
+        self._learned_digests: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
-        """Sum all parts, and learn the total at the end."""
+        """Sum all parts that the policy has not learned, and learn the total at the end."""
         settings = self.settings
         blank = policy.without_rounds()
         blank.deploy(settings.domain)
         parts = self.log.parts()
-        learned = self._learned_before(parts)
-        if not learned:  # else the policy was prepared when it learned them
+        old_digests = self._find_old_parts(parts)
+        if not old_digests:  # otherwise the policy was prepared when it learned these parts
             saved = self._read_policy("prepared")
             if saved is not None:
                 blank.restore(saved)
@@ -280,10 +282,10 @@ class _LogRun:
                     blank.prepare(self.log.sample(_SAMPLE_ROWS))
                 self._write_policy("prepared", blank)
         sums = blank.empty_sums()
-        # Sums of the parts that the policy has not learned before have a separate file.
-        suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
-        file = f"sums{suffix}.npz"
-        if (saved_sums := self._read_sums(file)) is not None:
+        # If the policy has learned some parts before, the sums of the other parts have a separate file.
+        suffix = f"-{hashlib.sha256(' '.join(sorted(old_digests)).encode()).hexdigest()[:12]}" if old_digests else ""
+        file_name = f"sums{suffix}.npz"
+        if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
         remaining = self._remaining_parts(parts)
         if settings.engine == "ray":
@@ -292,24 +294,26 @@ class _LogRun:
             )
         else:
             outcomes = sum_parts_locally(blank, self.log, remaining, settings.weights)
-        write = partial(self._write_sums, file, sums)
+        write = partial(self._write_sums, file_name, sums)
         self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
-        policy.learn_sums(sums, blank, self._stored_digests(part for part in parts if part.name in self._learned))
-        if self.folder is not None:  # sums of earlier calls, which the given policy includes
+        learned_parts = (part for part in parts if part.name in self._learned_digests)
+        policy.learn_sums(sums, blank, self._stored_digests(learned_parts))
+        if self.folder is not None:  # the policy includes the sums of earlier calls
             for path in self.folder.path.glob("sums-*.npz"):
-                if path.name != file:
+                if path.name != file_name:
                     path.unlink(missing_ok=True)
 
     def stream(self, target: Contexts | None) -> None:
         """Update the policy with the log's rounds in order, and adapt it at intervals."""
         policy = self.policy
         parts = self.log.parts(_GRADIENT_PART_ROWS)
-        learned = self._learned_before(parts)
+        old_digests = self._find_old_parts(parts)
         saved = self._read_policy("policy")
-        in_folder = set(self._learned.values())
-        if saved is not None and not (in_folder and in_folder <= learned):  # else it has learned the whole folder
+        folder_digests = set(self._learned_digests.values())
+        has_learned_folder = folder_digests and folder_digests <= old_digests
+        if saved is not None and not has_learned_folder:
             policy.restore(saved)
-            self._learned_before(parts, warn=False)
+            self._find_old_parts(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
             unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
@@ -331,7 +335,10 @@ class _LogRun:
         *,
         write: Callable[[], None],
     ) -> None:
-        """Learn every part from its outcome. Save at intervals, and before an error of the log is raised."""
+        """Call ``learn`` with every part and its outcome.
+
+        ``write`` is called at intervals, at the end, and before an error of the log is raised.
+        """
 
         def save() -> None:
             started = time.perf_counter()
@@ -339,20 +346,20 @@ class _LogRun:
             if self.folder is not None:
                 self.folder.record_save(started)
 
-        # Closed at once if something is raised: it holds threads, or a cluster.
-        with defer_stop_signals(wanted=self.folder is not None) as request, closing(outcomes):
+        # ``outcomes`` holds threads or a cluster, so it is closed at once if an error is raised.
+        with defer_stop_signals(enabled=self.folder is not None) as request, closing(outcomes):
             try:
                 for part, outcome in outcomes:
                     learn(part, outcome)
-                    self._learned[part.name] = self._digests[part]
+                    self._learned_digests[part.name] = self._digests[part]
                     self._report_progress(part, parts)
-                    if self.folder is not None and self.folder.due():
+                    if self.folder is not None and self.folder.is_due():
                         save()
-                    request.obey(save)
+                    request.handle_signal(save)
             except DataError as error:
                 save()
-                kept = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
-                raise error.reworded(f"{error.message}{kept}") from None
+                saved_note = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
+                raise error.reworded(f"{error.message}{saved_note}") from None
             save()
 
     def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
@@ -367,7 +374,7 @@ class _LogRun:
         policy, settings = self.policy, self.settings
         ids = self.log.values(part, settings.id)
         for batch, weights in weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
-            learned = policy.rounds_learned
+            rounds_before = policy.rounds_learned
             policy.update(
                 batch.contexts,
                 batch.arms,
@@ -378,22 +385,25 @@ class _LogRun:
                 on_duplicate="skip",
             )
             if target is not None:
-                first = learned % target.rounds_available
+                first = rounds_before % target.rounds_available
                 last = min(first + len(batch), target.rounds_available)
                 policy.observe_target(target.batch(first, last, seed=policy.seed))
             policy.adapt()
 
-    def _learned_before(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
-        """Return the digests of the parts that the policy has learned in an earlier call."""
+    def _find_old_parts(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
+        """Find the parts that the policy has learned in an earlier call, and return their digests.
+
+        Sets ``_digests`` and ``_old_parts``. With ``warn``, a warning names the first of these parts.
+        """
         self._digests = part_digests(parts)
-        before = frozenset(part.removeprefix(_TARGET_PREFIX) for part in self.policy.log_parts)
-        learned = before & frozenset(self._digests.values())
-        self._known_parts = [part for part in parts if self._digests[part] in learned]
-        if self._known_parts and warn and self.folder is None:
-            rounds, label = sum(map(len, self._known_parts)), self._known_parts[0].label
-            text = f"the policy has learned {label} before; its {rounds:,} rounds are not counted again"
+        learned_digests = frozenset(part.removeprefix(_TARGET_PREFIX) for part in self.policy.log_parts)
+        old_digests = learned_digests & frozenset(self._digests.values())
+        self._old_parts = [part for part in parts if self._digests[part] in old_digests]
+        if self._old_parts and warn and self.folder is None:
+            n_rounds, label = sum(map(len, self._old_parts)), self._old_parts[0].label
+            text = f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted again"
             _warn(text, stacklevel=5)
-        return learned
+        return old_digests
 
     def _stored_digests(self, parts: Iterable[LogPart]) -> list[str]:
         """Return the digests of parts as the policy stores them."""
@@ -401,54 +411,56 @@ class _LogRun:
 
     def _remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
         """Return the parts that are not learned yet. Raise an error if a learned part is missing or has changed."""
-        current = {part.name: self._digests[part] for part in parts}
-        for name, digest in self._learned.items():
-            if current.get(name) != digest:
-                problem = "is no longer part of the log" if name not in current else "has changed since"
+        current_digests = {part.name: self._digests[part] for part in parts}
+        for name, digest in self._learned_digests.items():
+            if current_digests.get(name) != digest:
+                problem = "is no longer part of the log" if name not in current_digests else "has changed since"
                 label = f"{self.folder.path}: {name}" if self.folder is not None else name
                 raise InvalidInput(f"{label} was learned and {problem}; restore it, or remove the folder")
-        known = {part.label for part in self._known_parts}
-        remaining = [part for part in parts if part.name not in self._learned and part.label not in known]
+        old_labels = {part.label for part in self._old_parts}
+        remaining = [part for part in parts if part.name not in self._learned_digests and part.label not in old_labels]
         remaining_labels = {part.label for part in remaining}
-        self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in remaining_labels)
-        self._parts = len(parts) - len(remaining)
+        self._rows_at_start = self._rows_done = sum(len(part) for part in parts if part.label not in remaining_labels)
+        self._parts_done = len(parts) - len(remaining)
         self._started = time.perf_counter()
         return remaining
 
     def _report_progress(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         """Count a part, and call ``progress``."""
-        self._rows += len(part)
-        self._parts += 1
+        self._rows_done += len(part)
+        self._parts_done += 1
         if self.settings.progress is None:
             return
-        rate = (self._rows - self._known_rows) / max(time.perf_counter() - self._started, 1e-9)
-        seconds_left = (len(self.log) - self._rows) / max(rate, 1e-9)
-        done = {"rows": self._rows, "rows_total": len(self.log), "parts": self._parts, "parts_total": len(parts)}
-        self.settings.progress({**done, "rows_per_second": rate, "seconds_left": seconds_left})
+        rate = (self._rows_done - self._rows_at_start) / max(time.perf_counter() - self._started, 1e-9)
+        seconds_left = (len(self.log) - self._rows_done) / max(rate, 1e-9)
+        self.settings.progress({
+            "rows": self._rows_done, "rows_total": len(self.log), "parts": self._parts_done, "parts_total": len(parts),
+            "rows_per_second": rate, "seconds_left": seconds_left,
+        })  # fmt: skip
 
     # The content of the folder: a policy or sums, each with the parts that it was learned from.
 
     def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
-        """Return the arrays of the policy saved under ``name``, or None. Its notes list the learned parts."""
+        """Return the arrays of the policy saved under ``name``, or None. Set ``_learned_digests`` from its notes."""
         if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
             return None
         saved = read_checkpoint(path)
         if "parts" in saved.notes:
-            self._learned = json.loads(saved.notes["parts"])
+            self._learned_digests = json.loads(saved.notes["parts"])
         return saved.arrays
 
     def _write_policy(self, name: str, policy: Policy) -> None:
         """Save the policy under this name, with the list of learned parts."""
         if self.folder is not None:
-            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._learned)})
+            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._learned_digests)})
 
     def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
-        """Return the arrays last written by ``_write_sums``, or None."""
+        """Return the arrays last written by ``_write_sums``, or None. Set ``_learned_digests`` to their parts."""
         if self.folder is None or not (path := self.folder.path / file).exists():
             return None
         try:
             arrays = read_npz(path)
-            self._learned = json.loads(bytes(arrays.pop("parts")).decode())
+            self._learned_digests = json.loads(bytes(arrays.pop("parts")).decode())
         except (DataError, KeyError, ValueError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start again") from None
         return arrays
@@ -456,7 +468,7 @@ class _LogRun:
     def _write_sums(self, file: str, sums: RidgeSums) -> None:
         """Save the sums, with the list of learned parts."""
         if self.folder is not None:
-            parts = np.frombuffer(json.dumps(self._learned).encode(), np.uint8)
+            parts = np.frombuffer(json.dumps(self._learned_digests).encode(), np.uint8)
             write_npz(self.folder.path / file, {**sums.state(), "parts": parts})
 
 

@@ -1,6 +1,6 @@
 """Sum the parts of a log for linear policies, which learn from sums, on this machine or on a Ray cluster.
 
-On a cluster (extra ``ray``) a part is a task: its worker reads the rows and returns their sums, so that no rows are
+On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums, so that no rows are
 sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task
 whose worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds
 them up as one process would.
@@ -43,32 +43,37 @@ _MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
 def weighted_batches(
-    policy: Policy, log: ParquetLog, part: LogPart, column: str | None, rows: int = BATCH_ROWS
+    policy: Policy, log: ParquetLog, part: LogPart, weight_column: str | None, batch_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
-    """Yield the rounds of a part with their weights: from a column, or from their propensities."""
-    values = log.values(part, column)
-    for batch in log.batches(part, rows):
-        if column is None:
+    """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a time.
+
+    Weights are read from ``weight_column``. If it is None, they are computed from propensities.
+    """
+    values = log.values(part, weight_column)
+    for batch in log.batches(part, batch_rows):
+        if weight_column is None:
             yield batch, log_weights(policy, batch.propensities)
             continue
         try:
             weights = check_weights(list(itertools.islice(values, len(batch))), len(batch))
             assert weights is not None
         except InvalidInput as error:
-            raise DataError(f"{part.label} has no weights in column {column!r}: {error}") from None
+            raise DataError(f"{part.label} has no weights in column {weight_column!r}: {error}") from None
         yield batch, weights
 
 
-def sum_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, column: str | None, *, threads: int = 1) -> RidgeSums:
-    """Return the sums over the rounds of one part of a log, whose weights are in ``column``.
+def sum_part(
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, weight_column: str | None, *, threads: int = 1
+) -> RidgeSums:
+    """Return the sums over the rounds of one part of a log, weighted as in ``weighted_batches``.
 
     The policy does not change. Every batch is summed separately, and the sums are added in order, so that ``threads``
     affects only the time.
     """
 
-    def sum_batch(rounds: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
+    def sum_batch(weighted_batch: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
         sums = policy.empty_sums()
-        batch, weights = rounds
+        batch, weights = weighted_batch
         try:
             policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, weights=weights)
         except InvalidInput as error:
@@ -76,7 +81,7 @@ def sum_part(policy: RidgePolicy, log: ParquetLog, part: LogPart, column: str | 
         return sums
 
     total = policy.empty_sums()
-    batches = weighted_batches(policy, log, part, column)
+    batches = weighted_batches(policy, log, part, weight_column)
     in_threads = (sums for _, sums in _map_in_order(sum_batch, batches, threads=threads))
     batch_sums = map(sum_batch, batches) if threads == 1 else in_threads
     for sums in batch_sums:
@@ -98,66 +103,66 @@ def _map_in_order(work: Callable[[T], Result], items: Iterable[T], *, threads: i
 
 
 def sum_parts_locally(
-    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], column: str | None
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weight_column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in order; threads work on the next parts."""
-    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # few parts are distributed batch by batch
+    """Yield every part with its sums, in the order of ``parts``. Threads sum the next parts in the meantime."""
+    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # with few parts, threads sum batches of one part
 
-    def summed(part: LogPart) -> RidgeSums:
-        return sum_part(policy, log, part, column, threads=threads_per_part)
+    def sum_one(part: LogPart) -> RidgeSums:
+        return sum_part(policy, log, part, weight_column, threads=threads_per_part)
 
     with one_blas_thread():  # threads work on separate parts, not on the products of one batch
-        yield from _map_in_order(summed, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
+        yield from _map_in_order(sum_one, parts, threads=min(_MAX_THREADS, max(len(parts), 1)))
 
 
 def sum_parts_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
-    column: str | None,
+    weight_column: str | None,
     *,
     address: str,
     workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in the order of ``parts``."""
+    """Yield every part with its sums, in the order of ``parts``, computed by tasks of a Ray cluster."""
     ray = _import_ray()
     if not parts:
         return
     with _cluster_connection(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
         task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
-        shared = ray.put((policy, log, column))
+        shared = ray.put((policy, log, weight_column))
         n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
         submitted: dict[int, Any] = {}
 
-        def submit(number: int) -> None:
-            submitted[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
+        def submit(index: int) -> None:
+            submitted[index] = task.options(name=f"daband fit_log part {index}").remote(shared, parts[index])
 
-        def outcome(number: int, part: LogPart) -> RidgeSums:
+        def wait_for_sums(index: int, part: LogPart) -> RidgeSums:
             for attempt in range(_MAX_ATTEMPTS):
                 if attempt:
-                    submit(number)
+                    submit(index)
                 try:
-                    return _task_result(ray, submitted[number])
+                    return _task_result(ray, submitted[index])
                 except WorkerDied:
                     continue
             raise WorkerDied(f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's logs")
 
         try:
-            for number in range(min(n_ahead, len(parts))):
-                submit(number)
-            for number, part in enumerate(parts):
-                yield part, outcome(number, part)
-                del submitted[number]
-                if number + n_ahead < len(parts):
-                    submit(number + n_ahead)
+            for index in range(min(n_ahead, len(parts))):
+                submit(index)
+            for index, part in enumerate(parts):
+                yield part, wait_for_sums(index, part)
+                del submitted[index]
+                if index + n_ahead < len(parts):
+                    submit(index + n_ahead)
         finally:
             _cancel_tasks(ray, submitted.values())
 
 
 def _sum_task(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
     """Return the sums of one part, in a worker."""
-    policy, log, column = shared
-    return sum_part(policy, log, part, column)
+    policy, log, weight_column = shared
+    return sum_part(policy, log, part, weight_column)
 
 
 def _import_ray() -> Any:
@@ -175,30 +180,33 @@ def _import_ray() -> Any:
 
 @contextlib.contextmanager
 def _cluster_connection(ray: Any, address: str, workers: int) -> Iterator[None]:
-    """Connect to the cluster at ``address``; "local" starts one with this many workers and ends it afterwards."""
-    if ray.is_initialized():  # a connection that the caller opened: used, and left open
+    """Connect to the cluster at ``address``.
+
+    "local" starts a cluster with ``workers`` workers on this machine, and stops it at the end.
+    """
+    if ray.is_initialized():  # the caller opened the connection, and closes it
         yield
         return
-    threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-    common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": threads}}
-    temporary = None
+    thread_variables = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
+    init_options = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": thread_variables}}
+    temporary_folder = None
     try:
         if address == "local":
-            # A short path: the names of Unix sockets below it may have some hundred characters.
-            temporary = tempfile.mkdtemp(prefix="dr-")
-            local = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-            ray.init(address="local", _temp_dir=temporary, **local, **common)
+            # The path is short, because paths of Unix sockets below it are limited to about a hundred characters.
+            temporary_folder = tempfile.mkdtemp(prefix="dr-")
+            options = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            ray.init(address="local", _temp_dir=temporary_folder, **options, **init_options)
         else:
             try:
                 _check_reachable(address)
-                ray.init(address=address, **common)
+                ray.init(address=address, **init_options)
             except (OSError, ValueError, RuntimeError) as error:
                 raise InvalidInput(f"ray_address must be a running Ray cluster, got {address!r}: {error}") from None
         yield
     finally:
         ray.shutdown()
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        if temporary_folder is not None:
+            shutil.rmtree(temporary_folder, ignore_errors=True)
 
 
 def _task_result(ray: Any, reference: Any) -> Any:
@@ -208,7 +216,7 @@ def _task_result(ray: Any, reference: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise (error.cause if isinstance(error.cause, Exception) else error) from None
     except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
-        raise RuntimeError(f"Ray could not start it: {error}") from None
+        raise RuntimeError(f"Ray could not start a task: {error}") from None
     except ray.exceptions.RayError as error:
         raise WorkerDied(f"its worker died ({type(error).__name__})") from None
 

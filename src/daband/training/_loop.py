@@ -1,4 +1,8 @@
-"""Train one policy, several with common gradient steps, or the candidates of ``choose``."""
+"""Train one policy, several policies with common gradient steps, or the candidates of ``choose``.
+
+``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A ``RunGroup`` plays one or more
+phases episode by episode, and ``run_groups`` several groups in turn. ``train_candidates`` is for ``choose``.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ from daband.training._trainer import (
     Run,
     Trainer,
     TrainSettings,
+    build_source_phase,
     check_domains,
-    source_phase,
 )
 from daband.training._work_folder import defer_stop_signals
 
@@ -75,7 +79,7 @@ def train(
         save_every=save_every,
         progress=progress,
     )
-    return run_phase(source_phase(policy, source, target, settings))
+    return run_phase(build_source_phase(policy, source, target, settings))
 
 
 def continue_on_target(
@@ -149,7 +153,7 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
 
 
 def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play several phases together: rounds are played run by run, and gradient steps are taken for all runs at once.
+    """Play several phases together. Rounds are played run by run, and gradient steps are taken for all runs at once.
 
     On a GPU, five stacked seeds took about half the time of five separate runs. Each result equals that of a separate
     run, up to rounding, and each folder can be resumed separately. A run that fails has its exception in the returned
@@ -159,7 +163,7 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
         return []
     if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
-            "policies must be different neural ones of one shape and recipe to be stacked; train them one after another"
+            "to be stacked, policies must be different neural policies of one shape and recipe; train them separately"
         )
     group = RunGroup(phases)
     run_groups([group])
@@ -175,22 +179,23 @@ def run_phase(phase: Phase) -> Run:
 
 
 class RunGroup:
-    """One run, or several runs with common gradient steps. A run that raises is dropped, and the others continue.
+    """One run, or several runs with common gradient steps.
 
-    ``step`` plays an episode of every run that is not ahead of the others.
+    ``step`` plays an episode of every run that is not ahead of the others. A run that raises an error is dropped, and
+    the others continue.
     """
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
         self.name, self.phases = name, phases
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
-        self._size = len(phases)
+        self._n_runs = len(phases)
         #: The seconds of each episode that was played here.
         self.seconds: list[float] = []
         in_folder = any(phase.settings.directory is not None for phase in phases)
         try:
-            with defer_stop_signals(wanted=in_folder):  # the first save of a new folder must be complete
-                for index in range(self._size):
+            with defer_stop_signals(enabled=in_folder):  # the first save of a new folder must be complete
+                for index in range(self._n_runs):
                     self._try_run(index, partial(self._start, index))
         except BaseException:
             self.stop()
@@ -212,7 +217,7 @@ class RunGroup:
 
     @property
     def episode(self) -> int:
-        """The next episode of the run with the fewest episodes."""
+        """The index of the next episode, for the run with the fewest episodes."""
         return min((trainer.episode for trainer in self._trainers.values()), default=0)
 
     @property
@@ -228,12 +233,12 @@ class RunGroup:
     def step(self) -> None:
         """Play the next episode."""
         trainers = self._trainers
-        number = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
-        running = [index for index, trainer in trainers.items() if trainer.episode == number and not trainer.finished]
+        episode = min(trainer.episode for trainer in trainers.values() if not trainer.finished)
+        running = [index for index, trainer in trainers.items() if trainer.episode == episode and not trainer.finished]
         # Resumed runs may be ahead: they wait.
         play = partial(Trainer.play, episode_start=time.perf_counter(), n_runs=len(running))
         running = [index for index in running if self._try_run(index, partial(play, trainers[index]))]
-        if self._size == 1:
+        if self._n_runs == 1:
             for index in running:
                 self._try_run(index, lambda: trainers[0].close(trainers[0].policy.adapt()))
             return
@@ -244,7 +249,7 @@ class RunGroup:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds for the remaining episodes, from all but the first; None before two episodes."""
+        """The estimated seconds for the remaining episodes; None before two episodes, as the first one takes longer."""
         durations = self.seconds[1:]
         return sum(durations) / len(durations) * (self.episodes - self.episode) if durations else None
 
@@ -262,7 +267,7 @@ class RunGroup:
         """Return the result of each run, or the exception that ended it."""
         return [
             self._failed[index] if index in self._failed else self._trainers[index].result()
-            for index in range(self._size)
+            for index in range(self._n_runs)
         ]
 
     def _try_run(self, index: int, action: Callable[[], None]) -> bool:
@@ -276,18 +281,18 @@ class RunGroup:
         return index in self._trainers
 
 
-def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] | None = None) -> None:
-    """Play two episodes of each group, to estimate the remaining times, and then all groups, the quickest first.
+def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], None] | None = None) -> None:
+    """Play two episodes of each group, to estimate its remaining time, and then all groups, the quickest first.
 
-    ``after`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save
-    every run that has a folder.
+    ``on_episode`` is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and
+    save every run that has a folder.
     """
 
     def save() -> None:
         for group in groups:
             group.save()
 
-    with defer_stop_signals(wanted=any(group.has_folder for group in groups)) as request:
+    with defer_stop_signals(enabled=any(group.has_folder for group in groups)) as request:
         try:
             while running := [group for group in groups if not group.finished]:
                 running.sort(key=lambda group: group.seconds_left or 0.0)
@@ -296,9 +301,9 @@ def run_groups(groups: Sequence[RunGroup], *, after: Callable[[RunGroup], None] 
                     started = time.perf_counter()
                     group.step()
                     group.seconds.append(time.perf_counter() - started)
-                    if after is not None:
-                        after(group)
-                    request.obey(save)
+                    if on_episode is not None:
+                        on_episode(group)
+                    request.handle_signal(save)
         finally:
             for group in groups:
                 group.stop()
@@ -322,14 +327,20 @@ class CandidateProgress:
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     fraction: float
-    #: The text of ``Run.note``, or a first answer.
+    #: The text of ``Run.note``, or the text that ``first_answer`` returned.
     note: str = ""
 
 
-#: The number of training rounds for vectors, and the maximum number of passes over a small source.
-_VECTOR_ROUNDS, _VECTOR_PASSES = 4000, 5
-#: Minimum number of dimensions of a wide vector, and its rounds and passes: regressions on more dimensions need more.
-_MIN_WIDE_DIM, _WIDE_ROUNDS, _WIDE_PASSES = 512, 8000, 10
+#: The number of training rounds for vectors.
+_VECTOR_ROUNDS = 4000
+#: The maximum number of passes over a small source of vectors.
+_MAX_VECTOR_PASSES = 5
+#: Vectors of at least this many dimensions are wide. Their regressions need more rounds.
+_MIN_WIDE_DIM = 512
+#: The number of training rounds for wide vectors.
+_WIDE_ROUNDS = 8000
+#: The maximum number of passes over a small source of wide vectors.
+_MAX_WIDE_PASSES = 10
 #: The maximum number of episodes for vectors.
 _MAX_EPISODES = 125
 
@@ -337,9 +348,9 @@ _MAX_EPISODES = 125
 def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
     """Return the pair with its passes over the source, and the number and length of episodes of every candidate.
 
-    Vectors have about 4,000 rounds: a smaller source is shown up to five times, a larger one or a log once, in longer
-    episodes with as many gradient steps. Wide vectors have about 8,000 rounds and up
-    to ten passes. Images take longer to learn, and have the defaults of ``train``.
+    Policies for vectors are trained in about 4,000 rounds. A smaller source is shown up to five times. A larger source
+    or a log is shown once, in longer episodes, so that the number of gradient steps stays the same. Wide vectors have
+    about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they take longer to learn.
     """
     if episodes is not None:
         return pair, check_int("episodes", episodes, minimum=1), episode_length
@@ -347,7 +358,7 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
         return pair, None, episode_length
     source = copy.copy(pair.source)
     is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
-    rounds, passes = (_WIDE_ROUNDS, _WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _VECTOR_PASSES)
+    rounds, passes = (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
     if not isinstance(source, LoggedDomain):
         source.passes = max(source.passes, min(passes, math.ceil(rounds / len(source))))
     rounds = max(len(source), min(source.rounds_available, rounds))
@@ -383,80 +394,83 @@ def train_candidates(
         directory: every run has its own folder in it. A second call with the same settings reads finished runs, and
             resumes interrupted ones.
         progress: called after every episode.
-        first_answer: called with the name and the policy of each candidate that is trained before others, until it
-            returns a text, which is the next ``note`` of the progress.
+        first_answer: called with the name and the policy of each candidate that is finished, while others are still
+            training. As soon as it returns a text, this text is the ``note`` of the progress, and there are no more
+            calls.
     """
     policies: list[list[Policy]] = []
-    #: Phases that are trained together, with the name of their candidate.
-    work: list[tuple[str, list[Phase]]] = []
-    for number, candidate in enumerate(candidates):
-        built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
-        policies.append(built)
+    #: The name of a candidate, with phases of it that are trained together.
+    named_phases: list[tuple[str, list[Phase]]] = []
+    for index, candidate in enumerate(candidates):
+        candidate_policies = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
+        policies.append(candidate_policies)
         phases = []
-        for policy in built:
-            folder = None if directory is None else Path(directory) / f"{number}-{_slug(candidate.name)}-{policy.seed}"
+        for policy in candidate_policies:
+            folder = (
+                None if directory is None else Path(directory) / f"{index}-{_slugify(candidate.name)}-{policy.seed}"
+            )
             settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
-            phases.append(source_phase(policy, pair.source, pair.target, settings))
-        if _on_gpu(built[0]) and can_train_stacked(built):
-            work.append((candidate.name, phases))
+            phases.append(build_source_phase(policy, pair.source, pair.target, settings))
+        if _is_on_gpu(candidate_policies[0]) and can_train_stacked(candidate_policies):
+            named_phases.append((candidate.name, phases))
         else:
-            work += [(candidate.name, [phase]) for phase in phases]
-    _run_candidates(work, progress, first_answer)
+            named_phases += [(candidate.name, [phase]) for phase in phases]
+    _run_candidates(named_phases, progress, first_answer)
     return policies
 
 
 def _run_candidates(
-    work: list[tuple[str, list[Phase]]],
+    named_phases: list[tuple[str, list[Phase]]],
     progress: Callable[[CandidateProgress], None] | None,
     first_answer: Callable[[str, Policy], str] | None,
 ) -> None:
     """Train groups of phases, and report the progress."""
     groups: list[RunGroup] = []
-    answer = ""
+    note = ""
 
-    def after(group: RunGroup) -> None:
-        nonlocal answer
+    def report_episode(group: RunGroup) -> None:
+        nonlocal note
         if group.failure is not None:
             raise group.failure
         if progress is None:
             return
-        if group.finished and not answer and first_answer is not None and not all(other.finished for other in groups):
-            answer = first_answer(group.name, group.phases[0].policy)
+        if group.finished and not note and first_answer is not None and not all(other.finished for other in groups):
+            note = first_answer(group.name, group.phases[0].policy)
         current = _candidate_progress(group, groups)
-        progress(replace(current, note=answer) if answer else current)
+        progress(replace(current, note=note) if note else current)
 
-    with ExitStack() as started:
-        for name, phases in work:
+    with ExitStack() as started_groups:
+        for name, phases in named_phases:
             groups.append(RunGroup(phases, name=name))
-            started.callback(groups[-1].stop)
+            started_groups.callback(groups[-1].stop)
             if groups[-1].failure is not None:
                 raise groups[-1].failure
-        run_groups(groups, after=after)
+        run_groups(groups, on_episode=report_episode)
 
 
-def _candidate_progress(now: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
-    """Return the progress of all groups after an episode of the group ``now``."""
-    left = [0.0 if group.finished else group.seconds_left for group in groups]
-    known = [seconds for seconds in left if seconds is not None]
-    played, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
+def _candidate_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> CandidateProgress:
+    """Return the progress of all groups after an episode of the group ``last_group``."""
+    seconds_left = [0.0 if group.finished else group.seconds_left for group in groups]
+    estimates = [seconds for seconds in seconds_left if seconds is not None]
+    episodes_done, all_episodes = (sum(getattr(group, name) for group in groups) for name in ("episode", "episodes"))
     return CandidateProgress(
-        candidate=now.name,
-        episode=now.episode,
-        episodes=now.episodes,
+        candidate=last_group.name,
+        episode=last_group.episode,
+        episodes=last_group.episodes,
         policies_done=sum(len(group.phases) for group in groups if group.episode >= group.episodes),
         policies=sum(len(group.phases) for group in groups),
-        seconds_left=sum(known) if len(known) == len(left) else None,
-        fraction=played / all_episodes,
-        note=now.phases[0].note,
+        seconds_left=sum(estimates) if len(estimates) == len(seconds_left) else None,
+        fraction=episodes_done / all_episodes,
+        note=last_group.phases[0].note,
     )
 
 
-def _slug(name: str) -> str:
-    """Return a name without characters that are not allowed in file names."""
+def _slugify(name: str) -> str:
+    """Return a name in which characters that file names may not contain are replaced by hyphens."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
 
 
-def _on_gpu(policy: Policy) -> bool:
+def _is_on_gpu(policy: Policy) -> bool:
     """Return True if the policy computes on a GPU."""
     device = getattr(getattr(policy, "learner", None), "device", None)
     return getattr(device, "type", "cpu") == "cuda"

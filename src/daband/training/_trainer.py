@@ -4,7 +4,9 @@ For each episode, rounds are played, the policy adapts, and the episode is recor
 has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and ``policy.safetensors`` the policy after the
 last saved episode. The policy is written last and names its episode. So after a crash between two writes the other
 files may be longer than needed, and the extra rounds are played again with the same result. The policy file also has a
-digest of the rounds and episodes up to its own: a changed bit is an error.
+digest of the rounds and episodes up to its own, so that a changed file is detected.
+
+``Phase`` describes the rounds to play, ``Trainer`` plays and saves them, and ``Run`` is the result.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from daband.training._work_folder import Folder, as_json
 LabelledDomain = RewardDomain | LoggedDomain
 #: A function that is called with the record of every episode.
 Progress = Callable[[dict[str, float]], None]
-#: Rounds or contexts of some domains, each with its domain's name; None for the only source or the only target.
+#: A list of domain names, each with rounds or contexts of that domain. The name is None for a single source or target.
 ByDomain = list[tuple[str | None, Any]]
 #: The maximum size of the contexts to which a transform is fitted, in bytes.
 _MAX_SAMPLE_BYTES = 1 << 30
@@ -48,8 +50,8 @@ _MAX_SAMPLE_BYTES = 1 << 30
 _COLUMNS = ("arm", "reward", "regret", "propensity")
 #: The default number of episodes.
 _DEFAULT_EPISODES = 300
-#: The maximum number of passes over a small source by default.
-_MAX_PASSES = 5
+#: The default maximum number of passes over a small source.
+_DEFAULT_MAX_PASSES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +102,12 @@ class Run:
     episodes: list[dict[str, float]]
     #: The duration of the run in seconds.
     seconds: float
-    #: A default that was chosen for the caller, such as the number of passes over a small source; may be empty.
+    #: A sentence about a default that ``train`` chose, such as the number of passes over a small source; or empty.
     note: str = ""
 
     def __repr__(self) -> str:
         regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
-        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "nothing"
+        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "no rounds"
         return (
             f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s"
             f"{self.note and f'; {self.note}'}>"
@@ -124,27 +126,27 @@ class Run:
 
 @dataclass
 class History:
-    """The history of a run so far: the rounds and the record of each episode, and the duration in seconds."""
+    """The rounds and records of all episodes so far, and the duration in seconds."""
 
     #: The columns of each episode's rounds.
     rounds: list[dict[str, AnyArray]] = field(default_factory=list)
     episodes: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
 
-    def column(self, name: str) -> AnyArray:
-        """Return one column of all rounds."""
+    def concatenate(self, name: str) -> AnyArray:
+        """Return one column of all rounds, (rounds,)."""
         empty = np.zeros(0, np.int64 if name == "arm" else np.float64)
-        return np.concatenate([piece[name] for piece in self.rounds]) if self.rounds else empty
+        return np.concatenate([episode[name] for episode in self.rounds]) if self.rounds else empty
 
-    def lines(self) -> str:
+    def format_records(self) -> str:
         """Return the records in the format of ``episodes.jsonl``."""
         return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Return a digest of all rounds and records."""
-        digest = hashlib.sha256(self.lines().encode())
+        digest = hashlib.sha256(self.format_records().encode())
         for name in _COLUMNS:
-            digest.update(np.ascontiguousarray(self.column(name)).tobytes())
+            digest.update(np.ascontiguousarray(self.concatenate(name)).tobytes())
         return digest.hexdigest()
 
 
@@ -174,31 +176,31 @@ class Phase:
         """The number of rounds per episode."""
         return self.settings.episode_length
 
-    def bounds(self, episode: int) -> tuple[int, int]:
+    def round_range(self, episode: int) -> tuple[int, int]:
         """Return the first round of an episode and the first round after it."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
         """Return the rounds and the unlabelled contexts of an episode, by domain."""
-        start, stop = self.bounds(episode)
+        start, stop = self.round_range(episode)
         rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
             return rounds, []
         return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
 
-    def config(self) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         """Return the content of ``config.json``."""
         training = {
             "domain": self.domain_name, "episodes": self.episodes, "episode_length": self.episode_length,
-            "rounds": self.rounds, "seed": self.seed, "data": self._data_digest(),
+            "rounds": self.rounds, "seed": self.seed, "data": self._compute_data_digest(),
         }  # fmt: skip
         policy = {**self.policy.settings(), "name": self.policy.name}
         return {"policy": policy, **(self.settings.config or {}), "training": training}
 
-    def _data_digest(self) -> str:
-        """Return a short digest of the data, by which a folder recognises other data."""
-        n_rounds = self.bounds(self.episodes - 1)[1]
+    def _compute_data_digest(self) -> str:
+        """Return a short digest of the first and last rounds. A folder with another digest is rejected."""
+        n_rounds = self.round_range(self.episodes - 1)[1]
         digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
         for start in (0, max(0, n_rounds - 4)):
             rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.seed)
@@ -219,7 +221,7 @@ class Trainer:
         self.history = History()
         try:
             if self.folder is not None:
-                self.folder.claim("config.json", phase.config())
+                self.folder.claim("config.json", phase.build_config())
                 self.history = self._resume(self.folder)
             if not policy.prepared:
                 _fit_transform(phase)
@@ -263,15 +265,15 @@ class Trainer:
             raise metrics
         history = self.history
         if metrics and self._played is not None and self._unlabelled:
-            metrics = {**metrics, **_bound_terms(self.policy, self._played, self._unlabelled, history, metrics)}
-        record = _episode_record(self.episode, history, metrics)
+            metrics = {**metrics, **_compute_bound_terms(self.policy, self._played, self._unlabelled, history, metrics)}
+        record = _build_record(self.episode, history, metrics)
         for message in self._collapse_watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
         history.episodes.append(record)
         now = time.perf_counter()
         history.seconds += (now - self._episode_start) / self._n_runs
         self._episode_start = now
-        if self.folder is not None and (self.folder.due() or self.finished):
+        if self.folder is not None and (self.folder.is_due() or self.finished):
             self.save()
         if self.progress is not None:
             self.progress(record)
@@ -281,19 +283,19 @@ class Trainer:
         if self.folder is None:
             return
         started = time.perf_counter()
-        columns = {name: self.history.column(name) for name in _COLUMNS}
+        columns = {name: self.history.concatenate(name) for name in _COLUMNS}
         write_npz(self.folder.path / "rounds.npz", columns)
-        write_text(self.folder.path / "episodes.jsonl", self.history.lines())
+        write_text(self.folder.path / "episodes.jsonl", self.history.format_records())
         counts = {"episodes": str(len(self.history.episodes)), "rounds": str(len(columns["arm"]))}
-        notes = {**counts, "seconds": repr(self.history.seconds), "digest": self.history.digest()}
+        notes = {**counts, "seconds": repr(self.history.seconds), "digest": self.history.compute_digest()}
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
         self.folder.record_save(started, n_runs=self._n_runs)
 
     def _resume(self, folder: Folder) -> History:
         """Restore the policy of the last saved episode and return the history up to it.
 
-        A new folder saves the policy at once, so that a run always resumes from a known state. This also holds for a
-        caller who tries again after an interruption with a policy that has learned in the meantime.
+        In a new folder the policy is saved at once. So a second call resumes from the same state, even if the caller's
+        policy has learned more rounds in the meantime.
         """
         policy, path = self.policy, folder.path / "policy.safetensors"
         history = History()
@@ -304,17 +306,17 @@ class Trainer:
         try:
             saved = read_checkpoint(path)
             rounds, episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
-            table = read_npz(folder.path / "rounds.npz")
+            columns = read_npz(folder.path / "rounds.npz")
             for name in _COLUMNS:
-                if len(table[name]) < rounds:
-                    raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
-            history.rounds = [{name: table[name][:rounds] for name in _COLUMNS}]
+                if len(columns[name]) < rounds:
+                    raise ValueError(f"rounds.npz has {len(columns[name])} of {rounds} rounds")
+            history.rounds = [{name: columns[name][:rounds] for name in _COLUMNS}]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
-            if saved.notes["digest"] != history.digest():
+            if saved.notes["digest"] != history.compute_digest():
                 raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
@@ -328,41 +330,44 @@ class Trainer:
 
     def result(self) -> Run:
         """Return the history as a ``Run``."""
-        arm, reward, regret, propensity = (self.history.column(name) for name in _COLUMNS)
+        arm, reward, regret, propensity = (self.history.concatenate(name) for name in _COLUMNS)
         return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
 
-def _bound_terms(
-    policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, metrics: Mapping[str, float]
+def _compute_bound_terms(
+    policy: Policy, decision: RewardedDecision, unlabelled: ByDomain, history: History, metrics: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
 
-    The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
+    The bound is stated for rewards in [0, 1], so rewards, means and bonuses are scaled from the user's units.
     """
     last_record = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     bound = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last_record)
-    target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
+    target = join_decisions([policy.decide(batch, name or "target", rule="ucb") for name, batch in unlabelled])
     low, high = policy.reward_moments.observed
     return bound.add(
-        source=_unit_scale(played, low, high),
-        reward=(played.reward - low) / (high - low),
-        regret=history.rounds[-1]["regret"][-len(played.arm) :] / (high - low),
-        target=_unit_scale(target, low, high),
+        source=_scale_to_unit(decision, low, high),
+        reward=(decision.reward - low) / (high - low),
+        regret=history.rounds[-1]["regret"][-len(decision.arm) :] / (high - low),
+        target=_scale_to_unit(target, low, high),
         accuracy=metrics.get("discriminator_accuracy"),
     )
 
 
-def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
+def _scale_to_unit(decision: Decision, low: float, high: float) -> Decision:
     """Return decisions with means and bonuses scaled from the user's units to rewards in [0, 1]."""
     return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
 
 
-def _play_episode(phase: Phase, episode: ByDomain, history: History) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn; rounds without a domain name are played in the phase's domain."""
+def _play_episode(phase: Phase, rounds_by_domain: ByDomain, history: History) -> RewardedDecision | None:
+    """Play the rounds of every domain in turn, and append them to the history. Return the decisions; None for logs.
+
+    Rounds without a domain name are played in the phase's domain.
+    """
     policy = phase.policy
-    played: list[RewardedDecision] = []
+    decisions: list[RewardedDecision] = []
     columns = []
-    for name, rounds in episode:
+    for name, rounds in rounds_by_domain:
         domain = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
             weights = log_weights(policy, rounds.propensities)
@@ -371,41 +376,43 @@ def _play_episode(phase: Phase, episode: ByDomain, history: History) -> Rewarded
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, domain)
             columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
-            played.append(decision)
+            decisions.append(decision)
     history.rounds.append(dict(zip(_COLUMNS, map(np.concatenate, zip(*columns, strict=True)), strict=True)))
-    return join_decisions(played) if played else None
+    return join_decisions(decisions) if decisions else None
 
 
-def _episode_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
+def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
     """Return the record of the last episode: its number, regret so far, mean reward and metrics."""
-    old_regret = history.episodes[-1]["regret"] if history.episodes else 0.0
+    regret_before = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.rounds[-1]["regret"]
-    total = None if old_regret is None or np.isnan(regret).any() else old_regret + float(regret.sum())
+    total = None if regret_before is None or np.isnan(regret).any() else regret_before + float(regret.sum())
     reward = float(history.rounds[-1]["reward"].mean())
     return {"episode": episode + 1, "regret": total, "reward": reward, **metrics}  # type: ignore[dict-item]
 
 
 def _fit_transform(phase: Phase) -> None:
-    """Fit the policy's transform on unlabelled contexts of the run, as many as fit in memory."""
+    """Fit the policy's transform to a sample of the run's contexts, at most ``_MAX_SAMPLE_BYTES``."""
     policy = phase.policy
-    item_bytes = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
-    n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * item_bytes)))
+    context_bytes = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
+    n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * context_bytes)))
     n_rows = min(phase.episodes * phase.episode_length, n_rows)
     streams = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
-    batches: dict[int, AnyArray] = {}
+    samples: dict[int, AnyArray] = {}
     for stream, default_name in zip(streams, (phase.domain_name, "target"), strict=False):
         fraction = min(n_rows, len(stream)) / len(stream)
-        for name, part in stream.by_name.items():
-            rows = part.batch(0, math.ceil(fraction * len(part)), seed=phase.seed)
-            batches[policy.domains.index(name or default_name)] = rows
-    policy.prepare(*(batches[number] for number in sorted(batches)))
+        for name, domain in stream.by_name.items():
+            rows = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.seed)
+            samples[policy.domains.index(name or default_name)] = rows
+    policy.prepare(*(samples[index] for index in sorted(samples)))
 
 
-def source_phase(policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings) -> Phase:
+def build_source_phase(
+    policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings
+) -> Phase:
     """Return the checked phase that ``train`` plays.
 
-    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times in total; a log is
-    shown once, as its rounds would be counted again. An episode is at most as long as the source.
+    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times in total. A log is
+    shown only once, because each of its rounds must count once. An episode is at most as long as the source.
     """
     note = ""
     check_domains(policy, source, target)
@@ -434,7 +441,7 @@ def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
     if source.rounds_available >= default_rounds:
         return source, _DEFAULT_EPISODES, length, ""
     if not isinstance(source, LoggedDomain):
-        passes = min(max(source.passes, _MAX_PASSES), math.ceil(default_rounds / len(source)))
+        passes = min(max(source.passes, _DEFAULT_MAX_PASSES), math.ceil(default_rounds / len(source)))
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes

@@ -54,20 +54,20 @@ class Folder:
         self.release()
 
     def claim(self, file: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings to ``file``, or raise an error if that file has other settings."""
+        """Write the settings to ``file``. If the file exists, raise an error unless it has the same settings."""
         path, expected = self.path / file, as_json(settings)
         if not os.path.lexists(path):
             write_json(path, expected, sort_keys=True)
             return
         try:
-            different = difference(read_json(path), expected)
+            different = describe_difference(read_json(path), expected)
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start again") from None
         if different:
             text = f"{self.path} holds {self.what} with other settings ({different}); choose another directory"
             raise InvalidInput(text)
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return True if it is time to save."""
         return time.perf_counter() - self._last_save >= self._save_interval
 
@@ -89,16 +89,16 @@ def as_json(settings: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"settings must contain only strings, numbers, lists and mappings ({error})") from None
 
 
-def difference(stored: Any, given: Any, path: str = "") -> str:
+def describe_difference(stored: Any, current: Any, path: str = "") -> str:
     """Return a description of the first difference between two JSON values; empty if they are equal."""
-    if isinstance(stored, dict) and isinstance(given, dict):
+    if isinstance(stored, dict) and isinstance(current, dict):
         # The data digest also depends on other settings: it is named only if nothing else differs.
-        for key in sorted(stored.keys() | given.keys(), key=lambda key: (key == "data", key)):
-            different = difference(stored.get(key), given.get(key), f"{path}.{key}" if path else key)
+        for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
+            different = describe_difference(stored.get(key), current.get(key), f"{path}.{key}" if path else key)
             if different:
                 return different
         return ""
-    return "" if stored == given else f"{path}: there {stored!r}, here {given!r}"
+    return "" if stored == current else f"{path}: stored {stored!r}, now {current!r}"
 
 
 #: Signals that wait until the current episode is finished and saved.
@@ -113,10 +113,12 @@ class StopRequest:
     """A request to stop: the signal that arrived during an episode, if any."""
 
     def __init__(self) -> None:
+        #: The number of the signal, or None.
         self.signal: int | None = None
-        self.previous: dict[int, Any] = {}
+        #: The handlers that signals had before training, by signal number.
+        self.previous_handlers: dict[int, Any] = {}
 
-    def obey(self, save: Callable[[], None]) -> None:
+    def handle_signal(self, save: Callable[[], None]) -> None:
         """If a signal has arrived, save and then call the handler that the signal had before training.
 
         That handler raises (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns, training continues.
@@ -125,7 +127,7 @@ class StopRequest:
             return
         number, self.signal = self.signal, None
         save()
-        handler = self.previous[number]
+        handler = self.previous_handlers[number]
         if not callable(handler):
             self.signal = number
             raise _DefaultSignalAction
@@ -133,35 +135,36 @@ class StopRequest:
 
 
 @contextmanager
-def defer_stop_signals(*, wanted: bool) -> Iterator[StopRequest]:
-    """Record Ctrl-C and SIGTERM in this block. The caller calls ``obey`` at the end of every episode.
+def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
+    """Return a context manager that records Ctrl-C and SIGTERM; its block calls ``handle_signal`` after every episode.
 
     A second Ctrl-C takes effect at once. A second SIGTERM does not: a group of processes may receive one from the
-    system and one from its parent. Signals act as usual if not ``wanted``, or in other threads than the main one.
+    system and one from its parent. Signals are not deferred if ``enabled`` is False, or if the calling
+    thread is not the main thread.
     """
     request = StopRequest()
-    if not wanted or threading.current_thread() is not threading.main_thread():
+    if not enabled or threading.current_thread() is not threading.main_thread():
         yield request
         return
 
     def record(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and request.signal == number:
             request.signal = None
-            signal.signal(number, request.previous[number])
+            signal.signal(number, request.previous_handlers[number])
             signal.raise_signal(number)
         else:
             request.signal = number
 
     for number in _SIGNALS:
         handler = signal.getsignal(number)
-        if handler is not None and handler is not signal.SIG_IGN:  # not set by other code, and not ignored
-            request.previous[number] = handler
+        if handler is not None and handler is not signal.SIG_IGN:  # None: set by C code
+            request.previous_handlers[number] = handler
             signal.signal(number, record)
     try:
         with suppress(_DefaultSignalAction):
             yield request
     finally:
-        for replaced, handler in request.previous.items():
-            signal.signal(replaced, handler)
+        for number, handler in request.previous_handlers.items():
+            signal.signal(number, handler)
         if request.signal is not None:  # its default action ends the process, or no episode followed it
             signal.raise_signal(request.signal)

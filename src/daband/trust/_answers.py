@@ -23,7 +23,7 @@ from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
 from daband._files import checked_path, make_folder, read_json, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput
-from daband.training._work_folder import as_json, difference
+from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
 #: ``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
@@ -165,7 +165,7 @@ class Survey:
         }  # fmt: skip
         written = _PLAN if (folder / _PLAN).is_file() else None
         before = read_json(folder / _PLAN) if written else {}
-        if before and (different := difference(before.get("settings"), plan["settings"])):
+        if before and (different := describe_difference(before.get("settings"), plan["settings"])):
             raise InvalidInput(f"{folder} was started with other settings ({different}); choose another directory")
         if before and not self._same_questions(read_npz(folder / _ARRAYS)):
             raise InvalidInput(

@@ -88,7 +88,7 @@ def test_a_saved_policy_goes_on_from_the_device(tmp_path):
 def test_runs_together_equal_runs_alone_on_the_device():
     import daband
     from daband.training._loop import train, train_stacked
-    from daband.training._trainer import TrainSettings, source_phase
+    from daband.training._trainer import TrainSettings, build_source_phase
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 640)
@@ -108,7 +108,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
     domains = {"source": pair.source, "target": pair.target}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
     runs = train_stacked(
-        [source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
+        [build_source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
     )
     assert not together[0].learner.stepper.runner.eager
     for seed in (0, 6):
