@@ -55,7 +55,9 @@ def measure(path: Path) -> list[dict[str, Any]]:
     for draw in range(DRAWS):
         asked = Questions(every, predicted, scale=float(earned.std(axis=1).max()), seed=draw)
         for budget in BUDGETS:
-            evidence = asked.evidence({question: rewards[question] for question in asked.first(budget)})
+            evidence = asked.compute_evidence(
+                {question: rewards[question] for question in asked.first_questions(budget)}
+            )
             chosen = evidence.choose(default, earned.mean(axis=1))
             interval = evidence.intervals(n, budget=budget)[chosen]
             row = {**common, "way": "questions", "rewards": budget, "lost": float((best - values[chosen]) / span)}
@@ -92,7 +94,7 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
         values = rewards[np.arange(len(rewards)), every].mean(axis=1)
         for draw in range(DRAWS):
             asked = Questions(every, means.mean(axis=0), scale=scale, seed=draw)
-            evidence = asked.evidence({question: rewards[question] for question in asked.first(50)})
+            evidence = asked.compute_evidence({question: rewards[question] for question in asked.first_questions(50)})
             chosen = evidence.choose(default, earned.mean(axis=1))
             verdict = _verdict(evidence.intervals(len(kept), budget=50)[chosen])
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.trust._assess import classifier_accuracy, collapse_signs, outside_support, project
+from daband.trust._assess import classifier_accuracy, find_collapse_signs, outside_support, project
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
@@ -38,9 +38,9 @@ def test_signs_of_a_collapse():
     draw = np.random.default_rng(0)
     means = draw.random((400, 4))
     arms = means.argmax(axis=1)
-    assert collapse_signs(arms, arms, means, means) == []
-    flat = " ".join(collapse_signs(arms, np.ones_like(arms), means, np.full_like(means, 0.25)))
+    assert find_collapse_signs(arms, arms, means, means) == []
+    flat = " ".join(find_collapse_signs(arms, np.ones_like(arms), means, np.full_like(means, 0.25)))
     assert "100% of target contexts go to arm 1" in flat
     assert "predictions vary 0% as much" in flat
-    (fewer,) = collapse_signs(arms, arms % 2, means, means)
+    (fewer,) = find_collapse_signs(arms, arms % 2, means, means)
     assert "2 of the 4 arms used in the source are not used" in fewer

@@ -25,12 +25,12 @@ def values_of(arms, rewards):
 
 
 def answered(questions, rewards, n):
-    return questions.evidence({question: rewards[question] for question in questions.first(n)})
+    return questions.compute_evidence({question: rewards[question] for question in questions.first_questions(n)})
 
 
 def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_asked():
     arms, predicted, _ = problem()
-    few, many = (Questions(arms, predicted, scale=0.5, seed=3).first(n) for n in (20, 300))
+    few, many = (Questions(arms, predicted, scale=0.5, seed=3).first_questions(n) for n in (20, 300))
     assert many[:20] == few
     assert len(set(many)) == 300
     assert all(arm in arms[:, context] for context, arm in many)
@@ -54,7 +54,7 @@ def test_estimates_have_the_right_mean_whatever_the_predictions_are(shift):
     estimates = []
     for seed in range(300):
         evidence = answered(Questions(arms, predicted + shift, scale=0.5, seed=seed), rewards, 60)
-        estimates.append([evidence.advantages(1)[0], evidence.advantages(None)[0]])
+        estimates.append([evidence.estimate_advantages(1)[0], evidence.estimate_advantages(None)[0]])
     advantage, value = np.mean(estimates, axis=0)
     assert advantage == pytest.approx(values - values[1], abs=0.02)
     assert value == pytest.approx(values, abs=0.02)
@@ -102,9 +102,9 @@ def test_values_are_exact_once_every_question_is_answered():
 def test_answers_count_up_to_the_first_open_question():
     arms, predicted, rewards = problem()
     questions = Questions(arms, predicted, scale=0.5)
-    asked = questions.first(40)
+    asked = questions.first_questions(40)
     answers = {question: rewards[question] for question in asked if question != asked[25]}
-    assert questions.evidence(answers).answered == 25
+    assert questions.compute_evidence(answers).answered == 25
 
 
 def test_units_change_nothing():

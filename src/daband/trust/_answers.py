@@ -1,8 +1,8 @@
-"""Questions that people or programs answer, and their answers: in memory, or in a folder that survives a crash.
+"""Ask people or programs for target rewards, and store the answers in memory or in a folder.
 
-``plan.npz`` holds the data that the questions were drawn from, ``plan.json`` the settings. ``questions.csv`` is for
-the people who answer. ``answers.jsonl`` gets a line per answer, flushed to disk before the next question is asked. A
-choice or an audit that was killed continues from there.
+A folder survives a crash. ``plan.npz`` has the data that the questions were drawn from, ``plan.json`` the settings.
+``questions.csv`` is for the people who answer. ``answers.jsonl`` gets a line per answer, flushed to disk before the
+next question is asked. A choice or an audit that was killed continues from there.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ from daband.errors import DataError, InvalidInput
 from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
-#: ``ask(contexts, arms) -> rewards``: the rewards of these arms for these contexts, (B, *C) and (B,) to (B,).
+#: A function ``ask(contexts, arms)`` that returns the rewards (B,) of arms (B,) for contexts (B, *C).
 #:
-#: For a pair made of tables the contexts are rows: a polars frame with the columns of the table.
+#: For a pair made of tables, the contexts are a polars frame with the columns of the table.
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
 
-QUESTIONS = "questions.csv"
-_ANSWERS, _PLAN, _ARRAYS = "answers.jsonl", "plan.json", "plan.npz"
+#: The questions, with a column of rewards to fill in.
+QUESTIONS_FILE = "questions.csv"
+#: The answers so far, one per line.
+_ANSWERS_FILE = "answers.jsonl"
+#: The settings of a survey.
+_PLAN_FILE = "plan.json"
+#: The arms, predictions and indices that the questions were drawn from.
+_ARRAYS_FILE = "plan.npz"
 
 
 class Survey:
@@ -62,7 +68,7 @@ class Survey:
         self.questions, self.indices, self.budget = questions, indices, budget
         self.folder = None if folder is None else make_folder(folder)
         #: Questions in their order, as (context index, arm).
-        self.asked = questions.first(budget)
+        self.asked_questions = questions.first_questions(budget)
         #: Reward by question.
         self.answers: dict[tuple[int, int], float] = {}
         self._settings, self._arm_names, self._row_names = dict(settings or {}), arm_names, row_names or {}
@@ -72,12 +78,12 @@ class Survey:
     @classmethod
     def read(cls, folder: Path) -> Survey:
         """Read a survey from its folder."""
-        if not (folder / _PLAN).is_file():
+        if not (folder / _PLAN_FILE).is_file():
             raise InvalidInput(f"{folder} holds no questions; start with daband.audit(..., directory=...)")
-        plan, arrays = read_json(folder / _PLAN), read_npz(folder / _ARRAYS)
+        plan, arrays = read_json(folder / _PLAN_FILE), read_npz(folder / _ARRAYS_FILE)
         try:
             questions = Questions(arrays["arms"], arrays["predicted"], scale=plan["scale"], seed=plan["seed"])
-            rows = {name: _by_index(values, arrays["indices"]) for name, values in plan["rows"].items()}
+            rows = {name: _column_from_values(values, arrays["indices"]) for name, values in plan["rows"].items()}
             return cls(
                 questions,
                 arrays["indices"],
@@ -88,7 +94,7 @@ class Survey:
                 row_names=rows,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder / _PLAN} is damaged: {error}") from None
+            raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,16 +104,16 @@ class Survey:
     @property
     def unanswered(self) -> list[tuple[int, int]]:
         """Questions without an answer."""
-        return [question for question in self.asked if question not in self.answers]
+        return [question for question in self.asked_questions if question not in self.answers]
 
     @property
     def questions_file(self) -> Path | None:
         """Path of the CSV of questions; None without a folder."""
-        return None if self.folder is None else self.folder / QUESTIONS
+        return None if self.folder is None else self.folder / QUESTIONS_FILE
 
-    def evidence(self) -> Evidence:
+    def compute_evidence(self) -> Evidence:
         """Return the estimates that follow from the answers."""
-        return self.questions.evidence(self.answers)
+        return self.questions.compute_evidence(self.answers)
 
     def ask(self, ask: Ask, target: Contexts, stop: Callable[[], bool] | None = None) -> None:
         """Ask the unanswered questions one by one, until ``stop`` returns True."""
@@ -124,14 +130,14 @@ class Survey:
         """Store answers; they are on disk when this returns."""
         for reward in answers.values():
             if not math.isfinite(reward):
-                kept = "" if self.folder is None else f"; the {len(self.answers)} answers before are kept"
-                raise InvalidInput(f"a target reward is {reward}, which is not a finite number{kept}")
+                remark = "" if self.folder is None else f"; the {len(self.answers)} answers before are kept"
+                raise InvalidInput(f"a target reward is {reward}, which is not a finite number{remark}")
         if self.folder is not None and answers:
             lines = "".join(
                 json.dumps({"context": int(self.indices[context]), "arm": arm, "reward": reward}) + "\n"
                 for (context, arm), reward in answers.items()
             )
-            path = self.folder / _ANSWERS
+            path = self.folder / _ANSWERS_FILE
             try:
                 with open(path, "ab") as file:
                     file.write(lines.encode())
@@ -143,19 +149,19 @@ class Survey:
 
     def add_csv(self, path: str | Path, *, replace: bool = False) -> None:
         """Store the answers of a CSV file. An invalid row is an error, and then nothing is stored."""
-        rewards = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked])
-        new = {}
+        rewards = read_answers(path, [(int(self.indices[context]), arm) for context, arm in self.asked_questions])
+        new_answers = {}
         for question_id, reward in rewards.items():
-            question = self.asked[question_id]
-            before = self.answers.get(question)
-            if before is not None and before != reward and not replace:
+            question = self.asked_questions[question_id]
+            earlier_reward = self.answers.get(question)
+            if earlier_reward is not None and earlier_reward != reward and not replace:
                 raise InvalidInput(
-                    f"{path}: id {question_id} was answered with {before:g} before, and now with {reward:g}; set "
-                    "replace=True (--replace) to use the new answer"
+                    f"{path}: id {question_id} was answered with {earlier_reward:g} before, and now with {reward:g}; "
+                    "set replace=True (--replace) to use the new answer"
                 )
-            if before != reward:
-                new[question] = reward
-        self.add(new)
+            if earlier_reward != reward:
+                new_answers[question] = reward
+        self.add(new_answers)
 
     def _open_folder(self, folder: Path) -> None:
         """Continue the survey in the folder, or write its questions there."""
@@ -163,28 +169,27 @@ class Survey:
             "settings": as_json(self._settings), "scale": self.questions.scale, "seed": self.questions.seed,
             "arm_names": list(self._arm_names),
         }  # fmt: skip
-        written = _PLAN if (folder / _PLAN).is_file() else None
-        before = read_json(folder / _PLAN) if written else {}
-        if before and (different := describe_difference(before.get("settings"), plan["settings"])):
-            raise InvalidInput(f"{folder} was started with other settings ({different}); choose another directory")
-        if before and not self._same_questions(read_npz(folder / _ARRAYS)):
+        stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
+        if stored_plan and (differences := describe_difference(stored_plan.get("settings"), plan["settings"])):
+            raise InvalidInput(f"{folder} was started with other settings ({differences}); choose another directory")
+        if stored_plan and not self._has_same_questions(read_npz(folder / _ARRAYS_FILE)):
             raise InvalidInput(
                 f"{folder} holds questions about another policy, other candidates or another target; choose another "
                 "directory"
             )
-        self._restore_answers(folder / _ANSWERS)
-        if before and before.get("budget") == self.budget:
+        self._restore_answers(folder / _ANSWERS_FILE)
+        if stored_plan and stored_plan.get("budget") == self.budget:
             return
         arrays = {"arms": self.questions.arms, "predicted": self.questions.predicted, "indices": self.indices}
-        write_npz(folder / _ARRAYS, arrays, compressed=True)
-        numbers = [int(self.indices[context]) for context, _ in self.asked]
-        rows = {name: {str(number): values[number] for number in numbers} for name, values in self._row_names.items()}
-        self._write_csv(folder / QUESTIONS, rows)
+        write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
+        indices = [int(self.indices[context]) for context, _ in self.asked_questions]
+        rows = {name: {str(index): values[index] for index in indices} for name, values in self._row_names.items()}
+        self._write_csv(folder / QUESTIONS_FILE, rows)
         text = json.dumps({**plan, "budget": self.budget, "rows": rows}, default=str)
-        write_text(folder / _PLAN, text + "\n")  # last: a folder with a plan is complete
+        write_text(folder / _PLAN_FILE, text + "\n")  # last: a folder with a plan is complete
 
-    def _same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
-        """Return True if the stored arrays are this survey's."""
+    def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
+        """Return True if the stored arms and indices are the same as this survey's."""
         expected = {"arms": self.questions.arms, "indices": self.indices}
         return all(np.array_equal(values, arrays[name]) for name, values in expected.items())
 
@@ -200,28 +205,28 @@ class Survey:
                     file.truncate(len(complete))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        context_at = {int(index): context for context, index in enumerate(self.indices)}
-        for number, line in enumerate(complete.splitlines(), 1):
+        context_by_index = {int(index): context for context, index in enumerate(self.indices)}
+        for line_number, line in enumerate(complete.splitlines(), 1):
             try:
                 answer = json.loads(line)
                 reward = float(answer["reward"])
-                self.answers[context_at[answer["context"]], int(answer["arm"])] = reward
+                self.answers[context_by_index[answer["context"]], int(answer["arm"])] = reward
             except (ValueError, KeyError, TypeError):
-                raise DataError(f"{path}, line {number}, is not an answer; restore the file from a copy") from None
+                raise DataError(f"{path}, line {line_number}, is not an answer; restore the file from a copy") from None
 
     def _write_csv(self, path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
         if path.exists():
             self.add_csv(path)
-        numbers = [int(self.indices[context]) for context, _ in self.asked]
-        columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked)), "context": numbers}
+        indices = [int(self.indices[context]) for context, _ in self.asked_questions]
+        columns: dict[str, Sequence[Any]] = {"id": range(len(self.asked_questions)), "context": indices}
         for name, values in rows.items():
-            taken = name in ("id", "context", "arm", "arm_name", "reward")
-            columns[f"target {name}" if taken else name] = [values[str(number)] for number in numbers]
-        columns["arm"] = [arm for _, arm in self.asked]
+            is_reserved = name in ("id", "context", "arm", "arm_name", "reward")
+            columns[f"target {name}" if is_reserved else name] = [values[str(index)] for index in indices]
+        columns["arm"] = [arm for _, arm in self.asked_questions]
         if self._arm_names:
-            columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked]
-        columns["reward"] = [self.answers.get(question, "") for question in self.asked]
+            columns["arm_name"] = [self._arm_names[arm] for _, arm in self.asked_questions]
+        columns["reward"] = [self.answers.get(question, "") for question in self.asked_questions]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
@@ -229,29 +234,29 @@ class Survey:
         write_text(path, text.getvalue())
 
 
-def _by_index(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
-    """Return a column (N,) from values by index, with None for indices without a question."""
+def _column_from_values(values: Mapping[str, Any], indices: IntArray) -> list[Any]:
+    """Return a column (N,) from a mapping of indices to values, with None for indices without a question."""
     column: list[Any] = [None] * (int(indices.max()) + 1)
     for index, value in values.items():
         column[int(index)] = value
     return column
 
 
-def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int, float]:
+def read_answers(path: str | Path, asked_questions: Sequence[tuple[int, int]]) -> dict[int, float]:
     """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. An empty reward is no answer.
 
     Args:
         path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
-        asked: index in the target domain and arm of each question; the id is the index in this list.
+        asked_questions: index in the target domain and arm of each question; the id is the index in this list.
     """
     path = checked_path(path, "answers")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             # Spreadsheets in much of Europe save semicolons and decimal commas.
-            decimal_comma = file.readline().count(";") > 1
+            has_decimal_commas = file.readline().count(";") > 1
             file.seek(0)
-            reader = csv.DictReader(file, delimiter=";" if decimal_comma else ",")
-            names = list(reader.fieldnames or ())
+            reader = csv.DictReader(file, delimiter=";" if has_decimal_commas else ",")
+            column_names = list(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
@@ -260,26 +265,26 @@ def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     for column in ("id", "reward"):
-        if column not in names:
-            raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(names) or 'none'})")
+        if column not in column_names:
+            raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(column_names) or 'none'})")
     answers: dict[int, float] = {}
-    seen: dict[int, int] = {}
+    line_by_id: dict[int, int] = {}
     for line, row in rows:
         where = f"{path}, line {line}"
-        question_id = _integer(row["id"], f"{where}: id")
-        if not 0 <= question_id < len(asked):
-            raise InvalidInput(f"{where}: id {question_id} was not asked; answer the ids of {QUESTIONS}")
-        if question_id in seen:
-            raise InvalidInput(f"{where}: id {question_id} is answered in line {seen[question_id]} already")
-        seen[question_id] = line
-        for name, expected in zip(("context", "arm"), asked[question_id], strict=True):
-            if row.get(name) and _integer(row[name], f"{where}: {name}") != expected:
+        question_id = _parse_integer(row["id"], f"{where}: id")
+        if not 0 <= question_id < len(asked_questions):
+            raise InvalidInput(f"{where}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
+        if question_id in line_by_id:
+            raise InvalidInput(f"{where}: id {question_id} is answered in line {line_by_id[question_id]} already")
+        line_by_id[question_id] = line
+        for name, expected in zip(("context", "arm"), asked_questions[question_id], strict=True):
+            if row.get(name) and _parse_integer(row[name], f"{where}: {name}") != expected:
                 raise InvalidInput(f"{where}: id {question_id} is a question about {name} {expected}, not {row[name]}")
         text = (row["reward"] or "").strip()
         if not text:
             continue
         try:
-            reward = _decimal_comma_number(text) if decimal_comma else float(text)
+            reward = _parse_decimal_comma_number(text) if has_decimal_commas else float(text)
         except ValueError:
             raise InvalidInput(f"{where}: the reward {text!r} of id {question_id} is not a number") from None
         if not math.isfinite(reward):
@@ -288,15 +293,15 @@ def read_answers(path: str | Path, asked: Sequence[tuple[int, int]]) -> dict[int
     return answers
 
 
-def _decimal_comma_number(text: str) -> float:
+def _parse_decimal_comma_number(text: str) -> float:
     """Return 3854.17 for "3.854,17". Raise a ``ValueError`` for "1.200", which may be 1.2 or 1200."""
     if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
         raise ValueError(text)
     return float(text.replace(".", "").replace(",", ".") if "," in text else text)
 
 
-def _integer(text: str | None, where: str) -> int:
-    """Return the integer in a cell; ``where`` names the cell in the error."""
+def _parse_integer(text: str | None, where: str) -> int:
+    """Return the integer in a cell; ``where`` describes the cell in the error."""
     try:
         return int(str(text).strip())
     except ValueError:

@@ -1,4 +1,8 @@
-"""``assess``: estimate the advantage of a policy over the incumbent in the target, without target rewards."""
+"""``assess``: estimate the advantage of a policy over the incumbent in the target, without target rewards.
+
+``SourceRounds`` and ``TargetContexts`` are the data, ``Choices`` are the policy's decisions on both, and
+``build_assessment`` computes the result. The diagnostics at the end compare the domains and detect a collapse.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transformed_contexts
 from daband.trust._assessment import Assessment, rewards_needed
-from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
+from daband.trust._incumbent import Incumbent, as_incumbent, constant_incumbent, decide
 from daband.trust._reference import data_kind, reference_class
 
 #: Smallest allowed value of the argument ``contexts``.
@@ -36,23 +40,23 @@ _MAX_LOGGED_ROUNDS = 20_000
 #: Maximum number of contexts of each domain from which the fraction outside the source's support is estimated.
 _SUPPORT_CONTEXTS = 300
 #: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
-_MAX_OUTSIDE = 0.5
-#: The distance to the source is the distance to this many-th nearest source context.
-_NEIGHBOUR = 5
+_MAX_OUTSIDE_FRACTION = 0.5
+#: The distance to the source is the distance to the source context of this rank among the nearest.
+_NEIGHBOUR_RANK = 5
 #: A target context is outside the support if it is farther from the source than this fraction of source contexts.
 _SUPPORT_QUANTILE = 0.99
 #: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in the source.
-_TOP_FRACTION = 0.95
+_MAX_TOP_FRACTION = 0.95
 #: A policy collapsed if the standard deviation of its predictions is below this fraction of the one in the source.
-_MIN_VARIATION = 0.1
-#: A policy collapsed if it no longer uses this fraction of its arms.
-_MAX_UNUSED = 0.5
+_MIN_DEVIATION_RATIO = 0.1
+#: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
+_MAX_UNUSED_FRACTION = 0.5
 #: Largest fraction of target contexts with a choice of arms without rewards, unless such choices are proven to gain.
-_MAX_NEW_ARMS = 0.05
+_MAX_NEW_ARM_FRACTION = 0.05
 #: Number of folds of rounds, and of arms, that are left out in turn.
-_FOLDS = 5
-#: Contexts of more numbers are projected at random to this many.
-_MAX_NUMBERS = 48
+_N_FOLDS = 5
+#: Contexts with more dimensions are projected to this many by a random matrix.
+_MAX_DIMENSIONS = 48
 #: Maximum number of contexts of each domain in diagnostics.
 MAX_CONTEXTS = 500
 
@@ -84,7 +88,7 @@ def assess(
             ``LogPolicy`` takes from the log that it learned. If the incumbent is a column or an array, the source
             advantage is measured over the logged arms, or over the best arm if the source is not a log.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: maximum number of contexts of each domain. Of a log, at least 20,000 rounds are used if it has them.
+        contexts: maximum number of contexts of each domain. For a log, the maximum is at least 20,000 rounds.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
         seed: determines which contexts are used if a domain has more.
@@ -110,8 +114,8 @@ def assess(
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=unlabelled)
     arms, means = rounds.decide(policy, rule)
     if incumbent is None:
-        best = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm(policy.catalogue)
-        incumbent = constant_arm(best, names)
+        best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.best_arm(policy.catalogue)
+        incumbent = constant_incumbent(best_arm, names)
     target_arms, target_means = decide(policy, sample.contexts, "target", rule)
     return build_assessment(
         policy,
@@ -127,25 +131,25 @@ def assess(
 def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     """Return the gain over the best arm if arms without rewards are chosen by their features.
 
-    It is estimated by cross-fitting: each regression is fitted without a fifth of the rounds and of the arms, and
-    evaluated on these rounds, for which it may choose any arm with rewards. Return None if the policy does not use arm
-    features, or if there are fewer than 5 arms.
+    The gain is estimated by cross-fitting. Each regression is fitted without a fifth of the rounds and a fifth of the
+    arms. It is evaluated on the rounds left out, for which it may choose any arm with rewards. Return None if the
+    policy does not use arm features, or if there are fewer than 5 arms or rounds.
     """
-    joint = policy.joint_member if isinstance(policy, Mixture) else policy
-    head, catalogue = getattr(joint, "_head", None), policy.catalogue
+    joint_policy = policy.joint_member if isinstance(policy, Mixture) else policy
+    head, catalogue = getattr(joint_policy, "_head", None), policy.catalogue
     rng, n = np.random.default_rng(0), len(rounds.contexts)
     if (
-        joint is None
+        joint_policy is None
         or not isinstance(head, JointHead)
         or catalogue is None
-        or min(catalogue.offered[0].sum(), n) < _FOLDS
+        or min(catalogue.offered[0].sum(), n) < _N_FOLDS
     ):
         return None
 
     def transform(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the contexts after the policy's transforms, in a list of one array."""
         contexts = transformed_contexts(policy, contexts, domain)
-        return [contexts if joint is policy else transformed_contexts(joint, contexts, domain)]
+        return [contexts if joint_policy is policy else transformed_contexts(joint_policy, contexts, domain)]
 
     (features,) = apply_by_source(transform, rounds.contexts, rounds.origin)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
@@ -154,12 +158,12 @@ def prove_new_arms(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
     else:
         arms, rewards = rounds.logged.arms, rounds.logged.rewards
         weights = log_weights(policy, rounds.logged.propensities)
-    folds = rng.permutation(n) % _FOLDS, rng.permutation(policy.n_arms) % _FOLDS
-    predicted = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
-    rewarded = np.bincount(arms, minlength=policy.n_arms) > 0
-    chosen = np.where(rewarded, predicted, -np.inf).argmax(axis=1)
-    best = int(np.where(rewarded, rounds.table.mean(axis=0), -np.inf).argmax())
-    return prove_choices(rounds.table, chosen, best)
+    folds = rng.permutation(n) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
+    predicted_rewards = head.predict_left_out(features.reshape(n, -1), arms, rewards, weights, folds)
+    has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0
+    chosen_arms = np.where(has_rewards, predicted_rewards, -np.inf).argmax(axis=1)
+    best_arm = int(np.where(has_rewards, rounds.table.mean(axis=0), -np.inf).argmax())
+    return prove_choices(rounds.table, chosen_arms, best_arm)
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class SourceRounds:
 
     @classmethod
     def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
-        """Read at most ``n`` rounds; of a log, at most the larger of ``n`` and 20,000."""
+        """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = rewarded_rounds(source, 0, n, seed=seed)
         origin = origins(source, round_indices(source, n, seed)) if len(source.by_name) > 1 else None
@@ -191,20 +195,20 @@ class SourceRounds:
         arms, means = apply_by_source(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origin)
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
-            wrong = ~offered[np.arange(len(arms)), arms]
-            arms = np.where(wrong, np.where(offered, means, -np.inf).argmax(axis=1), arms)
+            is_unavailable = ~offered[np.arange(len(arms)), arms]
+            arms = np.where(is_unavailable, np.where(offered, means, -np.inf).argmax(axis=1), arms)
         return arms, means
 
     def rewards(self, arms: IntArray) -> FloatArray:
-        """Return the reward of an arm per round, (N,) to (N,); it is estimated if the source is a log."""
+        """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the source is a log."""
         return self.table[np.arange(len(arms)), arms]
 
     def best_arm(self, catalogue: Catalogue | None = None) -> int:
-        """Return the arm with the largest mean reward, among the arms that both domains have."""
-        both = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
-        if not both.any():
+        """Return the arm with the largest mean reward, among the catalogue's arms that both domains have."""
+        in_both_domains = np.ones(self.table.shape[1], np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        if not in_both_domains.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
-        return int(np.where(both, self.table.mean(axis=0), -np.inf).argmax())
+        return int(np.where(in_both_domains, self.table.mean(axis=0), -np.inf).argmax())
 
     def incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
@@ -257,8 +261,8 @@ def build_assessment(
 ) -> Assessment:
     """Return the assessment of a policy, given its choices in both domains.
 
-    ``new_arms_proven`` is True if choosing arms without rewards by their features is proven to gain; None tests it by
-    ``prove_new_arms``.
+    ``new_arms_proven`` is True if choosing arms without rewards by their features is proven to gain. With None,
+    ``prove_new_arms`` tests it.
     """
     rewards = rounds.rewards(choices.source_arms)
     gains = rewards - rounds.incumbent_rewards(incumbent)
@@ -269,18 +273,18 @@ def build_assessment(
     forecast = reference_class().of_kind(data_kind(policy.context_shape)).forecast(float(gains.mean()), error, scale)
     todays_arms = incumbent.target_arms(sample.contexts, sample.indices)
     disagreement = float((choices.target_arms != todays_arms).mean())
-    accuracy, outside = _diagnose(policy, rounds, sample)
-    doubts = collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
-    if outside > _MAX_OUTSIDE:
-        doubts.append(f"{outside:.0%} of target contexts are far from every source context")
-    target_arms, new_arms = arm_fractions(choices.target_arms, policy.n_arms), _new_arms(policy)
-    chosen = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
-    if chosen > _MAX_NEW_ARMS and new_arms_proven is None:
+    accuracy, outside_fraction = _diagnose(policy, rounds, sample)
+    doubts = find_collapse_signs(choices.source_arms, choices.target_arms, choices.source_means, choices.target_means)
+    if outside_fraction > _MAX_OUTSIDE_FRACTION:
+        doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
+    target_arms, new_arms = arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
+    new_arm_fraction = sum(target_arms[policy.catalogue.index[name]] for name in new_arms)
+    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and new_arms_proven is None:
         evidence = prove_new_arms(policy, rounds)
         new_arms_proven = evidence is not None and evidence.personalises
-    if chosen > _MAX_NEW_ARMS and not new_arms_proven:
+    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and not new_arms_proven:
         doubts.append(
-            f"arms without any reward are chosen for {chosen:.0%} of target contexts, without proof of a gain"
+            f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
         )
     assessment = Assessment(
         advantage=forecast.advantage if disagreement else 0.0,
@@ -302,7 +306,7 @@ def build_assessment(
         tenth_percentile_kept=forecast.tenth_percentile_kept,
         lost_fraction=forecast.lost_fraction,
         classifier_accuracy=accuracy,
-        outside_support=outside,
+        outside_support=outside_fraction,
         doubts=doubts,
         source_arms=arm_fractions(choices.source_arms, policy.n_arms),
         target_arms=target_arms,
@@ -314,14 +318,14 @@ def build_assessment(
     return assessment.with_verdict()
 
 
-def _new_arms(policy: Policy) -> dict[str, float]:
-    """Return the target arms without rewards, with the distance of their features to arms with rewards."""
+def _find_new_arms(policy: Policy) -> dict[str, float]:
+    """Return the names of target arms without rewards, with the distance of their features to arms with rewards."""
     catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
-    new = np.flatnonzero(catalogue.offered[1] & (counts == 0))
+    new_indices = np.flatnonzero(catalogue.offered[1] & (counts == 0))
     distances = catalogue.distances(counts > 0)
-    return {catalogue.names[index]: float(distances[index]) for index in new}
+    return {catalogue.names[index]: float(distances[index]) for index in new_indices}
 
 
 def arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
@@ -342,13 +346,13 @@ def _diagnose(policy: Policy, rounds: SourceRounds, sample: TargetContexts) -> t
     the user states that units differ.
     """
     encode = getattr(policy, "encode", None)
-    own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
+    has_own_units = policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape)))
 
     def flat_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the preprocessed contexts as vectors, in a list of one array."""
         if encode is not None:
             contexts = encode(contexts, domain)
-        elif own_units:
+        elif has_own_units:
             contexts = transformed_contexts(policy, contexts, domain)
         return [np.asarray(contexts).reshape(len(contexts), -1)]
 
@@ -425,40 +429,40 @@ def classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
 
 
 def project(contexts: AnyArray) -> FloatArray:
-    """Return at most 500 contexts as vectors of at most 48 numbers, by a random projection if they are longer."""
+    """Return the first 500 contexts as vectors of at most 48 dimensions, (n, d), by a random projection if needed."""
     flat = np.asarray(contexts[:MAX_CONTEXTS]).reshape(min(MAX_CONTEXTS, len(contexts)), -1).astype(np.float64)
-    if flat.shape[1] <= _MAX_NUMBERS:
+    if flat.shape[1] <= _MAX_DIMENSIONS:
         return flat
-    draw = np.random.default_rng(0).standard_normal((flat.shape[1], _MAX_NUMBERS)) / math.sqrt(flat.shape[1])
-    return flat @ draw
+    projection = np.random.default_rng(0).standard_normal((flat.shape[1], _MAX_DIMENSIONS)) / math.sqrt(flat.shape[1])
+    return flat @ projection
 
 
 def outside_support(source: FloatArray, target: FloatArray) -> float:
-    """Return the fraction of target features (L, d) that are farther from the source (N, d) than 99% of the source is.
+    """Return the fraction of target features (L, d) that are outside the support of source features (N, d).
 
-    Distances are measured to the fifth nearest row in one half of the source. The other half shows which distances are
-    usual. The 1% that is outside by construction is subtracted.
+    Such a row is farther from one half of the source than 99% of the rows in the other half. The distance is that to
+    the fifth nearest row. The 1% that is outside by construction is subtracted.
     """
-    half = len(source) // 2
-    if half <= _NEIGHBOUR or not len(target):
+    n_reference = len(source) // 2
+    if n_reference <= _NEIGHBOUR_RANK or not len(target):
         return 0.0
     deviation = source.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, max(float(deviation.max()), 1e-9))
-    reference, held_out = source[:half] / scale, source[half:] / scale
+    reference, held_out = source[:n_reference] / scale, source[n_reference:] / scale
     limit = np.quantile(_neighbour_distance(held_out, reference), _SUPPORT_QUANTILE)
-    beyond = float((_neighbour_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
-    return max(0.0, (beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
+    fraction_beyond = float((_neighbour_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
+    return max(0.0, (fraction_beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
 
 
 def _neighbour_distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
     """Return the distance of each row to its fifth nearest reference row, (N,)."""
     from sklearn.neighbors import NearestNeighbors
 
-    distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR).fit(reference).kneighbors(rows)[0]
+    distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR_RANK).fit(reference).kneighbors(rows)[0]
     return distances[:, -1]
 
 
-def collapse_signs(
+def find_collapse_signs(
     source_arms: IntArray, target_arms: IntArray, source_means: FloatArray, target_means: FloatArray
 ) -> list[str]:
     """Return a phrase for each sign that a policy collapsed in the target.
@@ -473,13 +477,13 @@ def collapse_signs(
     n_arms = source_means.shape[1]
     source, target = (np.bincount(arms, minlength=n_arms) / len(arms) for arms in (source_arms, target_arms))
     top = int(target.argmax())
-    if target[top] >= _TOP_FRACTION and source.max() < _TOP_FRACTION:
+    if target[top] >= _MAX_TOP_FRACTION and source.max() < _MAX_TOP_FRACTION:
         signs.append(f"{target[top]:.0%} of target contexts go to arm {top}, in the source {source[top]:.0%}")
     used = source > 0.5 / n_arms
     unused = used & (target < 0.02 * source)
-    if used.sum() > 2 and unused.sum() >= _MAX_UNUSED * used.sum():
+    if used.sum() > 2 and unused.sum() >= _MAX_UNUSED_FRACTION * used.sum():
         signs.append(f"{int(unused.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
     before, after = (float(means.std(axis=0).mean()) for means in (source_means, target_means))
-    if before > 0 and after < _MIN_VARIATION * before:
+    if before > 0 and after < _MIN_DEVIATION_RATIO * before:
         signs.append(f"predictions vary {after / before:.0%} as much between target contexts as in the source")
     return signs

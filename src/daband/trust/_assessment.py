@@ -13,7 +13,7 @@ from daband._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 
-#: The verdicts.
+#: The verdicts, as users read them.
 DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
 #: Standard normal quantile of a one-sided 90% limit.
 _NORMAL_90 = 1.2816
@@ -116,8 +116,8 @@ class Assessment:
         over = f"{self._unit}over {self.incumbent}"
         if self.rewards:
             limits = f"[{as_text(self.low)}, {as_text(self.high)}]"
-            few = self.verdict == DEPLOY and self.low_90 <= 0.0
-            remark = "; too few to change the verdict" if few else ""
+            unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
+            remark = "; too few to change the verdict" if unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
             return f"{rewards}: {as_text(self.advantage, sign=True)} {limits} {over}{remark}: {self._action}."
         expected = f"{as_text(self.advantage, sign=True)} {over} is expected in the target"
@@ -181,7 +181,7 @@ class Assessment:
         return self.advantage - (self.advantage - self.low) * _NORMAL_90 / _NORMAL_95
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
-        """Return the assessment after more target rewards; the verdict uses all rewards collected so far.
+        """Return the assessment after more target rewards. The verdict uses all rewards collected so far.
 
         Args:
             advantage: two-sided 95% interval for the advantage over the incumbent.
@@ -205,8 +205,8 @@ class Assessment:
 
         The verdict is "deploy" if the one-sided 90% lower limit of the advantage is above 0. Without target rewards,
         there must also be no ``doubts``. It is "keep the incumbent" if the advantage is not positive, and otherwise
-        "collect rewards". If the interval from fewer than 50 target rewards includes
-        0, a positive estimate does not change the verdict, and a negative one changes it to "collect rewards".
+        "collect rewards". If the interval from fewer than 50 target rewards includes 0, a positive estimate does not
+        change the verdict, and a negative one changes it to "collect rewards".
         """
         few_rewards = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
@@ -267,12 +267,12 @@ def rewards_needed(advantage: float, scale: float, disagreement: float, contexts
         disagreement: fraction of contexts for which the policy and the incumbent choose different arms.
         contexts: number of target contexts.
     """
-    wanted = (_ERROR_PER_REWARD * scale) ** 2 * disagreement / max(advantage**2, 1e-12 * scale**2, 1e-300)
-    return min(max(_MIN_REWARDS, 10 * math.ceil(min(wanted, _MAX_REWARDS) / 10)), _MAX_REWARDS, contexts)
+    n_rewards = (_ERROR_PER_REWARD * scale) ** 2 * disagreement / max(advantage**2, 1e-12 * scale**2, 1e-300)
+    return min(max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)), _MAX_REWARDS, contexts)
 
 
 def as_text(value: float | None, *, sign: bool = False) -> str:
-    """Return a number as text, with three decimals below 1 and three digits above; ``sign`` adds a plus sign."""
+    """Return a number as text, with three decimals below 1 and otherwise three digits; ``sign`` adds a plus sign."""
     if value is None or not math.isfinite(value):
         return f"{value}"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1 else 3

@@ -20,14 +20,14 @@ from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import TargetContexts, checked_arm_names, checked_target
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, as_text
-from daband.trust._incumbent import as_incumbent, constant_arm, decide
+from daband.trust._incumbent import as_incumbent, constant_incumbent, decide
 from daband.trust._questions import Evidence, Interval, Questions
 
 #: Maximum number of target contexts that questions are drawn from.
 _MAX_CONTEXTS = 20_000
 #: File of the result in the audit's folder.
 _RESULT_FILE = "audit.json"
-#: Name of the folder's contents in errors.
+#: Description of the folder's contents in errors.
 _DESCRIPTION = "an audit, whose questions are fixed before the first reward,"
 
 
@@ -166,7 +166,7 @@ def audit(
     incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=contexts)
     sample = TargetContexts.read(contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
     arms, means = decide(policy, sample.contexts, "target", rule)
-    incumbent = constant_arm(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
+    incumbent = constant_incumbent(int(means.mean(axis=0).argmax()), names) if incumbent is None else incumbent
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     questions = Questions(
         np.stack([arms, incumbent.target_arms(sample.contexts, sample.indices)]),
@@ -175,7 +175,7 @@ def audit(
         seed=seed,
     )
 
-    def survey(folder: Path | None) -> Survey:
+    def build_survey(folder: Path | None) -> Survey:
         """Return the survey in a folder, or in memory."""
         return Survey(
             questions,
@@ -189,13 +189,13 @@ def audit(
 
     if directory is None:
         assert ask is not None
-        return _ask_open_questions(survey(None), ask, contexts, until_clear)
+        return _ask_open_questions(build_survey(None), ask, contexts, until_clear)
     with Folder(directory, what=_DESCRIPTION) as folder:
-        return _ask_open_questions(survey(folder.path), ask, contexts, until_clear)
+        return _ask_open_questions(build_survey(folder.path), ask, contexts, until_clear)
 
 
 def _ask_open_questions(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
-    """Ask the questions without an answer if there is ``ask``, and return the audit."""
+    """Ask the questions without an answer if ``ask`` is given, and return the audit."""
     if ask is not None:
         survey.ask(ask, target, (lambda: _build_audit(survey).verdict != COLLECT) if until_clear else None)
     return _save_result(survey)
@@ -225,7 +225,7 @@ def read_audit(directory: str | Path) -> Audit:
 def _build_audit(survey: Survey) -> Audit:
     """Return the audit that follows from the answers so far."""
     settings = survey.settings
-    evidence: Evidence = survey.evidence()
+    evidence: Evidence = survey.compute_evidence()
     confidence = settings["confidence"]
     advantage = evidence.intervals(1, confidence=confidence, budget=survey.budget)[0]
     value = evidence.intervals(None, confidence=confidence, budget=survey.budget)[0]
@@ -238,7 +238,7 @@ def _build_audit(survey: Survey) -> Audit:
         value_high=value.high,
         incumbent=settings["incumbent"],
         confidence=confidence,
-        budget=len(survey.asked),
+        budget=len(survey.asked_questions),
         answered=evidence.answered,
         contexts=len(survey.indices),
         unit=settings["unit"],
@@ -263,8 +263,8 @@ def _check_folder(directory: str | Path) -> Path:
 
 def _reward_deviation(policy: Policy) -> float:
     """Return the standard deviation of the rewards that the policy has learned, or 1 if it has learned none."""
-    count, _, squares, *_ = policy.reward_moments.state()
-    return math.sqrt(squares / count) if count > 0 and squares > 0 else 1.0
+    count, _, squared_differences, *_ = policy.reward_moments.state()
+    return math.sqrt(squared_differences / count) if count > 0 and squared_differences > 0 else 1.0
 
 
 def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:

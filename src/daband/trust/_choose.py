@@ -1,4 +1,8 @@
-"""``choose``: train candidates and return the one to deploy, chosen without target rewards or with a few."""
+"""``choose``: train candidates and return the one to deploy, chosen without target rewards or with a few.
+
+``Candidate`` describes a method to train, ``default_candidates`` lists those of a pair. ``choose`` trains them,
+``_Comparison`` compares their choices, and ``Choice`` is the result.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +38,16 @@ from daband.trust._assess import (
     reward_scale,
 )
 from daband.trust._assessment import Assessment
-from daband.trust._incumbent import Incumbent, as_incumbent, constant_arm, decide
+from daband.trust._incumbent import Incumbent, as_incumbent, constant_incumbent, decide
 from daband.trust._questions import Evidence, Questions
 
 #: The suffix of methods that are fitted on principal components.
 _PCA_SUFFIX = "-p"
 #: Default number of principal components.
-_COMPONENTS = 64
+_N_COMPONENTS = 64
 #: Vectors of at least this many numbers are projected on this many principal components, and trees are not candidates.
-_MIN_WIDE = 512
+_WIDE_DIMENSIONS = 512
+#: Number of dimensions of an image: channels, height and width.
 _IMAGE_DIMENSIONS = 3
 
 
@@ -57,7 +62,7 @@ class Candidate:
     #: Keyword arguments of the policy.
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: Number of principal components if the name of the method ends in "-p".
-    components: int = _COMPONENTS
+    components: int = _N_COMPONENTS
     #: True if this candidate is chosen when there are no target rewards.
     preferred: bool = False
 
@@ -66,13 +71,13 @@ class Candidate:
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
         """Return the untrained policy for a pair."""
-        kind = policies.get(self.method.removesuffix(_PCA_SUFFIX))
+        policy_class = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
             settings["transform"] = default_transform(
-                kind, pair, components=self.components, shift=self.settings.get("shift")
+                policy_class, pair, components=self.components, shift=self.settings.get("shift")
             )
-        return kind.for_pair(pair, seed=seed, **settings)
+        return policy_class.for_pair(pair, seed=seed, **settings)
 
     @property
     def uses_contexts(self) -> bool:
@@ -92,11 +97,11 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains significantly in the
-      log. With a catalogue also LinUCB and the mixture. If target arms have no reward in the log, the mixture is
-      preferred to ``LogPolicy`` if choosing by arm features gains significantly in the log with a fifth of the arms
-      left out.
+      log. With a catalogue, there are also LinUCB and the mixture. The mixture is preferred to ``LogPolicy`` if target
+      arms have no reward in the log, and choosing by arm features gains significantly in the log with a fifth of the
+      arms left out.
 
-    With ``quick`` there are only a constant arm, a linear method and the default, with the recipe "small".
+    With ``quick``, only a constant arm, a linear method and the default are returned, with the recipe "small".
     """
     if quick:
         all_candidates = default_candidates(pair, recipe="small")
@@ -127,14 +132,14 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         ]
         return candidates
     candidates.append(Candidate("linucb", "linucb"))
-    is_wide = math.prod(pair.context_shape) >= _MIN_WIDE
+    is_wide = math.prod(pair.context_shape) >= _WIDE_DIMENSIONS
     if is_wide and pair.shift.aligns and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-        candidates.append(Candidate("self-training", "self-training-p", components=_MIN_WIDE, preferred=True))
+        candidates.append(Candidate("self-training", "self-training-p", components=_WIDE_DIMENSIONS, preferred=True))
         if not pair.shift.stated:
             candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
         return candidates
     if is_wide:
-        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _MIN_WIDE, preferred=True)]
+        return [*candidates, Candidate("mixture", "mixture-p", {"recipe": recipe}, _WIDE_DIMENSIONS, preferred=True)]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
@@ -277,25 +282,25 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
-        first_answer=partial(_first_result, pair, seed),
+        first_answer=partial(_describe_first_result, pair, seed),
     )
     comparison = _Comparison.compare(pair, [policies[0] for policies in members], candidates, incumbent, seed)
     survey, chosen = None, comparison.preferred
     if budget:
-        survey = comparison.survey(budget, folder, seed)
+        survey = comparison.new_survey(budget, folder, seed)
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
         if ask is not None:
             survey.ask(ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None)
-    evidence = None if survey is None else survey.evidence()
+    evidence = None if survey is None else survey.compute_evidence()
     rule = f"without target rewards, {'the default' if candidates[chosen].preferred else 'the best in the source'}"
     if evidence is not None and evidence.answered:
-        chosen = comparison.best(evidence)
+        chosen = comparison.best_candidate(evidence)
         rule = f"the largest expected advantage by {evidence.answered} target rewards"
     policy = comparison.policies[chosen]
     if not (evidence and evidence.answered):
-        rule = _log_rule(policy, comparison.new_arms if chosen == comparison.preferred else None, pair, unit) or rule
-    assessment = comparison.assessment(chosen, unit)
+        rule = _describe_rule(policy, comparison.new_arms, pair, unit) or rule
+    assessment = comparison.assess(chosen, unit)
     if survey is not None and evidence is not None and evidence.answered:
         advantage = evidence.intervals(len(candidates), budget=budget)[chosen]
         value = evidence.intervals(None, budget=budget)[chosen]
@@ -306,7 +311,7 @@ def choose(
     return Choice(
         policy=policy,
         assessment=assessment,
-        table=comparison.table(candidates, evidence, chosen, budget),
+        table=comparison.build_table(candidates, evidence, chosen, budget),
         candidate=candidates[chosen].name,
         rule=rule,
         rewards=0 if evidence is None else evidence.answered,
@@ -319,9 +324,13 @@ class _Comparison:
     """Trained candidates with their choices in both domains, and the incumbent that they are compared with."""
 
     pair: Pair
+    #: The trained policy of each candidate.
     policies: Sequence[Policy]
+    #: Held-out source rounds.
     rounds: SourceRounds
+    #: A sample of target contexts.
     sample: TargetContexts
+    #: The choices of each policy on ``rounds`` and ``sample``.
     choices: Sequence[Choices]
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
@@ -357,7 +366,7 @@ class _Comparison:
             arm = int(constant_choices[0].source_arms[0]) if constant_choices else rounds.best_arm()
             if pair.catalogue is not None:
                 arm = rounds.best_arm(pair.catalogue)
-            incumbent = constant_arm(arm, pair.class_names)
+            incumbent = constant_incumbent(arm, pair.class_names)
         values = [float(rounds.rewards(choice.source_arms).mean()) for choice in choices]
         indices = range(len(candidates))
         preferred = next((index for index in indices if candidates[index].preferred), None)
@@ -367,7 +376,7 @@ class _Comparison:
         preferred, evidence = _prefer_features(pair, trained, preferred, seed)
         return cls(pair, trained, rounds, sample, choices, incumbent, preferred, evidence)
 
-    def survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
+    def new_survey(self, budget: int, folder: Path | None, seed: int) -> Survey:
         """Return the questions that compare the candidates and the incumbent."""
         todays_arms = self.incumbent.target_arms(self.sample.contexts, self.sample.indices)
         questions = Questions(
@@ -386,18 +395,18 @@ class _Comparison:
             row_names=self.pair.target.row_names,
         )
 
-    def best(self, evidence: Evidence) -> int:
+    def best_candidate(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
         values = [self.rounds.rewards(choice.source_arms).mean() for choice in self.choices]
         return evidence.choose(self.preferred, np.array(values))
 
     def is_clear(self, survey: Survey) -> bool:
         """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
-        evidence = survey.evidence()
-        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best(evidence)]
+        evidence = survey.compute_evidence()
+        interval = evidence.intervals(len(self.policies), budget=survey.budget)[self.best_candidate(evidence)]
         return interval.low > 0.0 or interval.high < 0.0
 
-    def assessment(self, chosen: int, unit: str) -> Assessment:
+    def assess(self, chosen: int, unit: str) -> Assessment:
         """Return the assessment of a candidate without target rewards."""
         return build_assessment(
             self.policies[chosen],
@@ -410,10 +419,10 @@ class _Comparison:
             new_arms_proven=None if self.new_arms is None else self.new_arms.personalises,
         )
 
-    def table(
+    def build_table(
         self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen: int, budget: int
     ) -> list[dict[str, Any]]:
-        """Return a record per candidate."""
+        """Return a record per candidate, as in ``Choice.table``."""
         answered = evidence is not None and evidence.answered > 0
         intervals = evidence.intervals(len(candidates), budget=budget) if evidence is not None and answered else []
         rows = []
@@ -437,7 +446,7 @@ class _Comparison:
         return rows
 
 
-def _first_result(pair: Pair, seed: int, name: str, policy: Policy) -> str:
+def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> str:
     """Return a sentence with the mean source reward of a trained candidate, or "" if it always chooses one arm."""
     assert pair.source_test is not None
     rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
@@ -460,10 +469,11 @@ def _learn_held_out(policy: LogPolicy, held_out: EvaluationDomain | LoggedDomain
 def _prefer_features(
     pair: Pair, trained: Sequence[Policy], preferred: int, seed: int
 ) -> tuple[int, LogEvidence | None]:
-    """Return the index of the candidate to choose without target rewards, and the evidence on features or None.
+    """Return the index of the candidate to choose without target rewards, and its evidence.
 
     A ``LogPolicy`` never chooses arms without rewards. If the target has such arms, the last candidate that uses arm
-    features is chosen instead. It must gain significantly in the log, unless the log has no target arm at all.
+    features is chosen instead. It must gain significantly in the log, unless the log has no target arm at all. The
+    evidence is the gain of choosing by arm features; None if no such arms exist or no candidate uses features.
     """
     log_policy, catalogue = trained[preferred], pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
@@ -483,7 +493,7 @@ def _is_constant(candidate: Candidate) -> bool:
     return not candidate.uses_contexts and candidate.method != "random"
 
 
-def _log_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
+def _describe_rule(policy: Policy, new_arms: LogEvidence | None, pair: Pair, unit: str) -> str:
     """Return a sentence with the evidence of a log for the chosen policy, or "" if there is none."""
     by_context = isinstance(policy, LogPolicy) and policy.by_context
     rule = _describe_log_evidence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
@@ -501,12 +511,12 @@ def _describe_gain(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -
     """Return a gain with its standard error, in the unit of the rewards, as text."""
     digits = max(0, 1 - math.floor(math.log10(evidence.error))) if evidence.error > 0 else 0
     gain = f"{evidence.gain:+,.{digits}f} +- {evidence.error:,.{digits}f} {unit}".rstrip()
-    return f"{gain} over {constant_arm(evidence.arm, arm_names).name}"
+    return f"{gain} over {constant_incumbent(evidence.arm, arm_names).name}"
 
 
 def _describe_log_evidence(evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
     """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
-    constant_policy = constant_arm(evidence.arm, arm_names).name
+    constant_policy = constant_incumbent(evidence.arm, arm_names).name
     if not math.isfinite(evidence.error):
         return f"the log has too few rounds to choose by context: {constant_policy} is chosen"
     if evidence.error == 0.0:
@@ -567,7 +577,7 @@ def _checked_candidates(
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
     """Return the candidate with these exploration settings, as far as its policy has them."""
-    settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
+    setting_names = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     exploration = {"explore": explore, "epsilon": epsilon}
-    settings = {name: value for name, value in exploration.items() if value is not None and name in settable}
+    settings = {name: value for name, value in exploration.items() if value is not None and name in setting_names}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate

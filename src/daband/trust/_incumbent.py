@@ -13,8 +13,8 @@ from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: Contexts per call of ``Policy.decide``.
-_BATCH = 1024
+#: Number of contexts per call of ``Policy.decide``.
+_BATCH_CONTEXTS = 1024
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,9 @@ class Incumbent:
     name: str
     #: The arm that is always chosen; None if there are several.
     arm: int | None = None
-    #: Today's arm for each target context, (N,).
+    #: Today's arm for each target context, (N,); None if they are not stored.
     choices: IntArray | None = None
+    #: The policy that decides today; None if it is not a daband policy.
     policy: Policy | None = None
 
     def target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
@@ -46,19 +47,19 @@ class Incumbent:
 def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy") -> tuple[IntArray, AnyArray]:
     """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C). The policy does not change."""
     parts = [
-        policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
-        for start in range(0, len(contexts), _BATCH)
+        policy.decide(contexts[start : start + _BATCH_CONTEXTS], domain, rule=rule, round_offset=start)
+        for start in range(0, len(contexts), _BATCH_CONTEXTS)
     ]
     return np.concatenate([part.arm for part in parts]), np.concatenate([part.mean for part in parts])
 
 
-def constant_arm(arm: int, arm_names: Sequence[str]) -> Incumbent:
+def constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
     """Return the incumbent that always chooses this arm."""
     return Incumbent(f"always {arm_names[arm] if arm_names else f'arm {arm}'}", arm=int(arm))
 
 
 def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts) -> Incumbent | None:
-    """Return the incumbent that a user describes, or None if the user does not name any.
+    """Return the incumbent that a user describes, or None if the user gives none.
 
     Args:
         incumbent: an arm's name or index, a column of the target's table, today's arm for each target context (N,), or
@@ -78,27 +79,27 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
         return Incumbent(f"the policy {incumbent.name}", policy=incumbent)
     if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
         if not isinstance(incumbent, str) or incumbent in arm_names:
-            return constant_arm(_arm_index(incumbent, n_arms, arm_names), arm_names)
+            return constant_incumbent(_arm_index(incumbent, n_arms, arm_names), arm_names)
         columns = target.row_names if target.table is None else target.table
         column_names = list(target.row_names) if target.table is None else target.table.columns
         if incumbent not in column_names:
             arms = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             raise InvalidInput(
                 f"incumbent={incumbent!r} is neither an arm ({arms}) nor a column of the target "
-                f"({', '.join(column_names) or 'it has no table'}); id columns are kept too"
+                f"({', '.join(column_names) or 'it has no table'}); a column that is not a context can be given as id"
             )
         name = f"the choices in column {incumbent}"
-        return _todays_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
+        return _stored_choices(list(columns[incumbent]), name, n_arms, arm_names, target)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         values = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
-        return _todays_choices(values, "today's choices", n_arms, arm_names, target)
+        return _stored_choices(values, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
         "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
         f"{type(incumbent).__name__}"
     )
 
 
-def _todays_choices(
+def _stored_choices(
     values: Sequence[Any], name: str, n_arms: int, arm_names: Sequence[str], target: Contexts
 ) -> Incumbent:
     """Return the incumbent with a stored choice per target context."""
@@ -111,7 +112,7 @@ def _arm_index(value: Any, n_arms: int, arm_names: Sequence[str]) -> int:
     """Return the index of an arm that is given by its name or index."""
     if str(value) in arm_names:
         return list(arm_names).index(str(value))
-    number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
-    if number and 0 <= value < n_arms and value == int(value):
+    is_number = isinstance(value, int | np.integer | float) and not isinstance(value, bool)
+    if is_number and 0 <= value < n_arms and value == int(value):
         return int(value)
     raise InvalidInput(f"incumbent: {value!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")

@@ -2,14 +2,15 @@
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
 rounds, its standard error, and the advantage that was left in the target. A new policy is compared with all rows of
-its kind. Its expected advantage in the target is ``_KEPT_FRACTION`` times its source advantage; the error is divided by
+its kind. Its expected advantage in the target is ``_KEPT_FRACTION`` times its source advantage. The error of this
+expectation is divided by
 
     sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_DEVIATION * advantage)^2
          + (_ZERO_DEVIATION * standard deviation of rewards)^2).
 
 The lower limit follows from the 0.1 quantile of the errors in the reference class, scaled in this way. This is
 conformal prediction with data sets as the exchangeable units. For a data set like these, the limit is true in 90 of 100
-cases, whatever the three constants are. The constants only determine how tight the limit is.
+cases for any values of the three constants. The constants only determine how tight the limit is.
 ``benchmarks/reference_class.py`` writes the file, and measures the coverage of the limits by leaving out each data set.
 """
 
@@ -63,7 +64,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ReferenceClass:
-    """Shifts between real domains with the advantage of a policy in both: one row per shift, in any unit."""
+    """Shifts between real domains, with the advantage of a policy in both domains: one row per shift, in any unit."""
 
     #: Name of the data set of each row, (n,). All rows of a data set together have weight 1.
     sets: Sequence[str]
@@ -81,8 +82,8 @@ class ReferenceClass:
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> ReferenceClass:
         """Return the class of rows with the keys ``set``, ``kind``, ``source``, ``error``, ``scale`` and ``target``."""
-        numbers = {name: np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")}
-        return cls([row["set"] for row in rows], [row["kind"] for row in rows], **numbers)
+        columns = {name: np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")}
+        return cls([row["set"] for row in rows], [row["kind"] for row in rows], **columns)
 
     def select(self, mask: BoolArray) -> ReferenceClass:
         """Return the reference class of the rows for which the mask (n,) is True."""
@@ -107,19 +108,20 @@ class ReferenceClass:
         n = len(counts)
         scores = (self.target - _KEPT_FRACTION * self.source) / _error_deviation(self.source, self.error, self.scale)
         deviation = float(_error_deviation(advantage, error, scale))
-        low = _quantile(scores, weights, _LOW_LEVEL * (n + 1) / n, below=True)  # n + 1 includes the new data set
-        middle = _quantile(scores, weights, 0.5)
-        clear = self.source > _MIN_ADVANTAGE * self.scale
-        kept = self.target[clear] / self.source[clear]
-        half, tenth = (_quantile(kept, weights[clear], level) for level in (0.5, 0.1))
+        # n + 1 includes the new data set.
+        low_score = _quantile(scores, weights, _LOW_LEVEL * (n + 1) / n, below=True)
+        median_score = _quantile(scores, weights, 0.5)
+        is_clear = self.source > _MIN_ADVANTAGE * self.scale
+        fractions = self.target[is_clear] / self.source[is_clear]
+        median_kept, tenth = (_quantile(fractions, weights[is_clear], level) for level in (0.5, 0.1))
         expected = _KEPT_FRACTION * advantage
         return Forecast(
-            advantage=expected + deviation * middle,
-            low=expected + deviation * low,
+            advantage=expected + deviation * median_score,
+            low=expected + deviation * low_score,
             shifts=n,
-            median_kept=half,
+            median_kept=median_kept,
             tenth_percentile_kept=tenth,
-            lost_fraction=float(weights[clear] @ (kept <= 0.0) / max(weights[clear].sum(), 1e-12)),
+            lost_fraction=float(weights[is_clear] @ (fractions <= 0.0) / max(weights[is_clear].sum(), 1e-12)),
         )
 
 
@@ -130,16 +132,17 @@ def _error_deviation(advantage: FloatArray | float, error: FloatArray | float, s
 
 
 def _quantile(values: FloatArray, weights: FloatArray, level: float, *, below: bool = False) -> float:
-    """Return the weighted quantile: the smallest value at which the cumulative weight reaches a fraction ``level``.
+    """Return the smallest value at which the cumulative weight reaches the fraction ``level``.
 
-    With ``below`` return the largest value at which it is at most ``level``, or minus infinity if there is none.
+    With ``below``, return the largest value at which the cumulative weight is at most this fraction, or minus infinity
+    if there is none.
     """
     order = np.argsort(values)
-    reached = np.cumsum(weights[order])
+    cumulative = np.cumsum(weights[order])
     if below:
-        last = int(np.searchsorted(reached, level * reached[-1] + 1e-9, side="right")) - 1
+        last = int(np.searchsorted(cumulative, level * cumulative[-1] + 1e-9, side="right")) - 1
         return float(values[order][last]) if last >= 0 else -math.inf
-    return float(values[order][min(int(np.searchsorted(reached, level * reached[-1] - 1e-9)), len(values) - 1)])
+    return float(values[order][min(int(np.searchsorted(cumulative, level * cumulative[-1] - 1e-9)), len(values) - 1)])
 
 
 def data_kind(context_shape: Sequence[int]) -> str:
