@@ -11,7 +11,7 @@ from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
 from daband.bench.report._sections import Table
 from daband.cli import _shared as output
-from daband.cli._shared import report_table, warnings_on, watch
+from daband.cli._shared import report_table, show_warnings_once, watch_runs
 from daband.cli._trust import candidates_bar
 from daband.training._loop import CandidateProgress
 
@@ -43,7 +43,7 @@ def last_frame(screen):
 
 def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
     screen = console(True)
-    with watch(specs) as hear:
+    with watch_runs(specs) as hear:
         hear(RunEvent("found", specs[0], {"target_accuracy": 0.5}))
         hear(episode(specs[1], 3, of=10))
         hear(episode(specs[2], 2, regret=None, of=10))
@@ -60,7 +60,7 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatc
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
     monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
-    with watch(specs) as hear:
+    with watch_runs(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, regret=None if number == 5 else 12.0, of=10))
         hear(RunEvent("finished", specs[0], {"target_accuracy": 0.25}))
@@ -78,7 +78,7 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatc
 def test_runs_of_several_pairs_and_variants_are_told_apart(specs, console):
     screen = console(False)
     other = specs[1].model_copy(update={"pair": "digit", "variant": "paper:RP"})
-    with watch([specs[0], other]) as hear:
+    with watch_runs([specs[0], other]) as hear:
         hear(RunEvent("finished", other, {"target_accuracy": 0.5}))
     assert "digit  random paper:RP, seed 0: target" in screen.file.getvalue()
 
@@ -86,7 +86,7 @@ def test_runs_of_several_pairs_and_variants_are_told_apart(specs, console):
 def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
     endless = specs[0].model_copy(update={"episodes": "all"})
     screen = console(True)
-    with watch([endless]) as hear:
+    with watch_runs([endless]) as hear:
         hear(episode(endless, 1))
         hear(episode(endless, 2, of=8))
     assert "2/8" in " ".join(last_frame(screen))
@@ -106,7 +106,7 @@ def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_emp
 
 def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
     before, screen = warnings.showwarning, console(False)
-    with warnings_on():
+    with show_warnings_once():
         warnings.simplefilter("always")
         for _ in range(3):
             warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)

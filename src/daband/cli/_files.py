@@ -1,4 +1,4 @@
-"""User files on the command line: ``--source old.csv --target new.csv`` instead of the name of a preset.
+"""Let commands read user files: ``--source old.csv --target new.csv`` instead of the name of a preset.
 
 ``accept_files`` adds these options to a command. If they are used, the roles of the columns are printed and written to
 a TOML file, and the command is called with that file as NAME. Later commands accept the file, too.
@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband._files import make_folder, write_text
-from daband.cli._shared import console, say
+from daband.cli._shared import console, print_line
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains.datasets._user_files import IMAGE_SIDE, UserTables, arm_tables, read_files
 from daband.domains.readers._columns import ColumnRoles, Columns, Notice, column_notices, read_catalogue
@@ -67,7 +67,10 @@ def _file_options(
     units: Annotated[list[str] | None, _option("A column whose unit differs in the target, e.g. a price.")] = None,
     settings: Annotated[Path | None, _option("The file for these settings; default: daband.toml in --out.")] = None,
 ) -> None:
-    """Options of every command that accepts files. Several columns: --drop one --drop two, or --drop one,two."""
+    """Declare the options of every command that accepts files.
+
+    Several columns are given as --drop one --drop two, or as --drop one,two.
+    """
 
 
 #: Options that take several names.
@@ -100,7 +103,7 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
         file, open_questions = _write_settings(files, out, command.__name__.removesuffix("_command"))
         command(**{**arguments, "name": str(file)})
         for line in open_questions:  # repeated after the output of training
-            say(f"Please check: {line}", style="yellow")
+            print_line(f"Please check: {line}", style="yellow")
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in command_parameters.values()]
     index = list(command_parameters).index("name")
@@ -113,16 +116,16 @@ def accept_files(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def table_as_log(path: str, file: Path, roles: dict[str, Any]) -> tuple[Pair, Columns]:
-    """Write a table as a log to a Parquet file, and print its columns. Return its pair, and the columns of the file."""
-    read = read_files(path, path, ColumnRoles(**roles))
-    _print_columns(read, {"source": path, "target": None, "shift": "covariate", "units": []})
-    pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    """Write a table as a log to a Parquet file, and print its columns. Return the pair, and the roles of columns."""
+    tables = read_files(path, path, ColumnRoles(**roles))
+    _print_columns(tables, {"source": path, "target": None, "shift": "covariate", "units": []})
+    pair = from_table(source=tables.source, target=tables.target, columns=tables.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
     names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # names that no column of the table has
-    frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
+    frame = tables.source.select(tables.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
     frame.write_parquet(file)
-    return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
+    return pair, Columns(tables.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
 def _run_name(source: str, target: str) -> str:
@@ -146,7 +149,7 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
     if "arms" in options:
         options["arms"] = [str(Path(path).expanduser().resolve()) for path in options["arms"]]
     if all(Path(options[name]).is_dir() for name in paths):
-        say(f"Images in {options['source']}, one sub-folder per class; target: {options['target']}")
+        print_line(f"Images in {options['source']}, one sub-folder per class; target: {options['target']}")
         side = options["side"]
         message = (
             f"Images are resized to {side} x {side} pixels; --side {2 * side} takes four times as long. Without a GPU, "
@@ -155,21 +158,21 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
         if "encoder" in options:
             del options["side"]
             message = f"Images are encoded by {options['encoder']}. The features are stored in the cache folder."
-        say(message)
+        print_line(message)
     else:
         options.pop("side", None)
         other_options = ("source", "target", "domain", "shift", "units", "arms")
         roles = ColumnRoles(**{name: value for name, value in options.items() if name not in other_options})
-        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
+        tables = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         if "arms" in options:
             arm_data = arm_tables(options["arms"])
-            catalogue = read_catalogue(arm_data, str(read.columns.arm or read.columns.label))
+            catalogue = read_catalogue(arm_data, str(tables.columns.arm or tables.columns.label))
             assert catalogue.table is not None
-            say(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
-        open_questions = [str(notice) for notice in _print_columns(read, files) if notice.needs_decision]
-        _check_units(read, options.get("units", []))
+            print_line(f"Arms: {len(catalogue.names):,}, with the features {', '.join(catalogue.table.names)}.")
+        open_questions = [str(notice) for notice in _print_columns(tables, files) if notice.needs_decision]
+        _check_units(tables, options.get("units", []))
     settings = files["settings"] or make_folder(out, "out") / "daband.toml"
-    text = _toml(options)
+    text = _format_toml(options)
     if (
         settings.is_file()
         and settings.read_text() != text
@@ -181,8 +184,8 @@ def _write_settings(files: dict[str, Any], out: Path, command: str) -> tuple[Pat
         )
     write_text(settings, text)
     quoted = shlex.quote(str(settings))
-    again = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
-    say(f"Settings: {settings} (edit the file and continue with `daband {again}`)")
+    next_command = f"assess POLICY --on {quoted}" if command == "assess" else f"{command} {quoted}"
+    print_line(f"Settings: {settings} (edit the file and continue with `daband {next_command}`)")
     return Path(settings), open_questions
 
 
@@ -191,45 +194,45 @@ def _split_names(values: list[str] | None) -> list[str]:
     return [part.strip() for value in values or () for part in value.split(",")]
 
 
-def _check_units(read: UserTables, units: list[str]) -> None:
+def _check_units(tables: UserTables, units: list[str]) -> None:
     """Raise an error if a column in ``units`` is not numeric."""
-    numeric = [column.name for column in read.types if column.role == "number"]
+    numeric = [column.name for column in tables.types if column.role == "number"]
     for name in units:
         if name not in numeric:
             raise InvalidInput(f"--units {name} is not a numeric column ({', '.join(numeric) or 'none'})")
 
 
-def _print_columns(read: UserTables, files: dict[str, Any]) -> list[Notice]:
+def _print_columns(tables: UserTables, files: dict[str, Any]) -> list[Notice]:
     """Print the roles of columns. Return notices about possible mistakes."""
-    target = f"; {files['target']}: {len(read.target):,}" if files["target"] else ""
-    table = Table(title=escape(f"{files['source']}: {len(read.source):,} rows{target}"))
+    target = f"; {files['target']}: {len(tables.target):,}" if files["target"] else ""
+    table = Table(title=escape(f"{files['source']}: {len(tables.source):,} rows{target}"))
     for heading in ("column", "role", "reason"):
         table.add_column(heading, overflow="fold")
-    for column in read.types:
+    for column in tables.types:
         style = "dim" if column.role == "ignored" else ""
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
-    extra = [name for name in read.target.columns if name not in read.source.columns]
+    extra = [name for name in tables.target.columns if name not in tables.source.columns]
     if extra:
-        say(f"Ignored, because only the target has them: {', '.join(extra)}.")
-    label, reward = read.columns.label, read.columns.reward
-    if label in read.target.columns and not read.target[label].null_count():
-        say(f"The target has labels in {label}: half of the rows are held out for evaluation.")
-    elif reward in read.target.columns and read.target is not read.source:
-        say(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
-    notices = column_notices(read.source, read.target, read.types, units=_split_names(files["units"]))
+        print_line(f"Ignored, because only the target has them: {', '.join(extra)}.")
+    label, reward = tables.columns.label, tables.columns.reward
+    if label in tables.target.columns and not tables.target[label].null_count():
+        print_line(f"The target has labels in {label}: half of the rows are held out for evaluation.")
+    elif reward in tables.target.columns and tables.target is not tables.source:
+        print_line(f"The target has rewards in {reward}, which are not used here; `daband learn` can use them later.")
+    notices = column_notices(tables.source, tables.target, tables.types, units=_split_names(files["units"]))
     for notice in notices:
-        say(str(notice), style="yellow")
-    say("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")
+        print_line(str(notice), style="yellow")
+    print_line("To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder NAME.")
     if files["shift"] is None and not files["units"]:
-        say(
+        print_line(
             "No shift was stated, so numbers are assumed to mean the same in both domains (--shift covariate). For "
             "amounts in another currency, use --units price; for another appearance or sensor, --shift style."
         )
     return notices
 
 
-def _toml(options: dict[str, Any]) -> str:
+def _format_toml(options: dict[str, Any]) -> str:
     """Return the settings as TOML."""
     lines = ["# Written by daband for the files below; every command accepts this file as NAME.", 'pair = "files"']
     lines += ['episodes = "auto"', "seeds = [0, 1, 2]", "", "[pair_options]"]

@@ -1,4 +1,4 @@
-"""The commands ``fit-log``, ``learn``, ``evaluate-log`` and ``convert``, which read logs."""
+"""Define the commands that read logs: ``fit-log``, ``learn``, ``evaluate-log`` and ``convert``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daband.bench._policy_folders import PolicyFolder, policy_folder
 from daband.bench._records import decimals
 from daband.cli import _shared as options
 from daband.cli._files import table_as_log
-from daband.cli._shared import rows_bar, say
+from daband.cli._shared import print_line, rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
@@ -58,9 +58,9 @@ def fit_log_command(
         if (policy, context, weights) != (None, None, None):
             raise InvalidInput("--arm fits a new policy, so --policy, --context and --weights cannot be given")
         roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []}
-        _save(_fit_table(log, method, roles), out)
+        _save_policy(_fit_table(log, method, roles), out)
         return
-    columns = options.log_columns(context)
+    columns = options.parse_columns(context)
     fitted = daband.load(policy) if policy is not None else _new_policy(method, arms, log, columns)
     with rows_bar(fitted.name) as show_rows:
         daband.fit_log(
@@ -74,18 +74,18 @@ def fit_log_command(
             weights=weights,
             progress=show_rows,
         )
-    _save(fitted, out)
+    _save_policy(fitted, out)
 
 
-def _save(policy: Policy, out: Path) -> None:
+def _save_policy(policy: Policy, out: Path) -> None:
     """Save a policy and print its file."""
     policy.save(out)
-    say(f"{policy!r}\nPolicy: {out}")
+    print_line(f"{policy!r}\nPolicy: {out}")
 
 
 def learn_command(
-    policy: options.SomePolicy,
-    log: options.SomeLog,
+    policy: options.PolicyArgument,
+    log: options.LogArgument,
     arm: options.ArmColumn = "arm",
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
@@ -113,7 +113,7 @@ def learn_command(
     before, rows = learner.rounds_learned, 0
     with rows_bar(learner.name) as show_rows:
 
-        def count(record: dict[str, float]) -> None:
+        def count_rows(record: dict[str, float]) -> None:
             nonlocal rows
             rows = int(record["rows"])
             show_rows(record)
@@ -121,25 +121,25 @@ def learn_command(
         daband.learn_log(
             learner,
             log,
-            columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity),
+            columns=options.parse_columns(context, arm=arm, reward=reward, propensity=propensity),
             arm=arm,
             reward=reward,
             propensity=propensity,
             id=id_column,
             weights=weights,
-            progress=count,
+            progress=count_rows,
         )
     learned = learner.rounds_learned - before
     if not learned:
-        say("The policy has learned all rounds of this log before. Nothing is written.")
+        print_line("The policy has learned all rounds of this log before. Nothing is written.")
         return
     learner.save(path)
-    say(f"Learned {learned:,} target rounds; {learner.rounds_learned:,} in total.")
+    print_line(f"Learned {learned:,} target rounds; {learner.rounds_learned:,} in total.")
     if id_column is not None and rows > learned:
-        say(f"Ignored: {rows - learned:,} rows whose {id_column} was learned before.")
-    say(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
+        print_line(f"Ignored: {rows - learned:,} rows whose {id_column} was learned before.")
+    print_line(f"Policy: {path}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
-        say(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+        print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
 def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
@@ -174,8 +174,8 @@ _ESTIMATES_FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
-    policy: options.SomePolicyOrExport,
-    log: options.SomeLog,
+    policy: options.PolicyOrExportArgument,
+    log: options.LogArgument,
     arm: options.ArmColumn = "arm",
     reward: options.RewardColumn = "reward",
     propensity: options.PropensityColumn = "propensity",
@@ -210,7 +210,7 @@ def evaluate_log_command(
             raise InvalidInput(f"{policy} was exported for the {evaluated.domain}, not for the {domain}")
     elif domain is not None:
         evaluated.deploy(domain)
-    columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
+    columns = options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
     roles = {"id": id_column} if id_column is not None else {}
     open_rounds = open_log(
         log,
@@ -226,17 +226,17 @@ def evaluate_log_command(
         value, low, high = (
             f"{number:.{decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
         )
-        say(
+        print_line(
             f"{estimate.estimator}: {value}, {100 * confidence:g}% interval {low} to {high}, from "
             f"{estimate.rounds:,} rounds (an effective sample of {estimate.effective_sample_size:,.0f}) in the "
             f"{estimate.domain}"
         )
         for warning in estimate.warnings:
-            say(f"warning   {warning}", style="yellow")
+            print_line(f"warning   {warning}", style="yellow")
     if path is not None:
         records = [estimate.as_dict() for estimate in estimates]
         write_json(path, {"log": log, "estimates": records})
-        say(f"Written: {path}")
+        print_line(f"Written: {path}")
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
@@ -247,7 +247,10 @@ def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, Policy
 
 
 def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
-    """Return the saved policy at a path, and its folder if the path is a folder, whose arm names are then used."""
+    """Return the saved policy at a path, and its folder or None.
+
+    If the path is a folder, a policy without arm names gets those of the folder.
+    """
     folder = policy_folder(path) if path.is_dir() else None
     policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
     if folder is not None and policy.arm_names is None:
@@ -278,13 +281,13 @@ def convert_command(
     if to is not None:
         log = read_table(file)
         write_foreign_log(log, read_table(arms), out, to)
-        say(f"Written: {out} ({len(log):,} events as {to})")
+        print_line(f"Written: {out} ({len(log):,} events as {to})")
         return
     kind = guess_format(file)
     log, catalogue = read_foreign_log(file, kind)
     for path, frame in ((out, log), (arms, catalogue)):
         write_bytes(path, frame.write_csv().encode())
-    say(f"Written: {out} ({len(log):,} events of {kind}) and {arms} ({len(catalogue):,} arms)")
+    print_line(f"Written: {out} ({len(log):,} events of {kind}) and {arms} ({len(catalogue):,} arms)")
     columns = "--arm arm --reward reward --propensity propensity"
     columns += " --offered offered" if "offered" in log.columns else ""
-    say(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")
+    print_line(f"Next: daband choose --source {out} --target NEW.csv {columns} --arms {arms}")

@@ -1,4 +1,7 @@
-"""The command line ``daband``. It parses options, calls the library and prints results."""
+"""Define the command line ``daband`` and its commands. They parse options, call the library and print results.
+
+Commands on files, logs, exported policies and the target are in the other modules of this package.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,16 @@ from daband.cli._shared import (
     Overrides,
     Seeds,
     console,
-    error_text,
-    errors,
+    error_console,
+    folder_name,
+    format_error,
+    parse_seeds,
+    print_line,
+    print_tables,
     report_hint,
     run_all,
-    say,
-    seed_numbers,
-    show_tables,
-    stem,
-    warnings_on,
-    watched_runs,
+    run_watched,
+    show_warnings_once,
 )
 from daband.cli._trust import assess_command, audit_command, choose_command
 from daband.domains._registry import check_data, data_directory, pairs
@@ -55,7 +58,7 @@ from daband.errors import DabandError
 #: Colour of each state of a data file.
 _STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 #: Columns of tables that only the report shows, because a terminal is too narrow.
-_WIDE_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run")
+_REPORT_ONLY_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run")
 
 app = typer.Typer(
     name="daband",
@@ -76,7 +79,7 @@ app.add_typer(data_app, name="data")
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
-def _version(requested: bool) -> None:
+def _print_version(requested: bool) -> None:
     """Print the version and exit if the option is given."""
     if requested:
         console.print(f"daband {daband.__version__}")
@@ -93,11 +96,11 @@ def _global_options(
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Process the options that precede a command."""
-    context.with_resource(warnings_on())
+    context.with_resource(show_warnings_once())
     add_plugins(plugin or ())
 
 
@@ -116,8 +119,8 @@ def demo(
     )
     console.print("are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards.")
     experiment = load_experiment("demo")
-    _compare(experiment, out, None, seed_numbers(seeds), jobs, "demo")
-    say(_demo_assessment(out))
+    _compare(experiment, out, None, parse_seeds(seeds), jobs, "demo")
+    print_line(_demo_assessment(out))
 
 
 @app.command()
@@ -134,7 +137,7 @@ def run(
     Example: daband run market.toml --method daband --seed 1
     """
     experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{stem(name)}-single"
+    folder = out or Path("runs") / f"{folder_name(name)}-single"
     _compare(experiment, folder, [method], [seed], 1, name, report=False)
 
 
@@ -154,8 +157,8 @@ def bench_command(
     """
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
-    folder = out or Path("runs") / stem(name)
-    _compare(experiment, folder, chosen, seed_numbers(seeds), jobs, name)
+    folder = out or Path("runs") / folder_name(name)
+    _compare(experiment, folder, chosen, parse_seeds(seeds), jobs, name)
 
 
 @app.command(short_help="Compare all combinations of the terms R, P and D.")
@@ -175,19 +178,19 @@ def ablate(
     Example: daband ablate market.toml --seeds 0-4
     """
     experiment = load_experiment(name, overrides or ())
-    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=seed_numbers(seeds))
-    folder = out or Path("runs") / f"{stem(name)}-ablation"
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds))
+    folder = out or Path("runs") / f"{folder_name(name)}-ablation"
 
-    def show(records: Records) -> None:
+    def print_results(records: Records) -> None:
         from daband.bench.report._sections import ablation_tables  # imports matplotlib
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
-            show_tables(ablation_tables(pair, pair_records), without=(*_WIDE_COLUMNS, "source regret"))
+            print_tables(ablation_tables(pair, pair_records), without=(*_REPORT_ONLY_COLUMNS, "source regret"))
         write_ablation(folder, ablation_rows(records))
 
-    show(run_all(specs, folder, jobs=jobs, on_failure=show))
-    say(f"Runs, results.json and ablation.json: {folder}")
-    say(report_hint(folder))
+    print_results(run_all(specs, folder, jobs=jobs, on_failure=print_results))
+    print_line(f"Runs, results.json and ablation.json: {folder}")
+    print_line(report_hint(folder))
 
 
 @app.command("continue", short_help="Continue finished runs in the target, with its rewards.")
@@ -201,19 +204,19 @@ def continue_command(
     """
     specs = [read_spec(path) for path in finished_runs(folder)]
 
-    def show(records: Records) -> None:
+    def print_results(records: Records) -> None:
         from daband.bench.report._sections import continued_table  # imports matplotlib
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
-            show_tables([continued_table(pair, pair_records)])
+            print_tables([continued_table(pair, pair_records)])
 
     def work(listener: Callable[[Any], None]) -> Records:
         return continue_bench(folder, rounds=rounds, on_event=listener)
 
-    show(watched_runs(specs, folder, work, show, where="target"))
+    print_results(run_watched(specs, folder, work, print_results, where="target"))
     if (folder / "continued.json").is_file():
-        say(f"Written: {folder / 'continued.json'}")
-    say(report_hint(folder))
+        print_line(f"Written: {folder / 'continued.json'}")
+    print_line(report_hint(folder))
 
 
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
@@ -241,8 +244,8 @@ def report(
     Example: daband report runs/market
     """
     report_file = _write_report(folder, pair)
-    say(f"Report:  {report_file}")
-    say(f"Figures: {report_file.parent / 'report' / 'figures'}")
+    print_line(f"Report:  {report_file}")
+    print_line(f"Figures: {report_file.parent / 'report' / 'figures'}")
 
 
 @app.command()
@@ -297,7 +300,7 @@ def list_command(
     console.print(table)
     if hidden:
         console.print(f"and {hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
-    say(f"data directory: {data_directory()}", style="dim")
+    print_line(f"data directory: {data_directory()}", style="dim")
 
 
 @data_app.command("check")
@@ -310,7 +313,7 @@ def check_command(
     """
     checked_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
     damaged = False
-    say(f"data directory: {data_directory()}", style="dim")
+    print_line(f"data directory: {data_directory()}", style="dim")
     for name in checked_names:
         statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
@@ -322,10 +325,10 @@ def check_command(
             optional = " (optional)" if status.resource.optional else ""
             licence = f"licence: {status.resource.licence}"
             resource = f"{status.resource.description}{optional}; {licence}"
-            say(f"  [{colour}]{status.state:<8}[/{colour}]{resource}", markup=True)
-            say(f"           {status.path}", style="dim")
+            print_line(f"  [{colour}]{status.state:<8}[/{colour}]{resource}", markup=True)
+            print_line(f"           {status.path}", style="dim")
             if status.state != "there":
-                say(f"           {status.resource.instructions}")
+                print_line(f"           {status.resource.instructions}")
     if damaged:
         raise typer.Exit(1)
 
@@ -343,26 +346,26 @@ def _compare(
     """Run the methods, print tables of results and write the report."""
     specs = experiment.runs(chosen, seeds)
     title += _describe_resolved(experiment, specs)
-    say(f"{title}: {len(specs)} runs")
+    print_line(f"{title}: {len(specs)} runs")
 
-    def show(records: Records) -> None:
+    def print_results(records: Records) -> None:
         from daband.bench.report._sections import comparison_tables, pairs_tables  # imports matplotlib
 
         by_pair = group_by(records, lambda record: record["pair"])
         for pair, pair_records in by_pair.items():
-            show_tables(comparison_tables(pair, pair_records), without=_WIDE_COLUMNS)
+            print_tables(comparison_tables(pair, pair_records), without=_REPORT_ONLY_COLUMNS)
         if len(by_pair) > 1:
-            show_tables(pairs_tables(title, records))
+            print_tables(pairs_tables(title, records))
 
-    records = run_all(specs, out, jobs=jobs, on_failure=show)
-    show(records)
+    records = run_all(specs, out, jobs=jobs, on_failure=print_results)
+    print_results(records)
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
-        say(f"Note: {note}.")
+        print_line(f"Note: {note}.")
     if report:
         report_file = _write_report(out)
-        say(f"Runs:   {out}\nReport: {report_file}")
+        print_line(f"Runs:   {out}\nReport: {report_file}")
     else:
-        say(f"Run: {out / records[0]['folder']}")
+        print_line(f"Run: {out / records[0]['folder']}")
 
 
 def _demo_assessment(out: Path) -> str:
@@ -374,10 +377,10 @@ def _demo_assessment(out: Path) -> str:
 
 
 def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """Return the options of the pair that were chosen by the data on this machine, as text."""
-    stated = experiment.pair_options
+    """Return the pair options that were not given but determined by the data on this machine, as text."""
+    given_options = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
-    differing = [f"{key} = {value}" for key, value in options.items() if stated.get(key) != value]
+    differing = [f"{key} = {value}" for key, value in options.items() if given_options.get(key) != value]
     return f" ({', '.join(differing)})" if differing else ""
 
 
@@ -391,7 +394,7 @@ def _write_report(folder: Path, pair: str | None = None) -> Path:
 
 def _exit_with_error(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    say(f"[bold red]Error:[/bold red] {escape(message)}", markup=True, to=errors)
+    print_line(f"[bold red]Error:[/bold red] {escape(message)}", markup=True, to=error_console)
     sys.exit(2)
 
 
@@ -403,7 +406,7 @@ def main() -> None:
     try:
         app()
     except DabandError as error:
-        _exit_with_error(error_text(error))
+        _exit_with_error(format_error(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

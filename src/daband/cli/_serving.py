@@ -1,4 +1,7 @@
-"""The commands ``export``, ``decide``, ``serve`` and ``export-events``, which use exported policies."""
+"""Define the commands on exported policies: ``export``, ``decide``, ``serve`` and ``export-events``.
+
+Most imports are in the functions, because the package daband-serving has only the command ``serve``.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def export_command(
     """
     from daband import Mixture, load
     from daband.bench._policy_folders import policy_folder
-    from daband.cli._shared import say
+    from daband.cli._shared import print_line
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
 
@@ -79,21 +82,21 @@ def export_command(
         new_arms=new_arms,
     )
     deployed = load_deployed(file)
-    say(f"{deployed!r}")
+    print_line(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
-    say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    print_line(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
     if assessment is not None and assessment.get("verdict") != "deploy":
-        say(f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).", style="yellow")
+        print_line(f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).", style="yellow")
     if deployed.columns is not None:
-        say(f"To decide on the rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+        print_line(f"To decide on the rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
     if deployed.incumbent is not None:
         name = deployed.arm_names[deployed.incumbent]
-        say(f"To serve it, with {name} for a tenth of the events: daband serve {quoted} --control 0.1")
+        print_line(f"To serve it, with {name} for a tenth of the events: daband serve {quoted} --control 0.1")
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
         exploring = {"ucb": "It explores (ucb), always the same arm for the same row"}.get(exploration.rule)
         advice = "use --epsilon 0.1 to be able to evaluate other arms by its log."
-        say(f"{exploring or 'It does not explore'}; {advice}")
+        print_line(f"{exploring or 'It does not explore'}; {advice}")
 
 
 #: Maximum number of decisions and of warnings that are printed.
@@ -127,7 +130,7 @@ def decide_command(
     """
     import numpy as np
 
-    from daband.cli._shared import say
+    from daband.cli._shared import print_line
     from daband.domains.readers._reading import read_table
     from daband.serving._deployed_policy import load_deployed
 
@@ -172,9 +175,9 @@ def decide_command(
     if out is None:
         printed = decisions.select("arm", "propensity").head(_MAX_PRINTED)
         for number, (name, propensity) in enumerate(printed.iter_rows()):
-            say(f"row {number}: {name} (propensity {propensity:.3g})")
+            print_line(f"row {number}: {name} (propensity {propensity:.3g})")
         if len(decisions) > _MAX_PRINTED:
-            say(f"... {len(decisions):,} rows in total")
+            print_line(f"... {len(decisions):,} rows in total")
     else:  # the file is replaced at once, so that a crash cannot leave a part of the log
         content = io.BytesIO()
         if out.suffix.lower() == ".parquet":
@@ -186,19 +189,16 @@ def decide_command(
     for warning in (warning for row_warnings in decision.warnings for warning in row_warnings):
         messages.setdefault((warning.kind, warning.column), []).append(warning.message)
     for first, *others in list(messages.values())[:_MAX_PRINTED]:
-        say(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
+        print_line(f"warning   {first}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
     if monitor is not None:
-        say(f"{monitor.report()!r}")
+        print_line(f"{monitor.report()!r}")
     if out is None:
-        say("Nothing was written; use --out log.csv to store the decisions, fill in rewards and learn from them.")
+        print_line("Nothing was written; use --out log.csv to store the decisions, fill in rewards and learn.")
         return
-    say(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
-    if rows.is_dir():
-        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {frame.columns[0]}")
-    else:
-        ids = () if deployed.frozen.table is None else deployed.frozen.table.ids
-        column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
-        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
+    print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
+    ids = frame.columns if rows.is_dir() else () if deployed.frozen.table is None else deployed.frozen.table.ids
+    column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
+    print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
 
 
 #: Addresses that only this machine can reach.

@@ -1,8 +1,9 @@
 """Common options and output of commands: lines, tables and progress bars.
 
-Python raises ``KeyboardInterrupt`` for Ctrl-C at any point of the program. If this is in a callback of a compiled
-library (numba loads its kernels by one), the exception is lost, and the work continues. So the request to stop is
-stored, and checked again at every event of the work. SIGTERM is handled in the same way.
+``interruptible`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in a
+callback of a compiled library (numba loads its kernels by one), the exception is lost, and the work continues.
+Therefore the request to stop is stored, and checked again at every event of the work. SIGTERM is handled in the same
+way.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The console of all commands; it writes to the present ``sys.stdout``.
 console = Console()
-#: The console for error messages.
-errors = Console(stderr=True)
+#: The console of error messages; it writes to the present ``sys.stderr``.
+error_console = Console(stderr=True)
 #: Seconds between two printed lines of one run, if the output is not a terminal.
-_LOG_INTERVAL = 60.0
+_LOG_SECONDS = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
@@ -62,28 +63,30 @@ ContextColumns = Annotated[
 WeightColumn = Annotated[
     str | None, typer.Option(help="The column with the weight of a round; by default computed from propensities.")
 ]
-SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
-SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
-SomePolicyOrExport = Annotated[
+LogArgument = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
+PolicyArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")
+]
+PolicyOrExportArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
 ]
 
 #: Maximum number of seeds in a range.
 _MAX_SEEDS = 100_000
-#: Remedies in error messages of commands, by the argument of the Python function that they replace.
+#: Remedies in error messages of commands. Each replaces the remedy for an argument of a Python function.
 _REMEDIES = {
     "columns": "name the context columns with --context",
     "arm": "if it has another name, use --arm, --reward or --propensity",
 }
 
 
-def say(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
-    """Print a line without line breaks and highlighting, and by default without markup (a path may contain "[v2]")."""
+def print_line(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
+    """Print text without wrapping and highlighting. Markup is off by default, because a path may contain "[v2]"."""
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
 def new_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return a table with columns of texts, which wrap on a narrow terminal, and columns of numbers, which do not."""
+    """Return an empty table. Its columns of texts wrap on a narrow terminal, its columns of numbers do not."""
     table = Table(title=escape(title))
     for heading in texts:
         table.add_column(heading, overflow="fold")
@@ -92,7 +95,7 @@ def new_table(title: str, *, texts: Sequence[str], numbers: Sequence[str] = ()) 
     return table
 
 
-def show_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
+def print_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) -> None:
     """Print tables of a report without the columns that have these headings."""
     for table in tables:
         console.print(report_table(table, without=without))
@@ -114,28 +117,28 @@ def report_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
 
 
 @contextmanager
-def warnings_on() -> Iterator[None]:
+def show_warnings_once() -> Iterator[None]:
     """Show each warning once, as one line without its location in the code."""
-    shown = set()
+    shown_messages = set()
 
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if str(message) not in shown:
-            say(f"warning   {message}", style="yellow")
-        shown.add(str(message))
+    def show_once(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown_messages:
+            print_line(f"warning   {message}", style="yellow")
+        shown_messages.add(str(message))
 
     with warnings.catch_warnings():  # restores ``showwarning`` as well
-        warnings.showwarning = show
+        warnings.showwarning = show_once
         yield
 
 
 @contextmanager
-def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
+def watch_runs(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[[RunEvent], None]]:
     """Yield a listener that shows the progress of runs, and prints a line when a run ends.
 
     On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
     ``where`` is the domain of the rounds.
     """
-    started: dict[str, float] = {}
+    printed_at: dict[str, float] = {}
     fractions: dict[str, float] = {}
     n_ended = 0
     several_pairs = len({spec.pair for spec in specs}) > 1
@@ -160,15 +163,15 @@ def watch(specs: Sequence[RunSpec], where: str = "source") -> Iterator[Callable[
                 text = f"{name}: episode {detail['episode']:.0f}/{episodes}, {where} regret {regret}"
                 fractions[key] = 0.0 if episodes == "all" else float(detail["episode"]) / int(episodes)
                 bar.update(task, description=escape(text))
-                if not console.is_terminal and now - started.setdefault(key, now) >= _LOG_INTERVAL:
-                    started[key] = now
-                    say(f"running   {text}")
+                if not console.is_terminal and now - printed_at.setdefault(key, now) >= _LOG_SECONDS:
+                    printed_at[key] = now
+                    print_line(f"running   {text}")
             else:
                 n_ended += 1
                 fractions[key] = 1.0
                 result = detail["error"] if event.kind == "failed" else _describe_result(detail)
                 style = "red" if event.kind == "failed" else None
-                say(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style)
+                print_line(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style)
             bar.update(task, completed=sum(fractions.values()))
 
         yield handle_event
@@ -192,32 +195,35 @@ def run_all(
     jobs: int = 1,
     on_failure: Callable[[Records], object],
 ) -> Records:
-    """Execute runs, show progress, and return their records. If some fail, call ``on_failure`` with the others."""
+    """Execute runs, show progress, and return their records.
+
+    If runs fail, ``on_failure`` is called with the records of the other runs before the error is raised.
+    """
     import_module("daband.bench.report._sections")  # raises an error before the runs if matplotlib is missing
 
     def work(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
 
-    return watched_runs(specs, out, work, on_failure)
+    return run_watched(specs, out, work, on_failure)
 
 
-def watched_runs(
+def run_watched(
     specs: Sequence[RunSpec],
     out: Path,
     work: Callable[[Callable[[RunEvent], None]], Records],
     on_failure: Callable[[Records], object],
     where: str = "source",
 ) -> Records:
-    """Return the result of ``work``, called with a listener that shows progress. A signal becomes an exit code."""
+    """Call ``work`` with a listener that shows progress, and return its result. A signal becomes an exit code."""
     try:
-        with watch(specs, where) as progress, interruptible(progress) as listener:
+        with watch_runs(specs, where) as progress, interruptible(progress) as listener:
             return work(listener)
     except BenchError as error:
         if error.records:
             on_failure(error.records)
         raise
     except KeyboardInterrupt as stopped:
-        raise interrupted_exit(out, stopped) from None
+        raise exit_stopped(out, stopped) from None
 
 
 def report_hint(folder: Path) -> str:
@@ -225,12 +231,12 @@ def report_hint(folder: Path) -> str:
     return f"For a report with figures: daband report {shlex.quote(str(folder))}"
 
 
-def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
+def exit_stopped(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
     """Print that finished work is stored. Return the exit: code 130 for Ctrl-C, 143 for SIGTERM."""
-    terminated = isinstance(stopped, Terminated)
-    word = "Terminated" if terminated else "Interrupted"
-    say(f"{word}. Finished work is stored in {out}; the same command continues from there.", to=errors)
-    return typer.Exit(143 if terminated else 130)
+    is_terminated = isinstance(stopped, Terminated)
+    word = "Terminated" if is_terminated else "Interrupted"
+    print_line(f"{word}. Finished work is stored in {out}; the same command continues from there.", to=error_console)
+    return typer.Exit(143 if is_terminated else 130)
 
 
 class Terminated(KeyboardInterrupt):
@@ -278,25 +284,25 @@ def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(name, rows="0 rows")
 
-        def show(record: dict[str, float]) -> None:
+        def show_rows(record: dict[str, float]) -> None:
             rows = f"{record['rows']:,.0f} rows"
             if "rows_per_second" in record:
                 rows += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
             title = f"pass {record['pass']:.0f}" if "pass" in record else name
             progress.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
 
-        yield show
+        yield show_rows
 
 
-def stem(name: str) -> str:
+def folder_name(name: str) -> str:
     """Return the folder name of an experiment: the preset's name, or the file name without its suffix."""
     return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
-def log_columns(
+def parse_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
 ) -> Columns | None:
-    """Return the columns of a log by role, from a text with context columns; None if there is no such text."""
+    """Return the roles of a log's columns, with the context columns of a text such as "age,weight"; None without it."""
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
@@ -305,13 +311,13 @@ def log_columns(
     return Columns(names, arm=arm, reward=reward, propensity=propensity)
 
 
-def error_text(error: DabandError) -> str:
+def format_error(error: DabandError) -> str:
     """Return the message of an error, with the remedies for the command line."""
     remedies = (_REMEDIES.get(argument, text) for argument, text in error.remedies.items())
     return "; ".join([error.message, *filter(None, remedies)])
 
 
-def seed_numbers(text: str | None) -> list[int] | None:
+def parse_seeds(text: str | None) -> list[int] | None:
     """Return the numbers in a text such as "0-4,7"; None if there is no text."""
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""``daband assess``, ``audit`` and ``choose``: compare policies with the incumbent in the target."""
+"""Define the commands that compare policies with the incumbent in the target: ``assess``, ``audit`` and ``choose``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from daband.bench._policy_folders import (
     policy_folder,
 )
 from daband.bench._settings import load_experiment
-from daband.cli._shared import Name, Overrides, console, interrupted_exit, interruptible, new_table, say, stem
+from daband.cli._shared import Name, Overrides, console, exit_stopped, folder_name, interruptible, new_table, print_line
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.training._loop import CandidateProgress
@@ -36,6 +36,7 @@ from daband.trust._assessment import COLLECT, KEEP, as_text
 from daband.trust._audit import Audit, read_audit
 from daband.trust._choose import Choice, choose
 
+#: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
 #: Fraction of the work after which a line is printed, if the output is not a terminal.
 _LOG_FRACTION = 0.1
@@ -78,9 +79,9 @@ def assess_command(
     for run in (run for run in runs if run in first_runs.values()):  # the first seed of each method and pair
         if len(runs) > 1:
             console.rule(escape(run.spec.label))
-        say(str(run.assessment))
-    written = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
-    say(f"Written: {written}")
+        print_line(str(run.assessment))
+    path = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
+    print_line(f"Written: {path}")
 
 
 def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str) -> None:
@@ -106,7 +107,7 @@ def _assess_saved(path: Path, name: str | None, incumbent: str | None, unit: str
             arm_names=pair.class_names,
             unit=unit,
         )
-    say(str(assessment))
+    print_line(str(assessment))
 
 
 def _assessment_table(runs: list[AssessedRun]) -> Table:
@@ -150,7 +151,9 @@ def audit_command(
         answered, assessment = finish_audit(folder, answers, replace=replace)
         _print_audit(answered, folder)
         if assessment is not None:
-            say(f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'}).")
+            print_line(
+                f"Verdict with all earlier results: {assessment.verdict} (updated: {folder / 'assessment.json'})."
+            )
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
@@ -179,15 +182,15 @@ def _copy_questions(audit: Audit, out: Path) -> None:
 
 def _print_audit(audit: Audit, folder: Path, questions: Path | None = None) -> None:
     """Print the result of an audit so far, and the next step."""
-    say(audit.sentence)
+    print_line(audit.sentence)
     if audit.answered:
         limits = f"{as_text(audit.value)} [{as_text(audit.value_low)}, {as_text(audit.value_high)}]"
-        say(f"Mean reward in the target: {limits}, from {audit.contexts:,} contexts.", style="dim")
+        print_line(f"Mean reward in the target: {limits}, from {audit.contexts:,} contexts.", style="dim")
     if audit.answered < audit.budget:
-        written = questions or audit.questions
-        say(f"{audit.answered} of {audit.budget} questions are answered: {written}")
-        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
-        say(f"Fill in the column reward, in the order of ids, then: {command}")
+        file = questions or audit.questions
+        print_line(f"{audit.answered} of {audit.budget} questions are answered: {file}")
+        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(file))}"
+        print_line(f"Fill in the column reward, in the order of ids, then: {command}")
 
 
 def choose_command(
@@ -211,7 +214,7 @@ def choose_command(
     Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent coupon --out market
     """
     experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{stem(name)}-choice"
+    folder = out or Path("runs") / f"{folder_name(name)}-choice"
     # Candidates have their own settings instead of these.
     unused_settings = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
     specs = experiment.model_copy(update=unused_settings).runs(["constant"], [seed])
@@ -237,17 +240,17 @@ def choose_command(
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:
-            raise interrupted_exit(out_folder, stopped) from None
+            raise exit_stopped(out_folder, stopped) from None
         finish_choice(choice, pair, spec, out_folder)
-        say(choice.assessment.sentence)
-        say(f"Chosen: {choice.candidate} ({choice.rule}).")
-        say(choice.assessment.reference, style="dim")
+        print_line(choice.assessment.sentence)
+        print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
+        print_line(choice.assessment.reference, style="dim")
         console.print(_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
             measured = read_json(out_folder / "result.json")
             value, rows = measured["target_value"], measured["target_contexts"]
-            say(f"Mean reward on {rows:,} labelled target rows that were held out: {as_text(value)}.")
-        say(f"Written: {out_folder}")
+            print_line(f"Mean reward on {rows:,} labelled target rows that were held out: {as_text(value)}.")
+        print_line(f"Written: {out_folder}")
         _print_next_steps(choice, out_folder, budget, len(pair.target))
 
 
@@ -255,47 +258,47 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, contexts: i
     """Print the commands that a user may call next."""
     quoted = shlex.quote(str(out_folder))
     if choice.questions is not None:
-        say(
+        print_line(
             f"Fill in the column reward of {choice.questions} in the order of ids ({budget - choice.rewards} to go), "
             "and run the same command again."
         )
     elif choice.assessment.verdict == COLLECT:
         budget_needed = min(choice.assessment.rewards_needed, contexts)
-        say(f"To collect rewards: daband audit {quoted} --budget {budget_needed} --out questions.csv")
-    say(f"Reasons: daband assess {quoted}")
+        print_line(f"To collect rewards: daband audit {quoted} --budget {budget_needed} --out questions.csv")
+    print_line(f"Reasons: daband assess {quoted}")
     use = "To deploy it anyway" if choice.assessment.verdict == KEEP else "For production"
-    say(f"{use}: daband export {quoted} FILE --epsilon 0.1")
+    print_line(f"{use}: daband export {quoted} FILE --epsilon 0.1")
 
 
 @contextmanager
 def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
-    printed, printed_at, note, timed = 0.0, time.monotonic(), "", False
+    last_fraction, last_time, note, timed = 0.0, time.monotonic(), "", False
     columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("candidates", total=1.0)
 
-        def show(progress: CandidateProgress) -> None:
-            nonlocal printed, printed_at, note, timed
+        def show_progress(progress: CandidateProgress) -> None:
+            nonlocal last_fraction, last_time, note, timed
             if progress.note != note:
                 note = progress.note
-                say(f"Note: {note}.")
-            left = "" if progress.seconds_left is None else f", {_duration(progress.seconds_left)} left"
-            text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{left}"
-            trained = progress.policies_done == progress.policies
-            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if trained else escape(text))
-            due = progress.fraction - printed >= _LOG_FRACTION or time.monotonic() - printed_at >= _LOG_SECONDS
-            if console.is_terminal or not (due or trained or timed < (progress.seconds_left is not None)):
+                print_line(f"Note: {note}.")
+            time_left = "" if progress.seconds_left is None else f", {_format_duration(progress.seconds_left)} left"
+            text = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
+            is_trained = progress.policies_done == progress.policies
+            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(text))
+            is_due = progress.fraction - last_fraction >= _LOG_FRACTION or time.monotonic() - last_time >= _LOG_SECONDS
+            if console.is_terminal or not (is_due or is_trained or timed < (progress.seconds_left is not None)):
                 return
-            printed, printed_at, timed = progress.fraction, time.monotonic(), progress.seconds_left is not None
-            say(f"training  {text}")
-            if trained:
-                say(_SCORING_TEXT)
+            last_fraction, last_time, timed = progress.fraction, time.monotonic(), progress.seconds_left is not None
+            print_line(f"training  {text}")
+            if is_trained:
+                print_line(_SCORING_TEXT)
 
-        yield show
+        yield show_progress
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Return a duration as minutes and seconds."""
     minutes, remainder = divmod(math.ceil(seconds), 60)
     return f"{minutes}:{remainder:02d}"
