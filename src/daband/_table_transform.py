@@ -21,6 +21,7 @@ import difflib
 import functools
 import math
 import re
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -304,6 +305,16 @@ class CategoricalColumn:
         """Return zeros and ones (n, number of categories) for a frame's rows."""
         codes = np.array([self.index.get(text, -1) for text in categories(frame, self.name)], np.int64)
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
+
+    def one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
+        features = [0.0] * len(self.categories)
+        text = as_category(value, self.name)
+        if text in self.index:
+            features[self.index[text]] = 1.0
+        else:
+            row_warnings.append(self.warn(text))
+        return features
 
     def warn(self, text: str | None) -> RowWarning:
         """Return the warning for a category that the fit did not see."""
@@ -689,6 +700,44 @@ class TableRows:
         if len(row) != len(self.names):
             row_warnings += self._extra_column_warnings(row)
         return context, tuple(row_warnings)
+
+    def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+        """Return the contexts (n, d) of rows, without warnings. Reading by column is faster than ``read``."""
+        contexts = np.zeros((len(rows), self._dimension))
+        try:
+            if self._numeric:
+                pack = struct.Struct(f"{len(self._numeric)}d").pack
+                packed = b"".join([self._packed_numbers(row, pack) for row in rows])
+                numeric: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
+                if np.isinf(numeric).any():
+                    raise TypeError
+                missing = np.isnan(numeric)
+                if missing.any():
+                    numeric = np.where(missing, [column.median for column, _ in self._numeric], numeric)
+                    flags = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
+                    contexts[:, self._numeric_indices[flags] + 1] = missing[:, flags]
+                with np.errstate(over="ignore"):
+                    contexts[:, self._numeric_indices] = (numeric - self._mean) / self._std
+            for column, start in (*self._categorical, *self._others):
+                values = [row[column.name] for row in rows]
+                codes: dict[Any, int] = {}
+                coded = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
+                distinct = np.array([column.one(value, []) for _, value in codes])
+                contexts[:, start : start + distinct.shape[1]] = distinct[coded]
+        except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
+            contexts[:] = [self.read(row)[0] for row in rows]
+        for encoded, start in self._encoded:
+            contexts[:, start : start + encoded.encoder.width] = [encoded.one(row[encoded.name]) for row in rows]
+        return contexts
+
+    def _packed_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
+        """Return the numeric columns of a row as bytes, NaN where missing."""
+        try:
+            if self._get_numeric is not None:
+                return pack(*self._get_numeric(row))
+        except (TypeError, OverflowError, struct.error):  # a value is missing, or not a number
+            pass
+        return pack(*[as_number(row[column.name], column.name) for column, _ in self._numeric])
 
     def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
         """Return the scaled numeric columns (n,), or None if one is missing, a text, far outside or absent."""

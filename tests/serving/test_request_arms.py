@@ -124,6 +124,8 @@ def test_mistakes_in_a_request_have_clear_errors(deployed):
         ([], "list of 1 to 1,000"),
         ([{"price": 3}], "arms must be ids, or"),
         ([{"id": "n", "features": [1.0]}], "3 finite numbers"),
+        ([{"id": "n", "features": "low"}], "features must"),
+        ([{"id": "n", "features": [1.0, 2.0, np.inf]}], "3 finite numbers"),
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             file.decide(contexts[0], arms=arms)

@@ -6,6 +6,7 @@ A pair made with ``arms=`` has a catalogue. Policies, saved files and exported f
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,21 +82,27 @@ class Catalogue:
 
     def _to_vectors(self, features: FloatArray) -> FloatArray:
         """Return features (n, m) standardised, projected and scaled, with a 1 appended."""
-        scaled = np.clip((features - self.mean) / self.deviation, -_MAX_DEVIATIONS, _MAX_DEVIATIONS)
+        scaled = features - self.mean
+        scaled /= self.deviation
+        np.clip(scaled, -_MAX_DEVIATIONS, _MAX_DEVIATIONS, out=scaled)
         if self.axes is not None:
             scaled = scaled @ self.axes.T
-        return np.concatenate([scaled / np.sqrt(max(1, scaled.shape[1])), np.ones((len(scaled), 1))], axis=1)
+        vectors = np.ones((len(scaled), scaled.shape[1] + 1))
+        np.divide(scaled, np.sqrt(max(1, scaled.shape[1])), out=vectors[:, :-1])
+        return vectors
 
     def arm_vectors(self, features: Sequence[Any]) -> FloatArray:
         """Return the vectors (n, m + 1) of arms: mappings from column to value, or arrays (m,) without a table."""
         if self.table is not None:
-            rows = []
-            for row in features:
-                if not isinstance(row, Mapping):
-                    raise InvalidInput(f"features of an arm must be a mapping from column to value, got {row!r}")
-                rows.append(self.table.rows.read(row)[0])
-            return self._to_vectors(np.array(rows).reshape(len(rows), -1))
-        array = as_numpy(np.array(features, np.float64), "features")
+            wrong = [row for row in features if not (type(row) is dict or isinstance(row, Mapping))]
+            if wrong:
+                raise InvalidInput(f"features of an arm must be a mapping from column to value, got {wrong[0]!r}")
+            return self._to_vectors(self.table.rows.read_all(features))
+        try:  # lists of numbers: faster than ``np.array``
+            pack = struct.Struct(f"{len(self.mean)}d").pack
+            array = np.frombuffer(b"".join([pack(*row) for row in features])).reshape(len(features), -1)
+        except (TypeError, OverflowError, struct.error):
+            array = as_numpy(features, "features").astype(np.float64)
         if array.shape != (len(array), len(self.mean)) or not np.isfinite(array).all():
             raise InvalidInput(
                 f"features of an arm must be {len(self.mean)} finite numbers, got shape {array.shape[1:]}"
@@ -124,20 +131,25 @@ class Catalogue:
             known = []
         if known and len(set(known)) == len(known):
             return list(arms), known, None
-        mappings = [at for at, arm in enumerate(arms) if type(arm) is not str and isinstance(arm, Mapping)]
-        names = list(arms)
-        for at in mappings:
-            names[at] = str(arms[at]["id"]) if "id" in arms[at] else arms[at]
-        wrong = next((arm for arm in names if not isinstance(arm, str)), None)
-        if wrong is not None:
-            raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
+        is_mapping = {kind: issubclass(kind, Mapping) for kind in set(map(type, arms))}
+        names = [arm.get("id", arm) if is_mapping[type(arm)] else arm for arm in arms]
+        if set(map(type, names)) != {str}:
+            names = [
+                str(name) if is_mapping[type(arm)] and name is not arm else name
+                for name, arm in zip(names, arms, strict=True)
+            ]
+            wrong = next((name for name in names if not isinstance(name, str)), None)
+            if wrong is not None:
+                raise InvalidInput(f'arms must be ids, or mappings with an "id" and features, got {repr(wrong)[:80]}')
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
         indices = [self.index.get(name, -1) for name in names]
-        with_features = [position for position in mappings if len(arms[position]) > 1]
+        with_features = [position for position, arm in enumerate(arms) if is_mapping[type(arm)] and len(arm) > 1]
+        if len(with_features) == len(arms):
+            return names, indices, self._request_vectors(arms)
         missing = {position for position, index in enumerate(indices) if index < 0}.difference(with_features)
-        unknown = names[min(missing)] if missing else None
-        if unknown is not None:
+        if missing:
+            unknown = names[min(missing)]
             columns = "" if self.table is None else f" ({', '.join(self.table.names)})"
             raise InvalidInput(
                 f"arms: {unknown!r} is not in the catalogue{did_you_mean(unknown, list(self.names)[:1000])}; "
@@ -146,12 +158,12 @@ class Catalogue:
         if not with_features:
             return names, indices, None
         vectors = self.vectors[indices]
-        if self.table is not None:
-            rows = [{name: value for name, value in arms[at].items() if name != "id"} for at in with_features]
-            vectors[with_features] = self.arm_vectors(rows)
-        else:
-            vectors[with_features] = self.arm_vectors([arms[position].get("features") for position in with_features])
+        vectors[with_features] = self._request_vectors([arms[position] for position in with_features])
         return names, indices, vectors
+
+    def _request_vectors(self, arms: Sequence[Mapping[str, Any]]) -> FloatArray:
+        """Return the vectors (n, m + 1) of arms with the columns of the table, or with an array under "features"."""
+        return self.arm_vectors(arms if self.table is not None else [arm.get("features") for arm in arms])
 
     def distances(self, known: BoolArray) -> FloatArray:
         """Return the distance of each arm (K,) to the nearest arm in ``known``.
